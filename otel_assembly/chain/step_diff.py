@@ -12,7 +12,7 @@ from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Run, View, complement, difference, intersection, is_in, merged, runs_of, to_runs
 from otel_assembly.ledger.filtered_output import PIECES, FilteredOutput
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
-from otel_assembly.matching.event_index import EventMatcher, moved
+from otel_assembly.matching.event_index import EventIndex, EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.matching.event_index import EventIndex
     from otel_assembly.matching.sequence_diff import SequenceDiff
     from otel_assembly.messages.describe import EventFacts
 
@@ -62,6 +61,7 @@ def match(
     if filtered is not None and filtered.goes_on(view, inputs, events):
         _take_filtered(step, filtered, otherwise)
         return
+    ledger.filtered.pop(step.index, None)  # it may have taken part of this turn before it found a difference
     diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=rereads)
     kept = diff.kept
     part = _part(view, kept) if diff.in_order else None
@@ -265,7 +265,11 @@ def _made(
     returned = put_back(step, new)
     known = ledger.made_by(step)
     earlier = EventMatcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
-    again = iter(earlier.match(new) if known else [None] * len(new))
+    matched: list[int | None] = earlier.match(new) if known else [None] * len(new)
+    unknown = [event for event, at in zip(new, matched, strict=True) if at is None and not returned.get(id(event))]
+    for name, copies in put_back(step, unknown, ledger.facts_of).items():
+        returned.setdefault(name, []).extend(copies)
+    again = iter(matched)
     made: list[tuple[int, int]] = []
     middle: list[Run] = []
     for place, at in enumerate(diff.middle, diff.front):
@@ -289,17 +293,36 @@ def _made(
     return made, _joined(runs)
 
 
-def put_back(step: Step, events: Sequence[Any]) -> dict[int, list[int]]:
-    """Of events that did not go in, those that an earlier step left out: by identity, their item ids, one each time."""
-    left = [earlier for earlier in step.earlier if earlier.exits]
-    if not (events and left):
+def put_back(
+    step: Step, events: Sequence[Any], read: Callable[[Any], EventFacts | None] | None = None
+) -> dict[int, list[int]]:
+    """Find the events that an earlier step of this assembly left out, among events that the step did not receive.
+
+    Args:
+        step: The step, whose `put_back` is extended by the items that came into the assembly.
+        events: The events.
+        read: How an event is read, to find copies by their id or text; None to find the very objects only.
+
+    Returns:
+        The item ids by the identity of the event: one for each time that the event is put back.
+    """
+    if not (events and any(earlier.exits for earlier in step.earlier)):
         return {}
     first, item_ids, found = step.earlier[0], step.numbered_in.item_ids, dict[int, list[int]]()
-    made = {id(event): item for earlier in step.earlier for event, item in earlier.created}
     places, taken = first.numbered_in.places(), set[int]()
+    made = [one for earlier in step.earlier for one in earlier.created]
+    made_by_identity = {id(event): item for event, item in made}
+    index = EventIndex([event for event, _ in made], lambda at: read(made[at][0]) if read else None)
     for event in events:
-        came = [first.numbered_in.item_ids.of(at) for at in places.of_object(event) if first.view_in.holds(at)]
-        for item in (*came, *([made[id(event)]] if id(event) in made else ())):
+        if read is None:
+            came_at = places.of_object(event)
+            known = [made_by_identity[id(event)]] if id(event) in made_by_identity else []
+        else:
+            facts = read(event)
+            came_at = places.copies_of(event, facts) if facts is not None else ()
+            known = [made[at][1] for at in index.copies_of(event, facts)] if facts is not None else []
+        came = [first.numbered_in.item_ids.of(at) for at in came_at if first.view_in.holds(at)]
+        for item in (*came, *known):
             if item not in taken and not any(map(step.view_in.holds, item_ids.find([item]))):
                 taken.add(item)
                 found.setdefault(id(event), []).append(item)

@@ -28,6 +28,7 @@ class ClassColumn(PositionColumn):
     def edited(self, gone: Iterable[int], came: Iterable[int]) -> ClassColumn:
         """The class without some items and with others: this column, or a new one where a view is made of it."""
         column = ClassColumn(self.history, self.held[:], self.place) if self.seen else self
+        column.division = self.division
         for position in gone:
             del column.held[bisect_left(column.held, position)]
         for position in came:

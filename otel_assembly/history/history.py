@@ -105,6 +105,8 @@ class History(Sequence[Any]):
         #: calls and all else of atoms with a call that was given up. Where an item goes over to another one, views
         #: that are made of either stay as they are, and other columns stand here.
         self.classes = [ClassColumn(self, array("I"), place) for place in range(_SEPARATED + 1)]
+        for column in self.classes:
+            column.division = self.all, self
         #: The results without a call, for good.
         self.orphans = self.classes[_ORPHAN]
         #: The items that went over from one class to another, each time.

@@ -103,10 +103,13 @@ def complement(length: int, runs: Sequence[Run]) -> list[Run]:
 class Column:
     """Every position of a history."""
 
-    __slots__ = ("__weakref__", "history", "outdated", "seen")
+    __slots__ = ("__weakref__", "division", "history", "outdated", "seen")
 
     def __init__(self, history: History) -> None:
         self.history = history
+        #: Which column this one is a part of, and an object that all parts of that division share. No position is in
+        #: two parts of one division.
+        self.division: tuple[Column, object] | None = None
         #: Whether a view is made of it, so that what stands in it stays there.
         self.seen = False
         #: Where another column goes on with its class: how many items had gone over by then; −1 for any other.
@@ -134,6 +137,34 @@ class Column:
     def renewed(self, start: int, stop: int) -> Iterator[Segment]:
         """The items of a segment over the classes as they are now, in order."""
         yield self, start, stop
+
+    def is_disjoint_from(self, other: Column) -> bool:
+        """Return True if it is known that no position is in both columns."""
+        parts = {id(division): part for part, division in _divisions(self)}
+        return any(parts.get(id(division), part) is not part for part, division in _divisions(other))
+
+    def runs_within(self, other: Column, start: int, stop: int) -> Iterable[Run]:
+        """Return the indexes of this column whose positions indexes `start` to `stop` of another column have too."""
+        if other is self:
+            return ((start, stop),)
+        if type(other) is Column:
+            return ((self.index(start), self.index(stop)),)
+        if other.is_disjoint_from(self):
+            return ()
+        places = ((self.index(position), position) for position in other.positions(start, stop))
+        return to_runs(at for at, position in places if at < len(self) and self.position(at) == position)
+
+
+def _divisions(column: Column) -> Iterator[tuple[Column, object]]:
+    """The parts that a column is in, from the inside out, each with its division.
+
+    Where an item goes over to another class, the outdated class is no part of the division any more.
+    """
+    while column.division is not None:
+        whole, division = column.division
+        if column.outdated < 0:
+            yield column, division
+        column = whole
 
 
 class PositionColumn(Column):
@@ -372,19 +403,23 @@ class View(Sequence[Any]):
         return View(self.history, left if low < stop and start < high else mine)
 
     def minus(self, other: View) -> View:
-        """The part of this view that is not in another one of the same history, by interval over shared columns."""
+        """The part of this view that is not in another one of the same history.
+
+        It costs what the intervals of both are. Where two of their columns overlap, it costs as much as the other
+        view has items in that column.
+        """
         view = self.beyond(other)
         if view is not None:
             view.is_slice = self.is_slice or len(view) < self._length
             return view
-        held: dict[int, list[Run]] = {}
-        for column, start, stop in other.current:
-            held.setdefault(id(column), []).append((start, stop))
-        held = {column: merged(runs) for column, runs in held.items()}
+        mine, theirs = self.current, other.current
+        held = {
+            column: merged(chain.from_iterable(column.runs_within(*segment) for segment in theirs))
+            for column in {column for column, _, _ in mine}
+        }
         segments: list[Segment] = []
-        for column, start, stop in self.current:
-            left = difference([(start, stop)], held.get(id(column), ()))
-            segments += ((column, low, high) for low, high in left)
+        for column, start, stop in mine:
+            segments += ((column, low, high) for low, high in difference([(start, stop)], held[column]))
         return self._cut_out(segments)
 
     def shared_with(self, other: View) -> int:

@@ -43,6 +43,7 @@ class FilteredOutput:
         self._separated: set[int] = set()
         self.kept = PositionColumn(view.history, array("I"))
         self.gone = PositionColumn(view.history, array("I"))
+        self.kept.division = self.gone.division = self._column, self._places
 
     @staticmethod
     def of(view: View, kept: Sequence[Run]) -> FilteredOutput | None:

@@ -45,7 +45,7 @@ def made_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool) ->
     before = last.steps[step.index]
     if not before.created:
         return ()
-    there = step.numbered_in.among(before.injected)
+    there = step.numbered_in.among(before.injected).union(before.put_back)  # what came in is found as such
     if observed and step.earlier:
         there |= step.earlier[0].numbered_in.among(before.injected)
     said = dict(before.created_texts)

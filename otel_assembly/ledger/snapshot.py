@@ -385,20 +385,21 @@ def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool 
     """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
     if not old or not new:
         return list(new)
-    columns = {
-        (id(column.history), type(column) is Column) for group in (*new, *old) for column, _, _ in group.view.current
-    }
     found: list[ItemGroup] = []
     for group in new:
-        before = [one for one in old if not tagged or one.tag == group.tag]
-        if len(columns) > 1:  # an item may stand in two of them
-            found += without([group], {item for one in before for item in one.numbered.of(one.view)})
-            continue
-        view = group.view
-        for one in before:
-            view = view.minus(one.view)
-        if view:
-            found.append(ItemGroup(view, group.numbered, *group.tag))
+        view, elsewhere = group.view, list[ItemGroup]()
+        for former in old:
+            if tagged and former.tag != group.tag:
+                continue
+            if former.view.history is view.history:
+                view = view.minus(former.view)
+            else:
+                elsewhere.append(former)
+        entrants = ItemGroup(view, group.numbered, *group.tag)
+        if elsewhere and view:
+            found += without([entrants], {item for former in elsewhere for item in former.numbered.of(former.view)})
+        elif view:
+            found.append(entrants)
     return found
 
 

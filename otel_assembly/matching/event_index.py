@@ -122,6 +122,17 @@ class EventIndex:
         """Where events stand that read as this one does, and perhaps some others."""
         return self._by_key_hash.of(_key_hash(facts), self)
 
+    def copies_of(self, event: Any, facts: EventFacts) -> list[int]:
+        """Return the places of events that this event is a copy of: of its type and text, and with no other id."""
+        return [at for at in self.like(facts) if self.is_copy(event, facts, at)]
+
+    def is_copy(self, event: Any, facts: EventFacts, at: int, *, by_id: bool = True) -> bool:
+        """Return True if the event at a place has the type and text of this event, and, `by_id`, no other id."""
+        known, other = self.facts(at), self.events[at]
+        if known is None or type(other) is not type(event) or (by_id and have_different_ids(known, facts)):
+            return False
+        return comparison_key(known) == comparison_key(facts) and (not facts.media_tokens or equal(other, event))
+
 
 class EventMatcher:
     """Finds events of one sequence in another; each is found at most once.
@@ -235,10 +246,7 @@ class EventMatcher:
 
     def _is_same(self, event: Any, facts: EventFacts, index: int) -> bool:
         """Whether two events that read alike are one."""
-        known, other = self._index.facts(index), self._events[index]
-        if known is None or type(other) is not type(event) or (self._by_id and have_different_ids(known, facts)):
-            return False
-        return comparison_key(known) == comparison_key(facts) and (not facts.media_tokens or equal(other, event))
+        return self._index.is_copy(event, facts, index, by_id=self._by_id)
 
 
 def moved(indexes: Sequence[int]) -> set[int]:

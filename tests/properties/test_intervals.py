@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly.history.view import complement, difference, intersection, is_in, merged, to_runs
+from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
+from otel_assembly.history.view import View, complement, difference, intersection, is_in, merged, to_runs
 
 MOST = 40
 NUMBERS = st.sets(st.integers(0, MOST))
@@ -84,3 +85,43 @@ def test_what_runs_leave_of_a_length_is_what_their_numbers_leave(length, some):
 @given(runs(), runs(), runs())
 def test_what_is_taken_away_in_two_steps_is_taken_away_in_one(one, other, third):
     assert numbers(difference(difference(one, other), third)) == numbers(difference(one, merged([*other, *third])))
+
+
+# --- Views ------------------------------------------------------------------------------------------------------------
+
+KINDS = ("ask", "answer", "call", "result", "stray", "alert")
+
+
+def event_of(kind, number):
+    if kind == "ask":
+        return ModelRequest(content=str(number))
+    if kind == "answer":
+        return ModelResponse(content=str(number))
+    if kind == "call":
+        return ModelResponse(tool_calls=(ToolCallEvent(id=f"c{number % 3}", name="f"),))
+    if kind in {"result", "stray"}:
+        return ToolResultEvent(parent_id=f"c{number % 3}" if kind == "result" else "none", content=str(number))
+    return ObserverAlert(source="monitor", severity="warning", message=str(number))
+
+
+@st.composite
+def views_of_one_history(draw):
+    """Two views of one history, each of one of its columns; items may change their class between the two."""
+    history, views = History(), []
+    for _ in range(2):
+        start = len(history)
+        history.extend([event_of(kind, start + at) for at, kind in enumerate(draw(st.lists(st.sampled_from(KINDS))))])
+        column = draw(st.sampled_from([column for column in history.columns if len(column)] or [history.all]))
+        edges = sorted(
+            draw(st.lists(st.integers(0, len(column)), min_size=2, max_size=6).filter(lambda e: len(e) % 2 == 0))
+        )
+        views.append(View(history, [(column, *edge) for edge in zip(edges[::2], edges[1::2], strict=True)]))
+    return views
+
+
+@given(views_of_one_history(), st.booleans())
+def test_what_a_view_has_beyond_another_is_what_its_positions_have(views, turned):
+    view, other = reversed(views) if turned else views
+    left = view.minus(other)
+    assert sorted(left.positions()) == sorted(set(view.positions()) - set(other.positions()))
+    assert list(other.minus(other).positions()) == []
