@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -13,6 +14,8 @@ from grafana_foundation_sdk.builders import prometheus as prometheus_builders
 from grafana_foundation_sdk.builders import stat as stat_builders
 from grafana_foundation_sdk.builders import timeseries as timeseries_builders
 from grafana_foundation_sdk.models import common, dashboard, heatmap, prometheus
+
+from otel_assembly.telemetry.instruments import INSTRUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +182,8 @@ def _described(
     empty: str = NOTHING,
     shape: prometheus.PromQueryFormat = prometheus.PromQueryFormat.TIME_SERIES,
 ) -> Any:
+    if shape is not prometheus.PromQueryFormat.HEATMAP:
+        description += _mark_open_bucket(panel, queries, unit)
     panel.title(title).description(description).datasource(DATASOURCE).unit(unit).no_value(empty)
     if decimals is not None:
         panel.decimals(decimals)
@@ -190,6 +195,31 @@ def _described(
         target.editor_mode(prometheus.QueryEditorMode.CODE)
         panel.with_target(target.exemplar(query.exemplars))
     return panel
+
+
+#: A quantile of one of our histograms, and the histogram's name. The reuse of a prefix is at most its last boundary.
+_QUANTILE: Final = re.compile(
+    r"histogram_quantile\(.*?\b(?!assembly_prefix_reuse_)(assembly_\w+?)(?:_seconds)?_bucket\b"
+)
+#: What a value of a unit is multiplied by to be read, and what is put behind it.
+_SCALES: Final = {RATIO: (100, " %"), SECONDS: (1, " s")}
+
+
+def _mark_open_bucket(panel: Any, queries: Sequence[Query], unit: str) -> str:
+    """Mark a quantile that is in a histogram's open bucket: Prometheus returns that bucket's lower boundary for it.
+
+    Returns:
+        The sentence of the panel's description about it.
+    """
+    names = [name for query in queries for name in _QUANTILE.findall(query.expression)]
+    tops = [bounds[-1] for name, _, _, _, bounds in INSTRUMENTS if bounds and name.replace(".", "_") in names]
+    if not tops:
+        return ""
+    scale, suffix = _SCALES.get(unit, (1, ""))
+    text = f"≥ {scale * max(tops):,.12g}{suffix}"
+    options = dashboard.DashboardRangeMapOptions(max(tops), None, dashboard.ValueMappingResult(text=text))
+    panel.mappings([dashboard.RangeMap(options)])
+    return f" `{text}` is the open bucket: the value may be any larger one."
 
 
 def _link(link: Link) -> Any:

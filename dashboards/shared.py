@@ -80,9 +80,9 @@ def utilisation(agent: str) -> Any:
     """How full the budgets are."""
     return lines(
         "Utilisation of the budget",
-        "How full the limit is that is met first: the budget, of the prompt or of its messages alone, or the model's "
-        "window. Near 100 % of a budget is normal, for a reducer fills any; worry above it: the limit did not hold. "
-        f"{WITHIN} Those above 200 % are shown as 200 %.",
+        "Tokens needed ÷ the limit: the budget, of the prompt or of its messages alone, or the model's window; the "
+        "larger ratio of both. Turns that raised an overflow are included. Near 100 % of a budget is normal, because a "
+        f"reducer fills any budget; worry above it: the limit was exceeded. {WITHIN}",
         quantiles("assembly_budget_utilization", agent),
         unit=RATIO,
         decimals=0,

@@ -363,7 +363,7 @@ class Assembler:
     def _passes_over(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
         """Whether the chain goes on without a policy that raised; a budget that could not hold is written down."""
         if isinstance(error, ContextOverflowError):
-            step.budget, step.report = error.budget, error.report
+            step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
             record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
             if error.policy is None:
                 error.policy = policy.name

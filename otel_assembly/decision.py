@@ -170,6 +170,16 @@ class BudgetReport:
     entries: Sequence[BudgetEntry]
     overflow: Overflow | None = None
 
+    @property
+    def utilization(self) -> float | None:
+        """Tokens needed ÷ the budget, a ratio; needed is `used`, or what an overflow needed if that is more.
+
+        None if the budget is 0, or if nothing is sent for another reason than an overflow.
+        """
+        budget = self.window - self.output_reserve
+        needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
+        return needed / budget if budget > 0 and needed else None
+
 
 @dataclass(slots=True)
 class Verdict:

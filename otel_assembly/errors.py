@@ -184,6 +184,7 @@ class ContextOverflowError(AssemblyError):
         costs: Tokens of each fixed part, by its name, in prompt order.
         cause: ``fixed`` or ``newest_atom``.
         policy: The policy that could not keep its budget; None outside a chain.
+        fixed: Of `needed`, the tokens of the fixed content; None if the parts are unknown.
         assembly: The `Assembly` that came to nothing, for its numbers; None outside a chain.
         report: How far the budget was given out; None where no allocator held it.
     """
@@ -196,6 +197,8 @@ class ContextOverflowError(AssemblyError):
         self.costs = dict(costs)
         self.cause = cause
         self.policy = policy
+        newest = 0 if cause == "fixed" else self.costs.get("newest_atom")
+        self.fixed = None if newest is None else needed - newest
         self.assembly: Any = None
         self.report: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())

@@ -358,3 +358,23 @@ def test_firing_alerts_are_marked_on_every_graph(dashboard):
     named = {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
     pattern = re.search(r'alertname=~"([^"]*)"', matchers)[1]
     assert {name for name in named if not re.fullmatch(pattern, name)} == {"Watchdog"}  # which always fires
+
+
+@pytest.mark.parametrize("name", ["assembly_budget_utilization", "assembly_output_tokens", "assembly_duration_seconds"])
+@each_dashboard
+def test_a_quantile_in_the_open_bucket_is_marked(name, dashboard):
+    """Prometheus returns the last boundary for every value above it."""
+    last = next(metric.buckets[-1] for metric in registry.metrics() if metric.prometheus_name == name)
+    panels = [panel for panel in _panels(dashboard) if panel["type"] in {"timeseries", "stat"}]
+    shown = [
+        panel
+        for panel in panels
+        if any(re.search(rf"histogram_quantile.*{name}_bucket", target["expr"]) for target in panel["targets"])
+    ]
+    assert shown
+    for panel in shown:
+        (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+        assert (mapping["type"], mapping["options"]["from"], mapping["options"]["to"]) == ("range", last, None)
+        text = mapping["options"]["result"]["text"]
+        assert text.startswith("≥ ")
+        assert f"`{text}`" in panel["description"]

@@ -102,7 +102,7 @@ def test_the_limit_that_could_not_hold_is_told_before_a_fuller_one(observed, rec
     with assembly.step("notes", kind="injection") as step:
         step.out([user(86)], budget=100)
     assembly.end()
-    assert filled(recorder) == (50, 0, 0)
+    assert filled(recorder) == (50, 0, 60 / 50)
     assert recorder.span("assemble_context").attributes["assembly.overflow.tokens"] == 10
 
 
@@ -111,7 +111,7 @@ def test_a_prompt_that_is_not_sent_fills_no_limit(observed, recorder):
     with assembly.step("token_limited") as step:
         step.out(budget=60)
     assembly.end(LookupError("no model"))
-    assert filled(recorder) == (60, None, 0)
+    assert filled(recorder) == (60, None, None)
 
 
 @pytest.mark.parametrize("first", [False, True])

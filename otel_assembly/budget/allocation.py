@@ -198,8 +198,9 @@ class Allocation:
 
     @property
     def utilization(self) -> float:
-        """``used ÷ budget``, a ratio."""
-        return self.used / self.budget if self.budget else 0.0
+        """Tokens needed ÷ `budget`, a ratio: `used`, or what an overflow needed if that is more."""
+        needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
+        return needed / self.budget if self.budget else 0.0
 
     @worked_out_once
     def decided(self) -> tuple[DecidedBlock, ...]:

@@ -42,8 +42,10 @@ class Totals:
         overflow: The limit that could not hold; None where all did. Where the prompt is over the model's window alone,
             that is the limit, with the cause ``window``.
         overflowed: Whether one could not.
-        utilization: How full the limit is that is met first, a ratio: `used`, or ``tokens_out`` where that is None, ÷
-            `budget`, or ``tokens_out`` ÷ `window`, whichever is more. None where there is neither.
+        utilization: Tokens needed ÷ the limit, a ratio; of several limits the largest. Needed are `used`, or
+            `tokens_out` if that is None, of `budget`; `tokens_out` of `window`; and what an overflow needed, also if it
+            was raised or if the content that did not fit was dropped. None if there is no limit, or if nothing is sent
+            for another reason than an overflow.
         window: The model's window, in tokens: as the caller says it, else, where assemblies are recorded, as
             `genai-prices` knows it; None where nobody knows.
         used: Tokens of the messages that count against `budget`, where that is a limit of those alone; None where it is

@@ -282,7 +282,13 @@ def _limited(record: Record, tokens: int, budget: int | None, used: int | None) 
     window, overflow = record.window, record.overflow
     if window is not None and overflow is None and tokens > window and record.called and record.spared is None:
         overflow = Overflow(window, tokens, OverflowCause.WINDOW)
-    shares = _share(tokens if used is None else used, budget), _share(tokens, window)
+    shares: list[float | None] = []
+    if record.error is None:
+        shares += _share(tokens if used is None else used, budget), _share(tokens, window)
+    if overflow is not None and overflow.unit == "tokens":  # also if it was raised, or if what was over was dropped
+        shares.append(_share(overflow.needed, overflow.budget))
+        if record.error is not None:
+            shares.append(_share(overflow.needed, window))
     return {
         "overflow": overflow,
         "overflowed": overflow is not None,

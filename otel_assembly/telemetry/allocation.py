@@ -225,8 +225,10 @@ class OpenAllocation:
         if isinstance(error, ContextOverflowError):
             metrics.add(catalogue.BUDGET_OVERFLOWS, 1, framed, self._context)
             if error.budget:
-                share = error.needed / error.budget
-                metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, share, agent, self._context)
+                metrics.record(catalogue.BUDGET_UTILIZATION, error.needed / error.budget, agent, self._context)
+                if error.fixed is not None:
+                    share = error.fixed / error.budget
+                    metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, share, agent, self._context)
 
     def _measure(self, allocation: Allocation) -> None:
         metrics = self._emitter.metrics

@@ -81,8 +81,8 @@ def assembly_attributes(
         attributes[names.BUDGET_TOKENS] = totals.budget
     if totals.used is not None:
         attributes[names.BUDGET_USED] = totals.used
-    if totals.budget is not None or totals.window is not None:
-        attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
+    if totals.utilization is not None:
+        attributes[names.BUDGET_UTILIZATION] = totals.utilization
     if totals.fixed is not None:
         attributes[names.BUDGET_FIXED] = totals.fixed
     if record.error is None and record.spared is None:
@@ -389,6 +389,7 @@ def report_attributes(report: BudgetReport) -> Attributes:
     """What stands on ``allocate_budget`` beside arrays."""
     outcomes = Counter(entry.outcome for entry in report.entries)
     budget = report.window - report.output_reserve
+    utilization = report.utilization
     return {
         names.BUDGET_WINDOW: report.window,
         names.BUDGET_OUTPUT_RESERVE: report.output_reserve,
@@ -396,7 +397,7 @@ def report_attributes(report: BudgetReport) -> Attributes:
         names.BUDGET_FIXED: report.fixed,
         names.BUDGET_USED: report.used,
         names.BUDGET_REMAINING: budget - report.used,
-        names.BUDGET_UTILIZATION: report.used / budget if budget else 0.0,
+        **({} if utilization is None else {names.BUDGET_UTILIZATION: utilization}),
         names.BLOCKS_KEPT: outcomes[DecisionOutcome.KEPT],
         names.BLOCKS_COMPACTED: outcomes[DecisionOutcome.COMPACTED],
         names.BLOCKS_DROPPED: outcomes[DecisionOutcome.DROPPED],

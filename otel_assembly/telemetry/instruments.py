@@ -31,7 +31,8 @@ INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
    119000.0, 142000.0, 170000.0, 203000.0, 242000.0, 289000.0, 345000.0, 412000.0, 492000.0, 588000.0, 702000.0,
    838000.0, 1000000.0, 4000000.0, 16000000.0)),
  ('assembly.budget.utilization', 'histogram', '1',
-  "How full the limit is that is met first, the budget or the model's window. What counts against each ÷ its tokens.",
+  "Tokens needed ÷ the limit, the budget or the model's window: of both the larger ratio. Overflows that were raised "
+  'are included.',
   (0.01, 0.0119, 0.0142, 0.017, 0.0203, 0.0242, 0.0289, 0.0345, 0.0412, 0.0492, 0.0588, 0.0702, 0.0838, 0.1, 0.119,
    0.142, 0.17, 0.203, 0.242, 0.289, 0.345, 0.412, 0.492, 0.588, 0.702, 0.8, 0.9, 0.95, 0.99, 1.0, 1.19, 1.42, 1.7,
    2.0)),

@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from otel_assembly._internal.activity import ACTIVITY
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
-from otel_assembly.decision import DecisionOutcome, OverflowCause
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
@@ -293,17 +293,14 @@ class OpenRecording:
             instruments.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
         if record.error is None:
             instruments.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
-            if (utilization := totals.utilization) is not None:
-                instruments.record(catalogue.BUDGET_UTILIZATION, utilization, agent, context)
             if (reuse := prefix.reuse) is not None:
                 instruments.record(catalogue.PREFIX_REUSE, reuse, agent, context)
             if prefix.cause is not None and prefix.cause != "first":
                 instruments.add(catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, context)
-        fixed, budget, overflow = totals.fixed, totals.budget, record.overflow
-        if record.error is not None and overflow is not None and overflow.cause is OverflowCause.FIXED:
-            fixed, budget = overflow.needed, overflow.budget
-        if fixed is not None and budget is not None and budget > 0:
-            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed / budget, agent, context)
+        if totals.utilization is not None:
+            instruments.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
+        if totals.fixed is not None and totals.budget is not None and totals.budget > 0:
+            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, totals.fixed / totals.budget, agent, context)
         if totals.overflow is not None:
             instruments.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
         for step, timing in zip(record.steps, self._policies, strict=False):

@@ -95,13 +95,13 @@ async def test_a_limit_that_could_not_hold_before_is_what_is_said(recorder, word
     told = recorder.span("assemble_context").attributes
     assert told["assembly.overflow.cause"] == "newest_atom"
     assert told["assembly.budget.utilization"] > 1
-    with pytest.raises(ContextOverflowError):
+    with pytest.raises(ContextOverflowError) as overflow:
         await Assembler([TokenBudgetPolicy(20)], model_window=10, counter=words).assemble(
             ["word " * 60], conversation("ask"), desk()
         )
     raised = recorder.spans_named("assemble_context")[-1].attributes
     assert (raised["assembly.overflow.cause"], raised["assembly.model.window"]) == ("fixed", 10)
-    assert raised["assembly.budget.utilization"] == 0.0
+    assert raised["assembly.budget.utilization"] == overflow.value.needed / 10
     assert recorder.metric("assembly.budget.overflows", **DESK) == 2
     assert recorder.violations() == []
 
