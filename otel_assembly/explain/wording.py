@@ -25,8 +25,12 @@ RULES: Final = {
     DecisionReason.LOW_RANK: "others of its block rank higher",
     DecisionReason.ORPHANED_TOOL_RESULT: "a tool result without its call",
     DecisionReason.ORPHANED_TOOL_CALL: "a tool call without its result",
-    DecisionReason.ORPHANED_REASONING: "reasoning without the item behind it, or that item without its reasoning",
-    DecisionReason.BEFORE_USER_MESSAGE: "it came before the user message with which the prompt has to start",
+    DecisionReason.ORPHANED_REASONING: (
+        "reasoning without the item that the model answered with behind it, or such an item without its reasoning"
+    ),
+    DecisionReason.BEFORE_USER_MESSAGE: (
+        "it came before the user message that the provider requires a prompt to start with"
+    ),
     DecisionReason.DUPLICATE: "another item says the same",
     DecisionReason.FORBIDDEN_SCOPE: "its scope is not allowed here",
     DecisionReason.STALE: "a newer version of it is there",
