@@ -27,6 +27,7 @@ from wrapt import register_post_import_hook
 
 from otel_assembly._internal.activity import ACTIVITY
 from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.hooks import find
 from otel_assembly.instrumentation.instrumented import Patches, argument
 
@@ -316,3 +317,6 @@ def _is_configured(provider: object) -> bool:
 
 
 WATCH: Final = Watchers()
+
+
+hide_frames(globals())
