@@ -9,6 +9,7 @@ from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, 
 from otel_assembly.runtime.openai_messages import to_openai
 from otel_assembly.runtime.openai_model import OpenAIModel
 from otel_assembly.runtime.rendered_turns import NO_RESULT_YET
+from otel_assembly.runtime.session import UnfinishedCalls
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS, EventIterator, NestedSendError, Stream, Subscription
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Stream",
     "Subscription",
     "TokenMonitor",
+    "UnfinishedCalls",
     "attach",
     "to_anthropic",
     "to_openai",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-from otel_assembly.model_context import BufferedChatCompletionContext, UnboundedChatCompletionContext
-from otel_assembly.model_context.messages import (
+from otel_assembly.model_context import (
     AssistantMessage,
+    BufferedChatCompletionContext,
     FunctionCall,
     FunctionExecutionResult,
     FunctionExecutionResultMessage,
+    UnboundedChatCompletionContext,
     UserMessage,
 )
 from otel_assembly.testing import RecordedTelemetry

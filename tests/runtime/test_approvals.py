@@ -13,6 +13,7 @@ from otel_assembly import (
     MiddlewareBase,
     ModelCallError,
     ModelResponse,
+    PermissionDecision,
     SessionError,
     Tool,
     ToolErrorEvent,
@@ -21,7 +22,6 @@ from otel_assembly import (
     UserConfirmResultEvent,
 )
 from otel_assembly.events import ToolArgumentsChanged
-from otel_assembly.runtime.middleware import PermissionDecision
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 

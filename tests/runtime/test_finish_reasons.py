@@ -16,7 +16,7 @@ from otel_assembly import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.runtime.session import UnfinishedCalls
+from otel_assembly.runtime import UnfinishedCalls
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 CUT_OFF = ["length", "max_tokens", "content_filter", "refusal", "pause_turn", "error", "model_context_window_exceeded"]
