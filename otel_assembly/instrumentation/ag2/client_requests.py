@@ -18,7 +18,7 @@ _REPAIRS_PAIRS: Final = frozenset({"anthropic", "bedrock"})
 _CHAT_COMPLETIONS: Final = "OpenAIConfig"
 
 
-def converted(events: Sequence[Any], config: Any) -> Sequence[Any]:
+def converted(events: Any, config: Any) -> Any:
     """Return the events that the client of this configuration converts; the same object if it converts all of them.
 
     Events that a stream carries beside its messages, such as single tool results before their batch, stay: they are
@@ -31,8 +31,9 @@ def converted(events: Sequence[Any], config: Any) -> Sequence[Any]:
     if not isinstance(events, Sequence):  # an iterator, which only the client may read
         return events
     kinds = {*map(type, events)}
-    provider = _provider(type(config))
-    skipped = {kind for kind in kinds if _is_skipped(kind, provider, _names(type(config)))}
+    config_type: type = type(config)
+    provider = _provider(config_type)
+    skipped = {kind for kind in kinds if _is_skipped(kind, provider, _names(config_type))}
     kept = [event for event in events if type(event) not in skipped] if skipped else events
     return _with_whole_pairs(kept, provider) if provider in _REPAIRS_PAIRS else kept
 
@@ -56,11 +57,13 @@ def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
 
 
 def _calls(event: Any) -> Sequence[Any]:
-    return event.tool_calls.calls if "ModelResponse" in _names(type(event)) else ()
+    kind: type = type(event)
+    return event.tool_calls.calls if "ModelResponse" in _names(kind) else ()
 
 
 def _results(event: Any) -> Sequence[Any]:
-    names = _names(type(event))
+    kind: type = type(event)
+    names = _names(kind)
     if "ToolResultsEvent" in names:
         results: Sequence[Any] = event.results
         return results
