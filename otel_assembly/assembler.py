@@ -26,7 +26,7 @@ from otel_assembly.errors import (
 )
 from otel_assembly.history.history import History, unknown_part
 from otel_assembly.history.token_counts import arrive, count_estimates
-from otel_assembly.ledger.ledger import Ledgers
+from otel_assembly.ledger.ledger import Ledgers, named_conversation
 from otel_assembly.ledger.record import Record
 from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.policies.base import INJECTION
@@ -231,8 +231,9 @@ class Assembler:
                 asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
                 await ready(meter.counter)
             meter.ready = True
-        ledger = self._ledgers.of(events, context)
+        ledger = self._ledger(events, context)
         ledger_input = await ledger.open_in_slices(events)
+        self._ledgers.weigh(ledger, context, self._whose, self._recorded_by())
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         if (billed := ledger_input.view.history.billed) is not None:
@@ -254,6 +255,7 @@ class Assembler:
             prompts_in=given,
             window=self.model_window,
             guards=guards,
+            named=named_conversation(context.conversation_id, self._recorded_by()),
         )
         assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording)
         try:
@@ -312,6 +314,13 @@ class Assembler:
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
         """Count what is new."""
         await arrive(view, meter)
+
+    @property
+    def _whose(self) -> tuple[object, ...]:
+        return type(self), self.name
+
+    def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
+        return self._ledgers.of(events, context, self._whose, self._recorded_by())
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else DEFAULT.recorder

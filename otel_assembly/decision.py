@@ -57,6 +57,7 @@ class PrefixBreak(StrEnum):
     """Why a prompt did not begin with the whole of the previous one."""
 
     FIRST = "first"
+    RESUMED = "resumed"
     PROMPT_CHANGED = "prompt_changed"
     CUT_MOVED = "cut_moved"
     COMPACTED = "compacted"

@@ -27,7 +27,7 @@ class _Entry(Generic[V]):
 class Registry(Generic[K, V]):
     """Values by key; past a limit, the value that was asked for least recently is forgotten.
 
-    A text, or None, is a key by what it says. Any other key is an object known by its identity: it is referred to
+    A text, a tuple or None is a key by its value. Any other key is an object known by its identity: it is referred to
     weakly, and its value is forgotten as soon as everybody else has let go of it.
 
     Args:
@@ -107,7 +107,7 @@ class Registry(Generic[K, V]):
 
 
 def _name(key: Any) -> Any:
-    return key if key is None or isinstance(key, str) else id(key)
+    return key if key is None or isinstance(key, str | tuple) else id(key)
 
 
 def _forget_dead(registry: ref[Registry[Any, Any]], reference: KeyedRef[Any, Any]) -> None:

@@ -142,6 +142,8 @@ class OpenAssembly:
         record.last = ledger.last
         totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
         yield from self._finish()
+        if record.named is not None:
+            record.named.assemblies += 1
         ledger.last = record.snapshot()
         if totals is not None:
             numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end

@@ -202,9 +202,9 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
 
 
 def _new(attributes: Mapping[str, Any]) -> str:
-    """How many of those that are dropped the prompt before held, or are seen for the first time."""
-    new = _number(attributes, names.DROPPED_NEW)
-    return f", {new:,} new" if new else ""
+    """How many of the dropped items left in this turn, and how many had left before this ledger resumed."""
+    new, resumed = _number(attributes, names.DROPPED_NEW), _number(attributes, names.RESUMED_COUNT)
+    return (f", {new:,} new" if new else "") + (f", {resumed:,} resumed" if resumed else "")
 
 
 def _reasons(node: SpanNode) -> Counter[str]:

@@ -238,7 +238,7 @@ class BlockAssembler(Assembler):
 
     def kept(self, context: Context) -> Kept:
         """What is kept of a conversation; it goes with the conversation's ledger."""
-        ledger = self._ledgers.of((), context)
+        ledger = self._ledger((), context)
         with self._lock:
             kept = self._kept.get(ledger)
             if kept is None:

@@ -11,7 +11,7 @@ import hashlib
 import uuid
 from itertools import chain, islice, starmap
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
@@ -20,7 +20,7 @@ from otel_assembly._internal.slices import LISTED, SLICE, InTurn
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
-from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
+from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
 from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
@@ -40,6 +40,12 @@ Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
+#: Events that the ledgers of all named conversations hold together; beyond it, the same.
+EVENTS: Final = 200_000
+#: Named conversations whose assemblies are counted.
+CONVERSATIONS: Final = 10_000
+#: Recorders whose ledgers are kept.
+RECORDERS: Final = 32
 #: So many messages are compared with what they said in the time in which a slice is read.
 _COMPARED: Final = 2_048
 
@@ -50,7 +56,7 @@ Arrival: TypeAlias = tuple[int, NumberedHistory, int]
 
 
 class Ledger:
-    """One conversation under one assembler in one process."""
+    """One conversation as one agent has it, in one process."""
 
     def __init__(self, *, observed: bool = False) -> None:
         self.id = uuid.uuid4().hex
@@ -95,6 +101,11 @@ class Ledger:
             first = self._next
             self._next += count
             return first
+
+    @property
+    def next_item(self) -> int:
+        """The id of the next item that arrives."""
+        return self._next
 
     def take_made(self) -> int:
         """Give an item that a step made its item id: those are counted on their own."""
@@ -208,9 +219,14 @@ class Ledger:
         return await self.in_turn.do(self._open_list(list(events)))
 
     def _open_history(self, history: History) -> LedgerInput:
-        if self._numbered is None:
+        old = self._numbered
+        if old is None or old.history is not history:
             self._numbered = NumberedHistory(history, ItemIds())
-        numbered = self._numbered
+            self._contents, self._last_list = [], []
+            if old is not None:  # the conversation was loaded again
+                self._number(self._numbered, recognised(old, history.events, None, self.facts_of))
+                self._keep_known(self._numbered)
+        numbered = cast("NumberedHistory", self._numbered)
         view = history.view()
         new = len(view) - len(numbered.item_ids)
         if new > 0:
@@ -229,6 +245,8 @@ class Ledger:
         numbered = self._numbered
         if numbered is None:
             numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
+        if not isinstance(numbered.history, ListHistory):  # the last input was a `History`, which is the caller's
+            return (yield from self._rearranged(numbered, events))
         known = len(numbered.history)
         if not ((yield from self._said_before(numbered, events, known)) or self._grown(events, known)):
             if not renewed(numbered, events[:known], self._contents, self.described):
@@ -353,7 +371,10 @@ class Ledger:
             raise
         sent = self.last if self.observed else None
         self._number(numbered, recognised(old, events, sent, self.facts_of))
-        self._forget(old, before, numbered)
+        if isinstance(old.history, ListHistory):
+            self._forget(old, before, numbered)
+        else:
+            self._keep_known(numbered)
         self._numbered = numbered
         self._last_list = list(events)
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
@@ -365,6 +386,13 @@ class Ledger:
         if self._told:
             self._told = still_told(self._told, self.last, (old, before), (new, self._contents))
 
+    def _keep_known(self, numbered: NumberedHistory) -> None:
+        """Forget the items that neither this input nor the last assembly has."""
+        made = self.last.created if self.last is not None else ()
+        self._told = intersection(self._told, to_runs(sorted({*numbered.item_ids.all(), *(item for _, item in made)})))
+        here = numbered.among(self.leaves)
+        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in here)
+
 
 class _Keeper:
     """For whom histories keep the ledgers of one assembler, in one process."""
@@ -372,8 +400,51 @@ class _Keeper:
     __slots__ = ("__weakref__",)
 
 
+#: Ledgers of named conversations, by the recorder that their spans go to, then by whose they are. A program may create
+#: an assembler for each request.
+_SHARED: Final[Registry[Any, Registry[tuple[object, ...], Ledger]]] = Registry(RECORDERS, anew_in_child=True)
+
+
+def _named_ledgers() -> Registry[tuple[object, ...], Ledger]:
+    return Registry(LEDGERS_BY_ID, anew_in_child=True)
+
+
+class NamedConversation:
+    """What this process knows of a conversation that has an id, whoever of its agents assembles.
+
+    Attributes:
+        assemblies: How many assemblies this process has finished for it.
+    """
+
+    __slots__ = ("assemblies",)
+
+    def __init__(self) -> None:
+        self.assemblies = 0
+
+
+_NAMED: Final[Registry[Any, Registry[str, NamedConversation]]] = Registry(RECORDERS, anew_in_child=True)
+
+
+def named_conversation(conversation_id: str | None, recorder: object) -> NamedConversation | None:
+    """The conversation of this id, as far as one recorder knows it; None without an id."""
+    if conversation_id is None:
+        return None
+    try:
+        return _NAMED.of(recorder, _named_conversations).of(conversation_id, NamedConversation)
+    except TypeError:  # a recorder that cannot be referred to weakly
+        return NamedConversation()
+
+
+def _named_conversations() -> Registry[str, NamedConversation]:
+    return Registry(CONVERSATIONS)
+
+
 class Ledgers:
-    """The ledgers of one assembler: by `History`, else by conversation id, else by `Context` object.
+    """The ledgers of one assembler.
+
+    All assemblers of a process share the ledger of a conversation that the context names, if they have the same class
+    and name, and record the same agent with the same recorder. Without a conversation id, a ledger belongs to the
+    assembler and the `History`, or to the assembler and the `Context` object.
 
     A forked child begins them all anew, for its parent goes on with them: two processes would else tell different
     things of one ledger.
@@ -381,25 +452,44 @@ class Ledgers:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._by_id: Registry[str, Ledger] = Registry(LEDGERS_BY_ID, anew_in_child=True)
         self._begin()
         in_child(self._begin)
 
     def _begin(self) -> None:
         self._keeper = _Keeper()
+        self._own = _named_ledgers()
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
 
-    def of(self, events: Sequence[Any], context: Context) -> Ledger:
-        """The ledger of the conversation that these events belong to."""
+    def of(self, events: Sequence[Any], context: Context, whose: tuple[object, ...], recorder: object) -> Ledger:
+        """The ledger of the conversation that these events belong to.
+
+        Args:
+            events: The events.
+            context: The context; it may name the conversation and the agent.
+            whose: What tells the assembler from others that assemble prompts of the same conversation and agent.
+            recorder: Where its records go.
+        """
+        if context.conversation_id is not None:
+            return self._named(recorder).of((context.conversation_id, context.agent_name, *whose), Ledger)
         with self._lock:
             if isinstance(events, History):
                 # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
                 # the history itself, and goes with it, or with this assembler.
                 held: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
                 return _at(held, self._keeper)
-            if context.conversation_id is not None:
-                return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
+
+    def weigh(self, ledger: Ledger, context: Context, whose: tuple[object, ...], recorder: object) -> None:
+        """Note how much a ledger holds; the least recently used ones are forgotten if all hold too much."""
+        if context.conversation_id is not None:
+            key = context.conversation_id, context.agent_name, *whose
+            self._named(recorder).weigh(key, ledger.size, EVENTS)
+
+    def _named(self, recorder: object) -> Registry[tuple[object, ...], Ledger]:
+        try:
+            return _SHARED.of(recorder, _named_ledgers)
+        except TypeError:  # a recorder that cannot be referred to weakly
+            return self._own
 
 
 def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

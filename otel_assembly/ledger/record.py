@@ -9,6 +9,7 @@ import math
 import os
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,8 @@ from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, Pre
 from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
-from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, entered, gone, without
+from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, entered, gone, without
+from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.ledger.ledger import Arrival, Ledger
+    from otel_assembly.ledger.ledger import Arrival, Ledger, NamedConversation
     from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
 
@@ -71,6 +73,8 @@ class Record:
     overflow: Overflow | None = None
     #: Those that close where the conversation is halted: the context's, and that of the history that came in.
     guards: Sequence[HaltGuard] = ()
+    #: The conversation, if it has a name under which another process may continue it.
+    named: NamedConversation | None = None
     #: What halted the conversation before this assembly came to its end.
     halt: HaltEvent | None = None
     _prompts: tuple[tuple[str, ...], int] | None = None
@@ -79,8 +83,9 @@ class Record:
     #: Its numbers and those of its steps, once somebody has asked.
     totals: Totals | None = None
     step_totals: Sequence[StepTotals] = ()
-    #: By step, what it took out that was in the previous prompt, or is new.
-    left: dict[int, Sequence[ItemGroup]] = field(default_factory=dict)
+    #: By step, the items that it took out in this turn; and those that are absent, and left before it.
+    departures: Departures | None = None
+    _turns: int | None = None
 
     @property
     def prompts_out(self) -> tuple[str, ...]:
@@ -191,7 +196,21 @@ class Record:
             numbered=self.numbered_out,
             kinds=self.kinds,
             kept_table=self.table(kept),
+            arrived=self.ledger.next_item,
+            assemblies=self.named.assemblies if self.named is not None else 0,
+            resumed=self.last is None and self.turns == 0,
         )
+
+    @property
+    def turns(self) -> int:
+        """How many turns of the conversation there were since the ledger's last assembly, this one included.
+
+        0 if that is unknown: the ledger begins with an input that contains a response, so that the conversation began
+        in another process, or with another assembler.
+        """
+        if self._turns is None:
+            self._turns = _turns_since(self.last, self.ledger_input, self.named)
+        return self._turns
 
 
 def totals_of(record: Record) -> Totals:
@@ -384,14 +403,90 @@ def arrivals(record: Record) -> Slices[list[Arrival]]:
     return record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
 
 
+#: Events that a model's answer consists of.
+_ANSWERS: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
+
+
+def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConversation | None) -> int:
+    """`Record.turns`: each request that arrived with a response behind it was a turn that this ledger did not see.
+
+    The turns that this process assembled for other agents of the conversation are not counted.
+    """
+    view, history = source.view, source.view.history
+    if last is None:
+        return 0 if 0 <= history.pairing.last_response < view.end else 1
+    if named is None:
+        return 1
+    arrived = ((max(first, last.arrived), until) for first, until in source.runs if first < FIRST_MADE)
+    turns, asked = 1, False
+    for position in source.numbered.item_ids.find(chain.from_iterable(range(low, high + 1) for low, high in arrived)):
+        kind = history.kind(position)
+        if kind is EventKind.REQUEST:
+            asked = True
+        elif asked and kind in _ANSWERS:
+            turns, asked = turns + 1, False
+    return max(1, turns - (named.assemblies - last.assemblies)) if turns > 1 else 1
+
+
+@dataclass(slots=True)
+class Departures:
+    """The items that are absent from a prompt, and were in the last one of the ledger, or arrived since.
+
+    Attributes:
+        now: By step, the items that left in this turn.
+        resumed: The items that left before it, in turns that this ledger did not see.
+    """
+
+    now: dict[int, Sequence[ItemGroup]]
+    resumed: Sequence[ItemGroup]
+
+
+def departures_of(record: Record) -> Departures:
+    """Find out which items left in this turn; worked out once.
+
+    If other processes assembled turns of the conversation since the ledger's last one, it is unknown which items left
+    in which turn. Then each turn has an equal share of them, and this turn the newest, which are the nearest to a cut:
+    every process counts its own turns only, so that the sum over all processes does not depend on their number. The
+    turn in which a ledger resumed is counted with the next one, because its share is unknown by then.
+    """
+    if record.departures is None:
+        last = record.last
+        now: dict[int, Sequence[ItemGroup]] = {}
+        for step in record.steps if record.error is None else ():
+            if step.exits:
+                left = record.gone(step)
+                now[step.index] = left if last is None else entered(left, last.gone, tagged=False)
+        resumed: list[ItemGroup] = []
+        if now and record.turns != 1:
+            groups = list(chain.from_iterable(now.values()))
+            came = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
+            counted = 2 if last is not None and last.resumed else 1
+            share = _share_of(len(came), record.turns, record.turn, counted)
+            earlier = set(came[: len(came) - share])
+            resumed = without(groups, set(came[len(came) - share :]) | record.made)
+            now = {index: without(some, earlier) for index, some in now.items()}
+        record.departures = Departures(now, resumed)
+    return record.departures
+
+
+def _share_of(items: int, turns: int, turn: int, counted: int) -> int:
+    """How many of the items that left in several turns are counted now; none if the number of turns is unknown (0).
+
+    Args:
+        items: How many left.
+        turns: In how many turns, this one included.
+        turn: The index of this turn: the remainder goes to some of the turns, so that they sum to the items.
+        counted: How many of the turns are counted: this one, and the one in which the ledger resumed.
+    """
+    if not turns:
+        return 0
+    start, counted = turn % turns, min(turns, counted)
+    return items * (start + counted) // turns - items * start // turns
+
+
 def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
     """What was in the previous prompt, or arrived since, and left by this step: what a counter counts."""
-    if not step.exits:
-        return ()
-    if step.index not in record.left:
-        last, left = record.last, record.gone(step)
-        record.left[step.index] = left if last is None else entered(left, last.gone, tagged=False)
-    return record.left[step.index]
+    return departures_of(record).now.get(step.index, ()) if step.exits else ()
 
 
 def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
@@ -408,7 +503,8 @@ def prefix_of(record: Record) -> Prefix:
     """Compare the prompt to send with the one before it in the ledger."""
     last = record.last
     if last is None or record.error is not None or record.spared is not None:
-        return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
+        first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
+        return Prefix(cause=first.value if last is None else None)
     prompts, before, view = record.prompts_out, last.prompts, record.view_out
     previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
     if record.context.tools != last.tools:  # providers render the schemas in front of everything else
@@ -436,6 +532,8 @@ def prefix_of(record: Record) -> Prefix:
         tokens += record.items_tokens(shared)
         if events < len(last.kept):
             cause = _cause(record, last, events)
+    if cause is not None and record.turns > 1:  # the previous prompt was made in another process
+        return Prefix(tokens, size, previous, whole, events, PrefixBreak.RESUMED.value)
     return Prefix(tokens, size, previous, whole, events, cause, size / previous if previous else None)
 
 

@@ -319,6 +319,12 @@ class Snapshot:
     #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
     kinds: Sequence[int] | None
     kept_table: TokenTable
+    #: Items from this id on had not arrived by then.
+    arrived: int
+    #: How many assemblies this process had finished for the conversation, this one included.
+    assemblies: int
+    #: Whether the ledger resumed the conversation with it, so that nothing that it left out was counted.
+    resumed: bool
 
     @property
     def gone(self) -> list[ItemGroup]:

@@ -58,6 +58,7 @@ class ObservedAssembly(OpenAssembly):
     Attributes:
         events: What the next step takes in: the framework's own list, whose objects need not be those first seen.
         model: The model whose tokenizer counts.
+        conversation_id: The conversation's real id, if it has one.
         steps: What ran so far.
         done_ns: When the last of them was done.
         waits: Whether what came in is yet to be known.
@@ -70,6 +71,7 @@ class ObservedAssembly(OpenAssembly):
         "_meter",
         "_of_steps",
         "broken",
+        "conversation_id",
         "done_ns",
         "events",
         "model",
@@ -83,8 +85,10 @@ class ObservedAssembly(OpenAssembly):
         model: str | None,
         meter: Callable[[str | None], TokenMeter],
         failed: Callable[[Exception], None],
+        conversation_id: str | None = None,
     ) -> None:
         self.recording = recording
+        self.conversation_id = conversation_id
         self._of_steps = recording if recording.measured else NULL_RECORDING
         self.model = model
         self._meter = meter

@@ -17,7 +17,7 @@ from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
 from otel_assembly.context import Context
-from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.ledger.ledger import Ledger, named_conversation
 from otel_assembly.ledger.record import Record
 from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.observe.assembly import ObservedAssembly
@@ -209,7 +209,9 @@ class ObservedAssembler:
         except Exception as error:  # noqa: BLE001  # an observer must not be felt
             self.failed(error)
             return None
-        return None if recording is None else ObservedAssembly(recording, model, self.meter, self.failed)
+        return (
+            None if recording is None else ObservedAssembly(recording, model, self.meter, self.failed, conversation_id)
+        )
 
     def open(
         self, assembly: ObservedAssembly, conversation: Any, events: Sequence[Any], **given: Unpack[AssemblyInput]
@@ -242,6 +244,7 @@ class ObservedAssembler:
                     prompts_in=tuple(given.get("prompts", ())),
                     window=_window(given.get("window")),
                     observed=True,
+                    named=named_conversation(assembly.conversation_id, self.recorder),
                     unknown=given.get("unknown_input", False),
                 )
                 assembly.open(record)

@@ -55,6 +55,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "offered": turn.offered.texts if turn.offered is not None else None,
             "kept": turn.kept.texts,
             "new": integer(attributes.get(names.DROPPED_NEW)) or None,
+            "resumed": integer(attributes.get(names.RESUMED_COUNT)),
             "steps": [_step(step) for step in turn.steps],
             "signals": signals,
             "allocations": _allocations(span, children),

@@ -15,7 +15,7 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.record import arrivals, dropped_new, prefix_hash, tokens_by_kind
+from otel_assembly.ledger.record import arrivals, departures_of, dropped_new, prefix_hash, tokens_by_kind
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, listed_exits, run_text
 from otel_assembly.messages.describe import sendable
 from otel_assembly.telemetry import conventions as names
@@ -68,6 +68,7 @@ def assembly_attributes(
         names.ALERTS_DELIVERED: totals.alerts_delivered,
         names.HALTS_EMITTED: halts,
         **overflow_attributes(totals.overflow),
+        **_resumed(record),
     }
     if record.observed:
         if record.model is not None:  # which may have been unknown when it began
@@ -99,6 +100,12 @@ def assembly_attributes(
         parts = [{"type": "text", "content": content(prompt)} for prompt in record.prompts_out]
         attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
     return attributes
+
+
+def _resumed(record: Record) -> Attributes:
+    """How many absent items left before the ledger resumed the conversation; nothing where none did."""
+    count = sum([len(group.view) for group in departures_of(record).resumed])
+    return {names.RESUMED_COUNT: count} if count else {}
 
 
 def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
@@ -139,6 +146,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
 _OF_THE_INPUT: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
     *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.DROPPED_NEW, names.COMPACTED_COUNT, names.COMPACTED_TOKENS),
+    names.RESUMED_COUNT,
 )
 
 
@@ -198,6 +206,8 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Sli
         arrays.add([names.OFFERED_ITEMS], [texts_of(item_id_runs(source.view, source.numbered))])
     if record.error is None:
         arrays.add([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))])
+        resumed = departures_of(record).resumed
+        arrays.add([names.RESUMED_ITEMS], [runs_of(i for group in resumed for i in group.numbered.of(group.view))])
         prompts = record.prompts_out
         tokens = list(map(record.meter.prompt, prompts))
         arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])

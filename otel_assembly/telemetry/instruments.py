@@ -42,7 +42,9 @@ INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
    0.142, 0.17, 0.203, 0.242, 0.289, 0.345, 0.412, 0.492, 0.588, 0.702, 0.8, 0.9, 0.95, 0.99, 1.0, 1.19, 1.42, 1.7,
    2.0)),
  ('assembly.items.dropped', 'counter', '{item}',
-  'Items that a policy took out of the prompt: once, when they leave it, not on each turn that they are gone.', ()),
+  'Items that a policy took out of the prompt: once, when they leave it, not on each turn that they are gone, and '
+  'not again in each process that resumes the conversation.',
+  ()),
  ('assembly.tokens.dropped', 'counter', '{token}', 'Their tokens.', ()),
  ('assembly.budget.overflows', 'counter', '{overflow}',
   "Assemblies whose limit, or whose model's window, could not hold, raised or not, and prompts that a provider "

@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from otel_assembly._internal.activity import ACTIVITY
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
-from otel_assembly.decision import DecisionOutcome
+from otel_assembly.decision import DecisionOutcome, PrefixBreak
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes
+
+#: Causes of a prefix that is not compared with the previous prompt, because it is unknown or there is none.
+_NO_BREAK: Final = frozenset({PrefixBreak.FIRST, PrefixBreak.RESUMED})
 
 #: The assembly in whose policy, or in whose observers, this code runs.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
@@ -295,7 +298,7 @@ class OpenRecording:
             instruments.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
             if (reuse := prefix.reuse) is not None:
                 instruments.record(catalogue.PREFIX_REUSE, reuse, agent, context)
-            if prefix.cause is not None and prefix.cause != "first":
+            if prefix.cause is not None and prefix.cause not in _NO_BREAK:
                 instruments.add(catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, context)
         if totals.utilization is not None:
             instruments.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)

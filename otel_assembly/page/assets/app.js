@@ -164,7 +164,7 @@ function turnTable(ledger) {
       { title: "Budget", css: "c-tokens number", cell: (turn) => (turn.budget ? count(turn.budget) : "–") },
       { title: "Used", css: "c-tokens number", hint: "By the whole prompt, or by the messages where the limit is of them alone", cell: (turn) => (turn.budget && !turn.unsent ? budgetUsed(turn) : "–") },
       { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(turn.new ?? 0) },
-      { title: "Prefix broke", css: "c-break", cell: (turn) => (turn.break && turn.break !== "first" ? words(turn.break) : "") },
+      { title: "Prefix broke", css: "c-break", cell: (turn) => (isBroken(turn) ? words(turn.break) : "") },
       { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },
       ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([one]) => one === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
     ],

@@ -1,5 +1,8 @@
 // Ledgers as the spans tell them: where each item was on each turn, read from that turn, and what is not known.
 
+// Causes of a prefix that is compared with no prompt: there is none before it, or this ledger does not have it.
+const isBroken = (turn) => Boolean(turn.break) && turn.break !== "first" && turn.break !== "resumed";
+
 // Item ids are numbers, behind an m where a policy made the item; a run names the first and the last.
 const idOf = (id) => (id[0] === "m" ? [true, Number(id.slice(1))] : [false, Number(id)]);
 const idText = (made, number) => `${made ? "m" : ""}${number}`;
@@ -166,7 +169,7 @@ class Ledger {
     return this.sums ??= this.turns.reduce((sums, turn) => {
       for (const mark of this.marks(turn)) sums.marks[mark] = (sums.marks[mark] ?? 0) + 1;
       sums.left += turn.new ?? 0;
-      sums.breaks += turn.break !== undefined && turn.break !== "first" ? 1 : 0;
+      sums.breaks += isBroken(turn) ? 1 : 0;
       sums.unsent += turn.unsent ? 1 : 0;
       if (turn.budget) (turn.used === undefined ? sums.budgets : sums.limits).add(turn.budget);
       sums.ceiling = Math.max(sums.ceiling, ceiling(turn) ?? 0);
@@ -195,8 +198,9 @@ class Ledger {
     else said.push(`${count(turn.out)} tokens, no budget`);
     if (turn.needs) said.push(`${count(turn.needs)} would have been needed`);
     if (turn.new) said.push(`${plural(turn.new, "item")} dropped`);
+    if (turn.resumed) said.push(`${plural(turn.resumed, "item")} dropped before this ledger resumed`);
     if (turn.replaced) said.push(`${plural(size(turn.replaced), "item")} compacted`);
-    if (turn.break && turn.break !== "first") said.push(`cached prefix broke, ${words(turn.break)}`);
+    if (isBroken(turn)) said.push(`cached prefix broke, ${words(turn.break)}`);
     for (const mark of this.marks(turn)) if (!["dropped", "compacted"].includes(mark)) said.push(MARKS[mark].label);
     if (turn.partial) said.push("not all spans are here");
     return said.join("; ");

@@ -116,7 +116,7 @@ function allocationsOf(turn) {
 
 // How far into the items the cached prefix reaches; null where it cannot be said.
 function prefixEnd(ledger, turn, place) {
-  if (turn.prefix === undefined || !turn.break || turn.break === "first") return null;
+  if (turn.prefix === undefined || !isBroken(turn)) return null;
   const schemas = (turn.kinds ?? []).find(([name]) => name === "tool_schemas")?.[1] ?? 0;
   const prompts = (turn.prompts ?? []).reduce((sum, [, tokens]) => sum + tokens, 0);
   let sum = schemas + prompts, end = turn.prefix === sum ? 0 : null;
@@ -133,6 +133,7 @@ function prefixEnd(ledger, turn, place) {
 function prefixOf(ledger, turn, place) {
   if (turn.prefix === undefined) return null;
   if (turn.break === "first") return fact("Cached prefix", "none: the first prompt of this ledger");
+  if (turn.break === "resumed") return fact("Cached prefix", "unknown: the prompt before it was made in another process");
   const end = prefixEnd(ledger, turn, place);
   const where = !end ? "" : end.within ? ", inside the prompts" : end.after === 0 ? ", right after the prompts" : `, after item ${expand(turn.kept)[end.after - 1]}`;
   return fact("Cached prefix", `${plural(turn.prefix, "token")} reused`,
