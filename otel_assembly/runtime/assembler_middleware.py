@@ -108,7 +108,10 @@ class AssemblerMiddleware(MiddlewareBase):
                 f"{type(agent).__module__}; use the plug-in of that framework, in otel_assembly.instrumentation"
             )
         context = copy.copy(call.context)
-        context.model, context.tools = input_kwargs["current_model"].model, tuple(input_kwargs["tools"])
+        model = input_kwargs["current_model"]
+        context.model, context.tools = model.model, tuple(input_kwargs["tools"])
+        # The name of a model behind a gateway says nothing of the provider whose rules its messages have to obey.
+        context.provider = getattr(model, "provider", None)
         assembly = await self._assembly(call, context, input_kwargs["messages"])
         try:
             return await _send(call, assembly, next_handler)

@@ -28,6 +28,8 @@ class ModelClient(Protocol):
 
     Attributes:
         model: The model's name, as its provider knows it; `Context.model` is the same.
+        provider: Optional: the provider's name, as in `Context.provider`, whose rules the assembled messages obey.
+            Without this attribute, the model's name decides.
     """
 
     @property

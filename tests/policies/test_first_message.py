@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import (
+    Agent,
     Assembler,
     BudgetPolicy,
     Context,
@@ -14,6 +15,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
+from otel_assembly.testing import ScriptedModel
 
 WORDS = "word " * 8
 
@@ -213,3 +215,12 @@ async def test_the_request_in_front_of_a_call_that_awaits_an_approval_is_fixed(p
     assert messages[-2] in sent
     limit = getattr(policy, "max_tokens", None)
     assert limit is None or assembly.totals.tokens_out <= limit
+
+
+async def test_a_model_client_of_the_runtime_names_its_provider():
+    model = ScriptedModel("Here.", "There.", model="gateway/large")
+    model.provider = "anthropic"
+    agent = Agent("helper", "", model, assembly=[ConversationPolicy(), SlidingWindowPolicy(2)])
+    await agent.ask("Where?")
+    await agent.ask("And now?")
+    assert [event.content for event in model.received[-1].events] == ["And now?"]
