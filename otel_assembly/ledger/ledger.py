@@ -470,7 +470,9 @@ class Ledgers:
             recorder: Where its records go.
         """
         if context.conversation_id is not None:
-            return self._named(recorder).of((context.conversation_id, context.agent_name, *whose), Ledger)
+            key = context.conversation_id, context.agent_name, *whose
+            ledger = self._own.get(key)  # an assembler keeps its ledgers also if another recorder takes over
+            return ledger if ledger is not None else self._own.put(key, self._named(recorder).of(key, Ledger))
         with self._lock:
             if isinstance(events, History):
                 # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
@@ -483,7 +485,8 @@ class Ledgers:
         """Note how much a ledger holds; the least recently used ones are forgotten if all hold too much."""
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *whose
-            self._named(recorder).weigh(key, ledger.size, EVENTS)
+            for held in (self._own, self._named(recorder)):
+                held.weigh(key, ledger.size, EVENTS)
 
     def _named(self, recorder: object) -> Registry[tuple[object, ...], Ledger]:
         try:
