@@ -38,6 +38,8 @@ def envelope_of(row: LogRow) -> Envelope:
         raise LogDamagedError(f"{where}: {error}") from error
     if (envelope.session_id, envelope.seq, envelope.envelope_id) != (row.session_id, row.seq, row.envelope_id):
         raise LogDamagedError(f"{where}: it holds another envelope than its columns say; restore the log from a copy")
+    if (envelope.sender_id, envelope.idempotency_key) != (row.sender_id, row.key):
+        raise LogDamagedError(f"{where}: its sender or its key is not the one in its columns; restore the log")
     return envelope
 
 

@@ -13,7 +13,7 @@ import pytest
 from cli.command_line import runner
 from sessions.talk import Talk, text
 
-from otel_assembly import LogUnavailableError
+from otel_assembly import LogDamagedError, LogUnavailableError
 from otel_assembly.sessions import (
     EV_TEXT,
     ConsultingAdapter,
@@ -469,3 +469,14 @@ async def test_lines_fit_a_terminal_and_say_nothing_to_it(otel_assembly, stored)
         assert "\x1b" not in ran.out
         # A letter of Hangul takes two columns.
         assert all(len(line) + sum("가" <= one <= "힣" for one in line) <= 60 for line in ran.out.splitlines())
+
+
+@pytest.mark.parametrize("column", ["envelope_id", "sender_id", "key", "body"])
+async def test_a_hub_reads_no_row_of_which_a_column_was_changed(stored, column):
+    async with a_hub(stored.log) as hub:
+        await discussed(hub)
+    await stored.log.close()
+    changed(stored, (f"UPDATE {ROWS} SET {column} = 'zz' WHERE seq = 4",))
+    async with a_hub(SqliteSessionLog(stored.path)) as hub:
+        with pytest.raises(LogDamagedError, match="row 4"):
+            await hub.envelopes("trip")
