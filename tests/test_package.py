@@ -96,15 +96,23 @@ def workflow(name):
 def test_the_workflows_run_the_targets_that_everybody_runs():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     called = set()
-    for name in ("ci.yml", "publish.yml"):
+    for name in ("ci.yml", "nightly.yml", "publish.yml"):
         for job in workflow(name)["jobs"].values():
             for step in job.get("steps", []):
                 called |= set(re.findall(r"^make ([\w-]+)", step.get("run", ""), re.MULTILINE))
-    called |= set(workflow("ci.yml")["jobs"]["slow"]["strategy"]["matrix"]["target"])
-    slow = {"test-long", "test-stack", "test-upstream", "test-matrix", "test-releases"}
+    called |= {target.split()[0] for target in workflow("ci.yml")["jobs"]["slow"]["strategy"]["matrix"]["target"]}
+    slow = {"test-long", "test-stack", "test-upstream", "test-matrix", "test-all"}
     assert {"lint", "demo", "test", "test-frameworks", "dist", *slow} <= called
     for target in called:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_everything_is_run_each_night():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (of_all,) = re.findall(r"^test-all:\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    targets = {target for target in re.findall(r"^(test[\w-]*):", makefile, re.MULTILINE)} - {"test-all"}
+    assert {"lint", "demo", *targets} == set(re.findall(r"\$\(MAKE\) ([\w-]+)", of_all))
+    assert "schedule" in workflow("nightly.yml")[True]  # YAML reads `on` as a boolean
 
 
 def test_the_tests_run_on_every_python_that_is_named():

@@ -191,6 +191,7 @@ BEHIND = {
     "otel_assembly.cli.transcript_records": "the size from which a document is refused is lowered for a test",
     "otel_assembly.cli.tree_facts": "the registry's closed lists are compared with what the tree can say",
     "otel_assembly.context_assembler.compaction_cache": "whether one outlives its conversation is to be seen",
+    "otel_assembly.messages.provider_rules": "the table of providers' rules is compared with what their clients send",
     "otel_assembly.history.history": "what reads an event is replaced by one that counts",
     "otel_assembly.history.view": "arithmetic that every folder rests on: properties hold it against sets",
     "otel_assembly.instrumentation.agentscope.conversation": "what reads an agent is replaced by one that fails",

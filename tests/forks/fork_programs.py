@@ -45,6 +45,7 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     ObserverAlert,
+    Proposal,
     QueuedWriteGate,
     SlidingWindowPolicy,
     SqliteKnowledgeStore,
@@ -368,17 +369,13 @@ def queue():
 
     class Gate:
         async def offer(self, proposals):
-            written.extend(proposal.text for proposal in proposals)
+            written.extend(proposal.answer for proposal in proposals)
             return []
-
-    class Proposal:
-        def __init__(self, text):
-            self.text = text
 
     gate = QueuedWriteGate(Gate())
 
     async def offer(text):
-        await gate.offer([Proposal(text)])
+        await gate.offer([Proposal(Candidate(text, text, "public"), "a", text)])
 
     async def finish(text):
         await offer(text)

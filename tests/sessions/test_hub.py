@@ -231,7 +231,7 @@ class TestRefused:
     def test_a_hub_that_cannot_be(self, log):
         with pytest.raises(ConfigurationError, match="two adapters are of type 'talk' and version 1"):
             Hub(log, [Talk(), Talk()])
-        with pytest.raises(ConfigurationError, match="inbox_limit is 0"):
+        with pytest.raises(ConfigurationError, match="inbox_limit must be at least 1"):
             Hub(log, [Talk()], inbox_limit=0)
 
 
