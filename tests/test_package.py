@@ -110,7 +110,7 @@ def test_the_workflows_run_the_targets_that_everybody_runs():
 def test_everything_is_run_each_night():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (of_all,) = re.findall(r"^test-all:\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-    targets = {target for target in re.findall(r"^(test[\w-]*):", makefile, re.MULTILINE)} - {"test-all"}
+    targets = set(re.findall(r"^(test[\w-]*):", makefile, re.MULTILINE)) - {"test-all"}
     assert {"lint", "demo", *targets} == set(re.findall(r"\$\(MAKE\) ([\w-]+)", of_all))
     assert "schedule" in workflow("nightly.yml")[True]  # YAML reads `on` as a boolean
 
