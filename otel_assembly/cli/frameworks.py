@@ -57,10 +57,12 @@ def _hooks(framework: str, version: str, instrumentor: AssemblyInstrumentor) -> 
     if states is None:
         yield Finding("note", f"{framework} {version}", f"not instrumented; taken on: {_requires(instrumentor)}")
         return
-    expected = [hook for hook in instrumentor.hooks if hook.expected(version)]
+    expected = [hook for hook in instrumentor.hooks if hook.expected(version) and instrumentor.has_package_of(hook)]
     taken = sum(states[hook.name] is HookState.TAKEN for hook in expected)
     others = len(instrumentor.hooks) - len(expected)
-    found = f"{taken} of {len(expected)} hooks take" + (f"; {others} are for other versions" if others else "")
+    found = f"{taken} of {len(expected)} hooks take" + (
+        f"; {others} are for other versions or packages" if others else ""
+    )
     yield Finding("ok" if taken == len(expected) else "fail", f"{framework} {version}", found)
     for hook in expected:
         mark, text = _SAID[states[hook.name]]

@@ -59,6 +59,11 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             self._instrumentation: Instrumentation | None = None
             self._states: dict[str, HookState] = {}
 
+    def has_package_of(self, hook: Hook) -> bool:
+        """Whether the distribution that a hook is in is installed; one in `apart` need not be."""
+        package = hook.module.partition(".")[0]
+        return package not in self.apart or installed((package,)) is not None
+
     def instrumentation_dependencies(self) -> Collection[str]:
         """The distribution that is installed of those it instruments, with the versions it takes on; else all."""
         here = installed(self.requires)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
+from otel_assembly._internal.threads import ThreadLimit
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from otel_assembly._internal.threads import ThreadLimit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -130,7 +129,7 @@ class Tool:
         context: Context,
         before: Callable[[], None],
         *,
-        threads: ThreadLimit,
+        threads: ThreadLimit | None = None,
         on_late: Callable[[BaseException | None], None] | None = None,
     ) -> str:
         """Call it, and give what the model reads of what it returns.
@@ -139,7 +138,7 @@ class Tool:
             arguments: By name.
             context: What an argument of this type is given; the model is not shown that argument.
             before: Called where the tool runs, just before it does; what it raises keeps the tool from running.
-            threads: Runs a function that is not async.
+            threads: Runs a function that is not async; without it, a thread of its own does.
             on_late: Called if such a function ends after this call was cancelled, with the exception that it raised.
 
         Raises:
@@ -158,7 +157,7 @@ class Tool:
                 before()
                 return function(**arguments)
 
-            returned = await threads.run(work, on_late=on_late)
+            returned = await (threads or ThreadLimit("tool", 1)).run(work, on_late=on_late)
             if inspect.isawaitable(returned):
                 returned = await returned
         return self._text(returned)

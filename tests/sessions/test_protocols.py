@@ -262,5 +262,5 @@ def test_views_have_ag2s_names_and_check_their_windows():
     ]
     for view in (WindowedSummary, NamedWindowedSummary):
         for wrong in (0, -1, True, 2.0, "3"):
-            with pytest.raises(ConfigurationError, match=r"recent_n of the view .* give a number of entries"):
+            with pytest.raises(ConfigurationError, match=r"recent_n of the view .* must be"):
                 view(wrong)
