@@ -177,7 +177,7 @@ async def test_the_tightest_budget_is_the_budget_and_a_token_overflow_is_not_hid
     ]
     totals = (await Assembler(chain).assemble([], [*events, *calls])).totals
     assert totals.budget == 100
-    assert totals.utilization == totals.tokens_out / 100
+    assert totals.utilization == totals.overflow.needed / 100
     assert (totals.overflow.unit, totals.overflow.cause.value) == ("tokens", "newest_atom")
     assert totals.overflow.excess > 0
 

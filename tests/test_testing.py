@@ -136,7 +136,7 @@ async def test_runs_are_expanded_and_list_items_merged(recorder, words, monkeypa
 async def test_metrics_are_plain_values(recorder, words):
     context = Context(agent_name="desk")
     assembler = Assembler([SlidingWindowPolicy(1), TokenBudgetPolicy(100)], counter=words)
-    await assembler.assemble([], conversation("ask: a b", "answer: c d e", "ask: f"), context)
+    await assembler.assemble([], conversation("ask: a b", "ask: c d e", "ask: f"), context)
     assert recorder.metric("assembly.items.dropped", policy_name="sliding_window") == 2
     assert recorder.metric("assembly.halts", agent_name="desk") == 0
     out = recorder.metric("assembly.output.tokens")

@@ -262,12 +262,13 @@ def _made(
     """The places of the new events with their item ids, and all item ids: runs, each with the place it begins at."""
     view, numbered = step.view_in, step.numbered_in
     new = [events[diff.front + n] for n, at in enumerate(diff.middle) if at is None]
-    returned = put_back(step, new)
+    taken: set[int] = set()
+    returned = put_back(step, new, taken)
     known = ledger.made_by(step)
     earlier = EventMatcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
     matched: list[int | None] = earlier.match(new) if known else [None] * len(new)
     unknown = [event for event, at in zip(new, matched, strict=True) if at is None and not returned.get(id(event))]
-    for name, copies in put_back(step, unknown, ledger.facts_of).items():
+    for name, copies in put_back(step, unknown, taken, ledger.facts_of).items():
         returned.setdefault(name, []).extend(copies)
     again = iter(matched)
     made: list[tuple[int, int]] = []
@@ -294,13 +295,14 @@ def _made(
 
 
 def put_back(
-    step: Step, events: Sequence[Any], read: Callable[[Any], EventFacts | None] | None = None
+    step: Step, events: Sequence[Any], taken: set[int], read: Callable[[Any], EventFacts | None] | None = None
 ) -> dict[int, list[int]]:
     """Find the events that an earlier step of this assembly left out, among events that the step did not receive.
 
     Args:
         step: The step, whose `put_back` is extended by the items that came into the assembly.
         events: The events.
+        taken: The items that were found before; those that are found now are added.
         read: How an event is read, to find copies by their id or text; None to find the very objects only.
 
     Returns:
@@ -309,7 +311,7 @@ def put_back(
     if not (events and any(earlier.exits for earlier in step.earlier)):
         return {}
     first, item_ids, found = step.earlier[0], step.numbered_in.item_ids, dict[int, list[int]]()
-    places, taken = first.numbered_in.places(), set[int]()
+    places = first.numbered_in.places()
     made = [one for earlier in step.earlier for one in earlier.created]
     made_by_identity = {id(event): item for event, item in made}
     index = EventIndex([event for event, _ in made], lambda at: read(made[at][0]) if read else None)

@@ -26,7 +26,7 @@ def write_edits(step: Step, events: Edited, ledger: Ledger) -> None:
     numbered = NumberedHistory(ListHistory(events, facts), ItemIds())
     known = {id(event): item_id for event, item_id in ledger.made_by(step)}
     new = [event for event, position in placed if position is None]
-    known |= {event: items[0] for event, items in put_back(step, new).items()}
+    known |= {event: items[0] for event, items in put_back(step, new, set()).items()}
     made: dict[int, tuple[Any, int]] = {}
     for place, (event, position) in enumerate(placed):
         if position is not None:

@@ -471,8 +471,12 @@ class Ledgers:
         """
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *whose
-            ledger = self._own.get(key)  # an assembler keeps its ledgers also if another recorder takes over
-            return ledger if ledger is not None else self._own.put(key, self._named(recorder).of(key, Ledger))
+            shared = self._named(recorder)
+            ledger = self._own.get(key)
+            if ledger is None:
+                return self._own.put(key, shared.of(key, Ledger))
+            shared.get(key)  # it was used; an assembler keeps its ledgers also if another recorder takes over
+            return ledger
         with self._lock:
             if isinstance(events, History):
                 # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by

@@ -417,7 +417,7 @@ def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConvers
         return 0 if 0 <= history.pairing.last_response < view.end else 1
     if named is None:
         return 1
-    arrived = ((max(first, last.arrived), until) for first, until in source.runs if first < FIRST_MADE)
+    arrived = ((max(first, last.arrived), until) for first, until in source.runs if last.arrived <= until < FIRST_MADE)
     turns, asked = 1, False
     for position in source.numbered.item_ids.find(chain.from_iterable(range(low, high + 1) for low, high in arrived)):
         kind = history.kind(position)

@@ -146,7 +146,6 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
 _OF_THE_INPUT: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
     *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.DROPPED_NEW, names.COMPACTED_COUNT, names.COMPACTED_TOKENS),
-    names.RESUMED_COUNT,
 )
 
 
@@ -156,6 +155,7 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
     if broken:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:
+        attributes.pop(names.RESUMED_COUNT, None)
         attributes[names.DIFF] = names.DIFF_UNKNOWN
         for name in _OF_THE_INPUT:
             attributes.pop(name, None)

@@ -482,11 +482,11 @@ def rendered(assembly):
     ]
 
 
-def check_prefix(assembly, before, *, exact):
+def check_prefix(assembly, before, *, exact, resumes):
     """The prefix is what the items of two prompts have in common, and never more bytes than they have."""
     now, prefix = rendered(assembly), assembly.prefix
     if before is None:
-        assert prefix.cause == "first"
+        assert prefix.cause == ("resumed" if resumes else "first")
         return now
     same = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
     old, new = (
@@ -578,7 +578,8 @@ async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
         check(assembly, came, items, expected, model)
         fresh = await Assembler([], counter=COUNTER).assemble(assembly.prompts, assembly.events)
         assert assembly.totals.tokens_out == fresh.totals.tokens_out
-        before_it = check_prefix(assembly, before_it, exact=not (chat and rearrange))
+        resumes = any(str(describe(one).kind) in {"response", "tool_call"} for one in came)
+        before_it = check_prefix(assembly, before_it, exact=not (chat and rearrange), resumes=resumes)
         if reader is not None:
             reader.turn(alike=restates_alike(items, came, assembly))
     if reader is not None:
