@@ -84,7 +84,8 @@ def test_what_is_trimmed_outside_of_any_graph_is_a_step_of_the_call_that_it_is_t
     told = assert_every_call_is_told(telemetry, log)
     assert [steps(span) for span in told] == [["trim_messages"]] * 2
     assert [span.attributes["assembly.dropped.count"] for span in told] == [1, 1]
-    assert [span.attributes["assembly.dropped.new"] for span in told] == [1, 0]
+    assert [span.attributes["assembly.dropped.new"] for span in told] == [0, 0]
+    assert [span.attributes.get("assembly.resumed.count") for span in told] == [1, None]
 
 
 def test_a_node_that_slices_by_hand_leaves_out_what_no_hook_explains(telemetry):
