@@ -138,10 +138,19 @@ def _absent(sent: Sequence[Any], messages: Sequence[Any]) -> list[Any]:
 
 
 def is_rendered(held: Sequence[Any], sent: Sequence[Any]) -> bool:
-    """Whether messages are contained in the text of one of a few that are sent."""
+    """Whether messages are contained in the text of one of a few that are sent.
+
+    A copy of a message contains the text of that message alone; it renders nothing.
+    """
     if not held or len(sent) > _MOST_READ:
         return False
-    return any(_absent(sent, rendered_in("\n".join(_texts(message)), held)) for message in sent)
+    return any(_is_rendering(message, held, sent) for message in sent)
+
+
+def _is_rendering(message: Any, held: Sequence[Any], sent: Sequence[Any]) -> bool:
+    texts = _texts(message)
+    rendered = _absent(sent, rendered_in("\n".join(texts), held))
+    return len(rendered) > 1 or any(_texts(original) != texts for original in rendered)
 
 
 def _texts(message: Any) -> list[str]:

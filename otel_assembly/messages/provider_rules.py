@@ -21,6 +21,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.class_cache import cached_by_class
+
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
@@ -196,10 +198,10 @@ def provider_of_client(client: object) -> Provider | None:
     Returns:
         None if the names state none, as those of clients of OpenAI's form do.
     """
-    return _provider_of_class(type(client))  # type: ignore[arg-type]  # a class can be hashed
+    return _provider_of_class(type(client))
 
 
-@lru_cache(maxsize=256)
+@cached_by_class
 def _provider_of_class(kind: type) -> Provider | None:
     for base in kind.__mro__:
         name = f"{base.__module__}.{base.__qualname__}".lower()
@@ -265,7 +267,7 @@ def rules_of_client(client: object) -> ClientRules | None:
         return NO_NAMES
     formatter = getattr(client, "formatter", None)  # AgentScope's models have one
     kind = type(client if formatter is None else formatter)
-    return _rules_of_class(kind)  # type: ignore[arg-type]  # a class can be hashed
+    return _rules_of_class(kind)
 
 
 def rules_of_unknown_client(model: str | None) -> ClientRules:
@@ -284,7 +286,7 @@ RESPONSES_CLIENT: Final = ClientRules(names=False, items=True)
 GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}')
 
 
-@lru_cache(maxsize=256)
+@cached_by_class
 def _rules_of_class(kind: type) -> ClientRules | None:
     names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     if names[0].startswith(_NAMES_PROMPTS):

@@ -218,8 +218,12 @@ class StampingProcessor:
             # one of them reduced stays reduced.
             stamp.reduced = stamp.reduced or earlier.reduced
             earlier.used = True
+        else:
+            earlier = None
         _MADE.set(stamp)
         with self._lock:
+            if earlier is not None:  # a program that never calls a model below us would fill this otherwise
+                self._waiting.pop(earlier.key, None)
             self._waiting[stamp.key] = stamp
             self._waiting.move_to_end(stamp.key)
             if len(self._waiting) > _WAITING:

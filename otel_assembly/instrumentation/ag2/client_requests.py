@@ -9,8 +9,9 @@ call without a result, and a result without a call, out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Final
+
+from otel_assembly._internal.class_cache import cached_by_class
 
 #: Providers whose mappers skip halves of tool pairs (AG2 1.0 to 1.2).
 _REPAIRS_PAIRS: Final = frozenset({"anthropic", "bedrock"})
@@ -70,12 +71,12 @@ def _results(event: Any) -> Sequence[Any]:
     return (event,) if "ToolResultEvent" in names else ()
 
 
-@cache
+@cached_by_class
 def _names(kind: type) -> frozenset[str]:
     return frozenset(base.__name__ for base in kind.__mro__)
 
 
-@cache
+@cached_by_class
 def _provider(kind: type) -> str:
     """The provider's folder in which a configuration, or an event of one provider's, is defined; else empty."""
     for base in kind.__mro__:
@@ -85,7 +86,6 @@ def _provider(kind: type) -> str:
     return ""
 
 
-@cache
 def _is_skipped(kind: type, provider: str, config: frozenset[str]) -> bool:
     names = _names(kind)
     if "ModelMessage" in names:
