@@ -71,6 +71,8 @@ def reads(form, role, said, calls, results):
     ]
     closes = [one for one, _ in results]
     told = [text for _, text in results]
+    if form is gemini:  # its client sends the name and the object around the text
+        told = [part for one, text in results for part in (one, json.dumps({"output": text}, ensure_ascii=False))]
     if form is responses:
         found = [Read("result", [text], closes=[one]) for one, text in results]
         if said or not (found or calls):
