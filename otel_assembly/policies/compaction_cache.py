@@ -66,8 +66,17 @@ class CompactionCache:
             for position in plan.newest
             if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
         }
-        excess = plan.newest_tokens - (budget - plan.fixed) // 2
-        most = _level([count(text) for texts in results.values() for text in texts], excess)
+        room = (budget - plan.fixed) // 2
+        lengths = [count(text) for texts in results.values() for text in texts]
+        most = _level(lengths, plan.newest_tokens - room)
+        if most < 1:
+            # A client that sends a text within JSON sends more tokens than the text has (Gemini's results).
+            empty = [shortened(history.event(position), [""] * len(texts)) for position, texts in results.items()]
+            around = sum(plan.meter.event(describe(event)) for event in empty if event is not None)
+            around += plan.newest_tokens - sum(map(plan.tokens, results))
+            whole, sent = sum(lengths), plan.newest_tokens - around
+            if sent > whole > 0:
+                most = _level(lengths, whole - (room - around) * whole // sent)
         for position in sorted(results, key=plan.tokens, reverse=True):
             texts = list(results[position])
             attempts: list[Attempt] = []

@@ -56,13 +56,27 @@ class Received:
         return found
 
     @property
+    def names(self) -> int:
+        """The names that OpenAI's formatter sends, with a token of framing each; a hint is sent without one."""
+        names = ["system" for _ in self.prompts]
+        for message in self.messages[self._leading :]:
+            before: Any = None
+            for block in message.content:
+                if isinstance(block, ToolResultBlock):
+                    names.append(block.name)
+                elif not isinstance(block, HintBlock) and (before is None or isinstance(before, _ALONE)):
+                    names.append(message.name)
+                before = block
+        return sum(1 + count(name) for name in names)
+
+    @property
     def _leading(self) -> int:
         return next((n for n, message in enumerate(self.messages) if message.role != "system"), len(self.messages))
 
     @property
     def tokens(self) -> int:
-        """The whole prompt: 4 a message, 3 a call, every text alone, tools, and 3 for the reply."""
-        said = sum(4 + count(prompt) for prompt in self.prompts)
+        """The whole prompt: 4 a message, its name, 3 a call, every text alone, tools, and 3 for the reply."""
+        said = sum(4 + count(prompt) for prompt in self.prompts) + self.names
         for _, block, begins in self.blocks:
             said += 4 * begins + 3 * isinstance(block, ToolCallBlock) + sum(map(_tokens, _parts(block)))
         return said + MessageFraming().tool_schemas(self.tools, count) + 3
