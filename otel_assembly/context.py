@@ -148,6 +148,9 @@ class Context:
         """
         if self._rules is not None:
             return self._rules
+        if self.input is not None:  # read once asked for: a prompt built from blocks reads no history
+            self._rules = rules_for(self.provider, self.input.history.provider, self.model)
+            return self._rules
         if not (self.provider or form or self.model):
             return NO_RULES
         return rules_for(self.provider, form, self.model)
@@ -258,8 +261,6 @@ class Context:
         own.input = given
         own.model = model if model is not None else self.model
         own._rules = rules
-        if rules is None and given is not None:
-            own._rules = own.provider_rules(given.history.provider)
         return own
 
     def done(self, *, succeeded: bool) -> None:

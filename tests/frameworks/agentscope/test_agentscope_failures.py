@@ -36,7 +36,9 @@ async def test_a_system_message_that_a_middleware_injects_is_seen_wherever_it_st
     assert "Answer in one word." in [message.get_text_content() for message in model.asked[-1]]
     span, step = telemetry.span(ASSEMBLY), telemetry.span("apply_policy Reminding")
     added = step.attributes["assembly.tokens.out"] - step.attributes["assembly.tokens.in"]
-    assert added == step.attributes["assembly.tokens.out"] - span.attributes["assembly.tokens.in"] == 11  # with the name `system`
+    assert (
+        added == step.attributes["assembly.tokens.out"] - span.attributes["assembly.tokens.in"] == 11
+    )  # with the name `system`
     if at in {0, 1}:
         assert "Reminding" in span.attributes["assembly.prompt.sources"]
     else:
