@@ -64,16 +64,22 @@ def _alone(name: str, instrumentation: Instrumentation, messages: Any, /, *_: An
         reduction.done((yield))
 
 
+#: The module of those functions.
+_MODULE: Final = "langchain_core.messages.utils"
+
+
 def function(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     """The hook of one of LangChain's functions of messages, which returns a `RunnableLambda` if it is given none.
 
-    What it calls is replaced, and not the function itself: so it does not matter when a program has imported it.
+    What it calls is replaced, and not the function itself: so it does not matter when a program has imported it. If
+    somebody else's wrapper hides what it calls, the function itself is wrapped.
     """
-    cell = next(
-        cell for cell in original.__closure__ or () if getattr(cell.cell_contents, "__name__", "") == original.__name__
-    )
+    cells = getattr(original, "__closure__", None) or ()
+    cell = next((cell for cell in cells if getattr(cell.cell_contents, "__module__", "") == _MODULE), None)
+    if cell is None:
+        return around(partial(_alone, original.__name__))(original, instrumentation)
     inner = cell.cell_contents
-    ours = around(partial(_alone, original.__name__))(inner, instrumentation)
+    ours = around(partial(_alone, inner.__name__))(inner, instrumentation)
     cell.cell_contents = ours
 
     def put_back() -> None:
