@@ -23,7 +23,7 @@ from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.provider_rules import ProviderRules
 from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy, HeadAndTailPolicy
-from otel_assembly.policies.base import INJECTION, USER_FIRST, PolicyLimit, parameters_of
+from otel_assembly.policies.base import ALTERNATES, INJECTION, USER_FIRST, PolicyLimit, parameters_of
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import item_key
 
@@ -420,7 +420,8 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
 
 def context_of(step: ReportedStep, meter: SkeletonMeter) -> Context:
     """Return the context in which a policy is run again: its provider has the rules that the span states."""
-    rules = ProviderRules(is_user_first=settings_of(step).get(USER_FIRST) is True)
+    settings = settings_of(step)
+    rules = ProviderRules(settings.get(ALTERNATES) is True, settings.get(USER_FIRST) is True)
     return Context().for_assembly(meter, rules=rules)
 
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 #: The id of a summary that no turn recorded.
 _NEW_SUMMARY: Final = "summary"
+#: The reply behind such a summary; its tokens are a part of the summary's.
+_ASSUMED_REPLY: Final = StandIn("reply", EventKind.RESPONSE, 0, 0)
+#: Kinds of messages that have the user's role where roles alternate.
+_OF_USER: Final = frozenset({EventKind.REQUEST, EventKind.TOOL_RESULT})
 
 
 class Answer(Enum):
@@ -135,6 +139,8 @@ def summarised(
             if not made:
                 return Compaction(gone, None)
             cache.summary, cache.reply = made[0], made[1] if len(made) > 1 else None
+            if made is not recorded.made and context.provider_rules().alternates:
+                cache.reply = _ASSUMED_REPLY
             return Compaction(stands_for, made[0])
 
     made: BudgetPolicy = Summarised(**{**settings, "compact": EXTRACTIVE})
@@ -164,4 +170,7 @@ class _Cache(CompactionCache):
         return []
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
+        if self.reply is _ASSUMED_REPLY:  # only between the summary and another message of the user's
+            stands = leading < len(kept) and kept.history.kind(kept.position(leading)) in _OF_USER
+            return replace(summary, reply=self.reply) if stands else summary
         return summary if self.reply is None else replace(summary, reply=self.reply)

@@ -49,6 +49,8 @@ INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
 #: The setting, on a reducer's span, which says that the prompt had to start with a user's request.
 USER_FIRST: Final = "user_first"
+#: The setting on a span of a budget with a compactor: roles alternate, so that a reply may stand behind a summary.
+ALTERNATES: Final = "alternates"
 #: The types of what a configuration file can say.
 SAYABLE: Final = (str, int, float, bool, NoneType)
 

@@ -12,7 +12,7 @@ from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import summary_like, summary_reply
-from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least
+from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.policies.compaction_cache import CompactionCache, compaction_cache_of, takes_summary
 
@@ -119,7 +119,9 @@ class BudgetPolicy(DecidingPolicy):
         """The settings, with a reserve that leaves of the window what is held in this assembly."""
         held_back = self.max_tokens - context.held(self.max_tokens)
         config = {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
-        return self.with_rules(config, context)
+        config = self.with_rules(config, context)
+        has_replies = self._compactors is not None and context.provider_rules().alternates
+        return {**config, ALTERNATES: True} if has_replies else config
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
