@@ -544,7 +544,8 @@ COMPACTION: Final = "compaction"
 def _record(instrumentation: Instrumentation, asker: Asker, waiting: Sequence[Waiting]) -> None:
     call = ModelCall(instrumentation, asker, name=COMPACTION)
     for reduction in waiting:
-        call.tells(reduction)
+        # Attempts that wait for the reducer that will use their summary have no policy's name yet.
+        call.tells(reduction if reduction.policy else reduction._replace(policy=COMPACTION))
     call.end()
 
 
