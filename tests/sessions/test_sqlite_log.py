@@ -573,8 +573,8 @@ def held_in(folder):
     return sorted(path.name for path in held if path.parent == folder)
 
 
-def no_threads_of_logs():
-    return not any(thread.name.startswith("otel-assembly-log") for thread in threading.enumerate())
+def threads_of_logs():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("otel-assembly-log")}
 
 
 async def until(true):
@@ -583,17 +583,19 @@ async def until(true):
 
 
 async def test_a_log_that_is_closed_leaves_its_folder_alone(tmp_path):
+    before = threads_of_logs()  # of logs that other tests left to the garbage collector
     log = SqliteSessionLog(tmp_path / "log.db")
     await created(log)
     await log.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.db", "log.db.queue"]
     for path in tmp_path.iterdir():
         path.unlink()
-    await until(no_threads_of_logs)
+    await until(lambda: threads_of_logs() <= before)
     assert (list(tmp_path.iterdir()), held_in(tmp_path)) == ([], [])
 
 
 async def test_a_log_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path):
+    before = threads_of_logs()  # of logs that other tests left to the garbage collector
     fcntl = pytest.importorskip("fcntl", reason="the system has no flock")
     log = SqliteSessionLog(tmp_path / "log.db", patience=500)
     with open(tmp_path / "log.db.queue", "w") as queue:
@@ -605,17 +607,18 @@ async def test_a_log_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path)
     await closing
     with pytest.raises(LogUnavailableError, match="closed"):
         await opening
-    await until(no_threads_of_logs)
+    await until(lambda: threads_of_logs() <= before)
     assert held_in(tmp_path) == []
     assert not {path.name for path in tmp_path.iterdir()} - {"log.db", "log.db.queue"}
 
 
 async def test_a_log_that_could_not_be_opened_is_closed_without_a_word(tmp_path):
+    before = threads_of_logs()  # of logs that other tests left to the garbage collector
     log = SqliteSessionLog(tmp_path / "missing" / "log.db")
     with pytest.raises(LogUnavailableError):
         await log.session_ids()
     await log.close()
-    await until(no_threads_of_logs)
+    await until(lambda: threads_of_logs() <= before)
 
 
 async def test_an_unsure_read_is_no_read(tmp_path):
