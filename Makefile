@@ -72,7 +72,7 @@ stack: $(VENV)/.go
 
 test-stack: $(VENV)/.dev $(VENV)/.go
 	PYTHONPATH=scripts $(BIN)/python -m local_stack --build-only
-	$(BIN)/python -m pytest tests/stack -m stack --timeout 600
+	$(BIN)/python -m pytest tests/stack -m stack -n auto --dist loadfile
 
 test-upstream: $(VENV)/.dev
 	$(BIN)/python scripts/upstream_suites.py $(UPSTREAM)
