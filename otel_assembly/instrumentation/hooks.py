@@ -165,11 +165,15 @@ def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     """The first of these distributions that is installed, whatever its version, and its version."""
     for text in requirements:
         name = Requirement(text).name
-        try:
-            return name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            return name, _version(name)
     return None
+
+
+@functools.cache
+def _version(distribution: str) -> str:
+    """Return the version of an installed distribution; kept, because reading its file would block an event loop."""
+    return metadata.version(distribution)
 
 
 def is_shadowed(distribution: str, module: ModuleType) -> bool:

@@ -97,7 +97,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         for module, ours in self.rows.items():
             register_post_import_hook(partial(self._read_by, instrumentation, ours), module)
         for module, after in dict.fromkeys((hook.module, hook.after) for hook in self.hooks):
-            imported = partial(self._imported, instrumentation)
+            imported = partial(self._act, instrumentation, self._imported)
             if after:  # wrapt calls it after the whole of `after` was imported
                 register_post_import_hook(partial(self._wait_for, module, imported), after)
             else:
@@ -142,14 +142,13 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         action: Callable[[ModuleType, Instrumentation], None],
         module: ModuleType,
     ) -> None:
-        if instrumentation.open and not self._is_absent():
-            with instrumentation.contained():
+        """Act on an imported module, unless it is one of the program's own that has the framework's name."""
+        with instrumentation.contained():
+            if instrumentation.open and not self._is_absent():
                 action(module, instrumentation)
 
-    def _imported(self, instrumentation: Instrumentation, module: ModuleType) -> None:
-        """A module of the framework is here: wrap what is to be wrapped in it."""
-        if not instrumentation.open or self._is_absent():  # a module of the program that has the framework's name
-            return
+    def _imported(self, module: ModuleType, instrumentation: Instrumentation) -> None:
+        """Wrap the targets of the hooks in a module of the framework."""
         package = module.__name__.partition(".")[0]
         here = installed((package,) if package in self.apart else self.requires)
         version = here[1] if here is not None else None

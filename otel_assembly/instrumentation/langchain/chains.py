@@ -7,8 +7,11 @@ program sends later, and is no run.
 
 from __future__ import annotations
 
+import inspect
 import sys
+from contextlib import suppress
 from functools import partial
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
@@ -19,6 +22,8 @@ from otel_assembly.instrumentation.prepared_runs import PreparedRun
 from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.runs import Run
 
@@ -73,9 +78,33 @@ def _has_model(chain: Any, depth: int = _DEPTH) -> bool:
     if depth == 0 or not (hasattr(type(chain), "model_fields") or hasattr(chain, "invoke")):
         return False
     held = [*_held(chain).values()]
-    if "func" in _held(chain) or "afunc" in _held(chain):
-        held.append(chain.deps)  # the runnables that its function refers to, as LangChain finds them
+    held.append([*_referenced(_held(chain).get("func")), *_referenced(_held(chain).get("afunc"))])
     return any(_has_model(part, depth - 1) for value in held for part in _parts(value) if hasattr(part, "__dict__"))
+
+
+def _referenced(function: Any) -> Iterator[Any]:
+    """The objects that a function's code names, and those of their attributes that it names.
+
+    LangChain's `deps` finds the same by parsing the function's source, and reading a file blocks the event loop.
+    """
+    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return
+    names = _names(function.__code__)
+    values = [function.__globals__.get(name) for name in names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable that is not assigned yet
+            values.append(cell.cell_contents)
+    for value in (owner, *values):
+        yield getattr(value, "__self__", value)  # of a bound method, such as `model.invoke`, the model
+        held = _held(value)
+        yield from (held[name] for name in names if name in held)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _parts(value: Any) -> Any:

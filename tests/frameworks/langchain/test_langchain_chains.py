@@ -6,6 +6,7 @@ import asyncio
 from operator import itemgetter
 
 import pytest
+from blockbuster import blockbuster_ctx
 from langchain_agents import chat, scripted
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import (
@@ -326,3 +327,31 @@ async def test_a_bare_call_is_no_run(telemetry):
 
 
 MODEL = model()
+
+
+async def test_a_chain_of_a_function_does_not_read_files_in_the_event_loop(telemetry):
+    answering = model()
+
+    async def answer(messages):
+        return await answering.ainvoke(messages)
+
+    chain = RunnableLambda(answer)
+    with blockbuster_ctx():
+        await chain.ainvoke(turns(2))
+
+    assert runs(telemetry) == ["invoke_agent answer"]
+    assert told(telemetry) == [(4, 4, 0, [])]
+
+
+class Answering:
+    def __init__(self):
+        self.model = model()
+
+    def answer(self, messages):
+        return self.model.invoke(messages)
+
+
+def test_a_chain_of_a_method_that_calls_a_model_is_a_run(telemetry):
+    (RunnableLambda(newest_two) | Answering().answer).invoke(turns(2))
+
+    assert runs(telemetry) == ["invoke_agent RunnableSequence"]
