@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of, window
+from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of, whole_number, window
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
@@ -389,7 +389,7 @@ class Assembler:
             if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
                 return
             ledger.pending_usage = None
-        self.observe_usage(usage.tokens, billed[1], model=model, generation=usage.generation)
+        self._observe_usage(usage.tokens, billed[1], model, usage.generation)
 
     def observe_usage(
         self, counted: int, billed: int, *, model: str | None = None, generation: int | None = None
@@ -404,7 +404,15 @@ class Assembler:
             billed: The input tokens of the provider's bill, cached ones included.
             model: The model that was called; by default the assembler's.
             generation: The counter's generation when it counted, where that is known.
+
+        Raises:
+            ConfigurationError: `counted` or `billed` is not a whole number, or is below 0.
         """
+        whole_number("observe_usage: counted", counted, least=0, unit="tokens (assembly.totals.tokens_out)")
+        whole_number("observe_usage: billed", billed, least=0, unit="tokens (the provider's input tokens)")
+        self._observe_usage(counted, billed, model, generation)
+
+    def _observe_usage(self, counted: int, billed: int, model: str | None, generation: int | None) -> None:
         counter = self._meter(model or self.model).counter
         if isinstance(counter, CalibratedCounter):
             counter.observe(counted, billed, generation=generation)

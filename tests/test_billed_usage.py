@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from assembling import requests, turns
 
 from otel_assembly import (
     Assembler,
+    ConfigurationError,
     Context,
     History,
     ModelRequest,
@@ -69,3 +71,12 @@ async def test_observed_usage_calibrates_and_an_exact_tokenizer_is_only_compared
     assert again.totals.tokens_out == assembly.totals.tokens_out
     calibrated = recorder.metric("assembly.tokens.calibration", model="gpt-4o")
     assert (calibrated.count, calibrated.sum) == (1, assembly.totals.tokens_out / 99)
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.5, True, None, -1])
+def test_usage_that_is_no_number_of_tokens_is_refused_by_name(wrong):
+    assembler = Assembler([], model="some-lab/unheard-of-3")
+    with pytest.raises(ConfigurationError, match=f"observe_usage: counted must be .*, got {wrong!r}"):
+        assembler.observe_usage(wrong, 1)
+    with pytest.raises(ConfigurationError, match=f"observe_usage: billed must be .*, got {wrong!r}"):
+        assembler.observe_usage(1, wrong)

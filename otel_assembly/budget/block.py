@@ -99,6 +99,12 @@ class BlockItem:
         score: Any = self.score
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or score != score):
             raise ConfigurationError(f"an item's score is a number, the higher the better, got {score!r}")
+        group: Any = self.group
+        if group is not None and not isinstance(group, str):
+            raise ConfigurationError(f"an item's group must be a text, got {group!r}; name the group, or leave it out")
+        for name in ("profile", "current", "echo"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"an item's {name} must be True or False, got {getattr(self, name)!r}")
 
 
 _TEXTS: Final = (str, CompactedBlock)
@@ -168,6 +174,8 @@ class Block:
             whole_number(f"block {name!r}: rank (1 is the best)", self.rank)
         if not isinstance(self.cuttable, bool):
             raise self._wrong("cuttable must be True or False", self.cuttable)
+        if self.stable is not None and not isinstance(self.stable, bool):
+            raise self._wrong("stable must be True, False or None (by priority)", self.stable)
         if not isinstance(self.separator, str):
             raise self._wrong("its separator must be a text", self.separator)
         if not isinstance(self.restated, str):
@@ -176,7 +184,7 @@ class Block:
         derive(self, "kind", KINDS[self.priority - 1])
         derive(self, "holds_turns", self.kind in _TURNS)
         derive(self, "cut", self._cut())
-        derive(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else bool(self.stable))
+        derive(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else self.stable)
         rank = _UNRANKED if self.rank is None else min(self.rank, _UNRANKED)
         derive(self, "order", f"{self.priority}{rank:09d}{self.name}")
         derive(self, "content", self._read())

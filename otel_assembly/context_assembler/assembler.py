@@ -334,8 +334,8 @@ def _item(candidate: Candidate, rank: int | None = None) -> BlockItem:
         rank=rank,
         score=candidate.score,
         version=candidate.version,
-        profile=candidate.profile,
-        current=candidate.current,
+        profile=bool(candidate.profile),
+        current=bool(candidate.current),
     )
 
 

@@ -38,6 +38,8 @@ def block(name="evidence", content="some text", **settings):
         ({"min_tokens": -1}, "block 'evidence': min_tokens must be at least 0, got -1"),
         ({"min_tokens": 2.5}, "got 2.5"),
         ({"cuttable": 1}, "block 'evidence': cuttable must be True or False, got 1"),
+        ({"stable": "no"}, "block 'evidence': stable must be True, False or None (by priority), got 'no'"),
+        ({"stable": 1}, "got 1"),
         ({"cut": "sideways"}, "block 'evidence': cut must be one of tail, score"),
         ({"rank": 0}, "block 'evidence': rank (1 is the best) must be at least 1, got 0"),
         ({"name": ""}, "a block needs a name"),
@@ -55,6 +57,22 @@ def test_a_block_that_cannot_work_says_what_is_wrong_with_it(settings, says):
 def test_a_score_that_is_no_number_is_refused(score):
     with pytest.raises(ConfigurationError, match="score is a number"):
         BlockItem("text", score=score)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"group": ["a"]}, "group must be a text, got ['a']; name the group, or leave it out"),
+        ({"group": 3}, "group must be a text, got 3"),
+        ({"profile": "no"}, "profile must be True or False, got 'no'"),
+        ({"current": "no"}, "current must be True or False, got 'no'"),
+        ({"echo": 1}, "echo must be True or False, got 1"),
+    ],
+)
+def test_an_items_group_is_a_text_and_its_flags_are_booleans(settings, says):
+    with pytest.raises(ConfigurationError) as caught:
+        BlockItem("text", **settings)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
