@@ -122,7 +122,7 @@ class AssemblyHook(HaystackPlugin):
     Args:
         policies: The chain, or an `Assembler`.
         name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts: an agent's hooks do not know it.
+        model: The model whose tokenizer counts, and whose name states the provider: an agent's hooks do not know it.
         dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}``: a mapping, or a function of
             the agent's `State` that returns one, async or not, called before each assembly.
         variables: Values for policies, by name; likewise.

@@ -130,11 +130,12 @@ class AssemblyMemory(BaseMemory):
         return (await self.assembled(self._beside, held, self._tools, None))[1]
 
     async def assembled(
-        self, prompts: Sequence[str], held: Sequence[Any], tools: Any, model: str | None
+        self, prompts: Sequence[str], held: Sequence[Any], tools: Any, llm: LLM | None
     ) -> tuple[Sequence[str], list[ChatMessage]]:
-        """What the policies let out, and the system prompts with it."""
+        """Return the system prompts and messages that the policies let pass, for a model if it is known."""
         agent_name = self._agent_name or READINGS.named(asker_of(self.memory)).agent_name
-        async with self._conversation.turn(agent_name, model or self.context.model, schemas_of(tools or ())):
+        model = (model_of(llm) if llm is not None else None) or self.context.model
+        async with self._conversation.turn(agent_name, model, schemas_of(tools or ()), llm):
             assembly = await self._conversation.assemble(self, prompts, held)
         events = [event for event in assembly.events if isinstance(event, ChatMessage)]
         READINGS.given(Read(asker_of(self.memory), events, by_plugin=True))
@@ -236,7 +237,7 @@ class _Assembling(FunctionCallingLLM):
         front, held = in_front(messages, lambda one: prompt_of(one) is not None and not memory.is_given(one))
         await memory.show(held)
         said = [str(prompt_of(one)) for one in front]
-        prompts, events = await memory.assembled(said, held, tools, self.model)
+        prompts, events = await memory.assembled(said, held, tools, self.behind)
         if list(prompts) != said:
             front = [ChatMessage(prompt, role=self.metadata.system_role) for prompt in prompts]
         return [*front, *events]

@@ -152,7 +152,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         run = RunContextWrapper(data.context)
         dependencies = {} if data.context is None else {type(data.context): data.context}
         tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
-        async with conversation.turn(agent.name, model_in(agent, agent.model), tools):
+        async with conversation.turn(agent.name, model_in(agent, agent.model), tools, agent.model):
             await conversation.show(items)
             assembly = await conversation.assemble(data, prompts, items, dependencies=dependencies)
         sent: list[Any] = [event for event in assembly.events if isinstance(event, dict | BaseModel)]

@@ -134,7 +134,8 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
     async def _assembled(self, conversation: PluginConversation, context: Any) -> Any:
         agent, call = context.agent, CALL.get()
         prompts, held = prompts_of(context.system_prompt), _own(agent.messages, context.messages)
-        async with conversation.turn(agent.name, model_of(context.model), schemas_of(context.tool_specs)):
+        model, tools = context.model, schemas_of(context.tool_specs)
+        async with conversation.turn(agent.name, model_of(model), tools, model):
             await conversation.show(held)
             with nullcontext() if call is None else plugged_in(call.instrumentation, call):
                 assembly = await conversation.assemble(context, prompts, held)

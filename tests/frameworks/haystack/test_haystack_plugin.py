@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from haystack import Pipeline
+from haystack import Pipeline, component
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State, replace_values
 from haystack.core.errors import PipelineRuntimeError
@@ -421,3 +421,23 @@ def test_whatever_a_run_does_its_calls_hold_the_budget_and_whole_pairs(turns, ca
         assert received.tokens <= window - 50
         assert whole_pairs(received.messages)
     assert sum(len(one.tool_call_results) for one in result["messages"]) == sum(calls)
+
+
+@component
+class AnthropicChatGenerator(ScriptedGenerator):
+    """A generator whose class states its provider, as Haystack's own does; the model's name does not."""
+
+
+def test_the_class_of_the_generator_states_which_role_comes_first():
+    for made, first in ((ScriptedGenerator, "assistant"), (AnthropicChatGenerator, "user")):
+        stage = Stage()
+        AssemblyChatGenerator(made(stage, "Done."), [SlidingWindowPolicy(4)]).run([*history(4), asked("Find all")])
+        assert stage.received[0].messages[0].role.value == first
+
+
+def test_the_model_of_an_agents_hook_states_which_role_comes_first():
+    for model, first in ((None, "assistant"), ("claude-sonnet-4-5", "user")):
+        stage = Stage()
+        talker = agent(stage, AssemblyHook([SlidingWindowPolicy(4)], model=model), lines=["Done."])
+        talker.run([*history(4), asked("Find all")])
+        assert stage.received[0].messages[1].role.value == first

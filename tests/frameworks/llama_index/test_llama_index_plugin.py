@@ -376,3 +376,16 @@ async def test_whatever_a_run_does_its_calls_hold_the_budget_and_whole_pairs(tur
         assert "Find all" in received.texts
         assert received.messages[-1].role in {"user", "tool"}
     assert len(memory.get_all()) == 2 * turns + 2 + len(calls) + sum(calls)
+
+
+class BedrockConverse(Scripted):
+    """A model whose class states its provider, as LlamaIndex's own does; the model's name does not."""
+
+
+async def test_the_class_of_the_model_states_which_role_comes_first():
+    for made, first in ((Scripted, "assistant"), (BedrockConverse, "user")):
+        stage = Stage()
+        memory = AssemblyMemory([SlidingWindowPolicy(4)], ChatMemoryBuffer.from_defaults(chat_history=history(4)))
+        talker = FunctionAgent(name="bob", llm=memory.llm(made(stage, "Done.")), tools=[look])
+        await talker.run("Find all", memory=memory)
+        assert stage.received[0].messages[0].role == first

@@ -410,3 +410,15 @@ async def test_whatever_a_run_does_its_calls_hold_the_budget_and_whole_pairs(tur
         assert whole_pairs(received.items)
         assert "Find all" in str(received.items)
     assert sum(one.get("type") == "function_call_output" for one in result.to_input_list()) == sum(calls)
+
+
+class AnthropicModel(ScriptedModel):
+    """A model whose class states its provider; the model's name does not."""
+
+
+async def test_the_class_of_the_model_states_which_role_comes_first():
+    for made, first in ((ScriptedModel, "assistant"), (AnthropicModel, "user")):
+        stage = Stage()
+        plugin = AssemblyInputFilter([SlidingWindowPolicy(4)])
+        await run(plugin, Agent("bob", model=made(stage, "Done.", name="large")), asks("Find all", 4))
+        assert stage.received[0].items[0]["role"] == first
