@@ -133,8 +133,8 @@ def test_a_program_of_the_docs_exists(command):
 @pytest.mark.parametrize("command", sorted({one for one in _commands() if _program(one) == "pip"}))
 def test_what_the_docs_install_are_extras_that_there_are(command):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found = re.search(r"'otel-assembly\[(.*?)\]'", command)
-    if command == "pip install otel-assembly":
+    found = re.search(r"'(?:otel-assembly|\.)\[(.*?)\]'", command)
+    if command in {"pip install otel-assembly", "pip install ."}:
         return
     assert found, "brackets are quoted, which some shells read for themselves"
     assert set(found[1].split(",")) <= set(project["optional-dependencies"])
@@ -191,7 +191,7 @@ def environment(tmp_path_factory):
             (wheel,) = shared.glob("*.whl")
             folder = shared / re.sub(r"\W+", "-", "-".join(requirements) or "empty")
             if not (folder / "whole").exists():
-                wanted = [re.sub(r"^otel-assembly(?=\[|$)", str(wheel), one) for one in requirements]
+                wanted = [re.sub(r"^(?:otel-assembly|\.)(?=\[|$)", str(wheel), one) for one in requirements]
                 make_environment(folder, sys.executable, *wanted)
                 (folder / "whole").touch()
             return folder / "bin"
