@@ -112,6 +112,11 @@ class BlockOutcome:
     made: CompactedBlock | None = None
     attempts: tuple[Attempt, ...] = ()
 
+    def in_result(self) -> Sequence[int]:
+        """Return the index of each item of `result`: what stays, and the item in whose place a shorter text stands."""
+        compacted = [at for at, (what, *_) in self.item_outcomes.items() if what is DecisionOutcome.COMPACTED]
+        return sorted([*self.kept, *compacted]) if self.made is None or compacted else (0,)
+
     def of_others(self) -> tuple[DecisionOutcome, DecisionReason]:
         """What became of the items that do not stay, where nothing else is said of them."""
         return self.rest or (self.outcome, self.reason)
@@ -150,6 +155,7 @@ class Allocation:
         method: How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``.
         encoding: What counted.
         overflow: The limit that could not hold, where no error was raised.
+        user_first: Whether the provider requires that the prompt starts with a user's request.
     """
 
     def __init__(
@@ -161,6 +167,7 @@ class Allocation:
         fixed: int,
         used: int,
         measure: Measure,
+        user_first: bool = False,
     ) -> None:
         self._decided = decided
         self._measure = measure
@@ -173,6 +180,7 @@ class Allocation:
         self.method: str = measure.method
         self.encoding = measure.encoding
         self.overflow: Overflow | None = None
+        self.user_first = user_first
         results = [read.block if block_outcome is None else block_outcome.result for read, _, block_outcome in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
         if not measure.steady:

@@ -8,6 +8,7 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.budget.plan import plan
+from otel_assembly.messages.provider_rules import rules_for
 from otel_assembly.tokens.models import ready
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def allocate(
     compact: Compact | Compactors | None = None,
     *,
     model: str | None = None,
+    provider: str | None = None,
 ) -> Allocation:
     """Decide which blocks, and what of them, are in a prompt of at most ``window − output_reserve`` tokens.
 
@@ -52,6 +54,9 @@ def allocate(
         compact: ``compact(text, target_tokens)`` makes a text shorter; or `Compactors`, for deadlines, attempts and a
             fallback of one's own. None: the extractive compactor, which needs no model.
         model: The model whose tokenizer counts.
+        provider: The provider that will be called, as `Context` takes it. If it refuses a prompt that does not start
+            with a user's request, turns in front of the first request are dropped, reason ``before_user_message``. If
+            None, the form of the events states the provider, else the model's name.
 
     Raises:
         ContextOverflowError: What may not be cut does not fit; raised before any compactor runs.
@@ -61,7 +66,7 @@ def allocate(
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)
-    steps = plan(blocks, window, output_reserve, measure)
+    steps = plan(blocks, window, output_reserve, measure, user_first=_user_first(provider, model))
     recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
         return _finished(steps, compactors, None)
@@ -80,12 +85,13 @@ async def allocate_async(
     compact: Compact | Compactors | None = None,
     *,
     model: str | None = None,
+    provider: str | None = None,
 ) -> Allocation:
     """As `allocate`, for a compactor that is async, and without blocking the loop for one that is not."""
     compactors = _compactors(compact)
     measure = measure_for(count, model)
     await ready(measure.counter)
-    steps = plan(blocks, window, output_reserve, measure)
+    steps = plan(blocks, window, output_reserve, measure, user_first=_user_first(provider, model))
     recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
         return await finished_async(steps, answered_by(compactors, None))
@@ -94,6 +100,10 @@ async def allocate_async(
         allocation = await finished_async(steps, answered_by(compactors, recording.watch))
         recording.finish(allocation)
         return allocation
+
+
+def _user_first(provider: str | None, model: str | None) -> Callable[[str], bool]:
+    return lambda form: rules_for(provider, form, model).is_user_first
 
 
 def _compactors(compact: Compact | Compactors | None) -> Compactors:

@@ -77,6 +77,7 @@ class BlockItem:
         version: What tells the newer of two items with one id: numbers or datetimes.
         profile: Whether it belongs to the profile: durable facts, cut after everything else of the block.
         group: Items of one group are kept or dropped together. Tool calls and their results are grouped by themselves.
+            Only the provider's rule for the first message (see `allocate`) may drop the first items of a group alone.
         current: Whether it still holds; a passage or memory that has expired or was superseded is ``stale``.
         echo: Whether it only says again what an earlier event of its conversation said, as a framework's stream may: it
             takes no tokens.

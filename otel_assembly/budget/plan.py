@@ -7,7 +7,7 @@ for who answers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +18,17 @@ from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.duplicates import duplicates
 from otel_assembly.budget.measure import NOTHING, Rendered
+from otel_assembly.budget.ordering import parts_in_order
 from otel_assembly.budget.orphans import orphans
 from otel_assembly.budget.read_block import ReadBlock
 from otel_assembly.budget.reports import overflow_report
 from otel_assembly.budget.rule import Sharing
-from otel_assembly.budget.sections import is_text, item_text
+from otel_assembly.budget.sections import Zone, is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
+from otel_assembly.history.first_message import before_user
+from otel_assembly.history.history import ListHistory
+from otel_assembly.messages.describe import EventFacts, EventKind
 
 if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Compacted
@@ -37,6 +41,9 @@ _PENDING_COST: Final = "pending_tool_calls"
 #: Most blocks that leave whole have nothing more to say, so they share one.
 _OVER_BUDGET = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
 _BELOW_FLOOR = BlockOutcome(_DROPPED, DecisionReason.BELOW_FLOOR)
+_NO_USER: Final = DecisionReason.BEFORE_USER_MESSAGE
+#: What texts are for the rule on the first message.
+_QUERY, _TEXT = EventFacts(EventKind.REQUEST), EventFacts(EventKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ def plan(
     measure: Measure,
     *,
     schemas: int = 0,
+    user_first: Callable[[str], bool] = lambda _: False,
     read: Callable[[Block, Measure], ReadBlock] = ReadBlock,
 ) -> Plan:
     """The rule, as a generator of what it wants compacted; it returns the allocation.
@@ -71,6 +79,8 @@ def plan(
         output_reserve: Tokens kept free for the reply.
         measure: What counts; its ``priming`` is what belongs to no block.
         schemas: How many tokens of that are for tool schemas.
+        user_first: Whether the prompt must start with a user's request, given the provider whose form the events have
+            (`EventFacts.provider`).
         read: How a block is read.
 
     Raises:
@@ -79,7 +89,7 @@ def plan(
         ContextOverflowError: What may not be cut does not fit.
         TokenizerError: The counter does not count; the message names the block.
     """
-    return _Rule(blocks, window, output_reserve, measure, schemas, read).run()
+    return _Rule(blocks, window, output_reserve, measure, schemas, user_first, read).run()
 
 
 def _sorted(blocks: Iterable[Block]) -> list[Block]:
@@ -113,6 +123,7 @@ class _Rule:
         "_read",
         "_reserve",
         "_schemas",
+        "_user_first",
         "_window",
     )
 
@@ -123,6 +134,7 @@ class _Rule:
         output_reserve: int,
         measure: Measure,
         schemas: int,
+        user_first: Callable[[str], bool],
         read: Callable[[Block, Measure], ReadBlock],
     ) -> None:
         numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
@@ -135,6 +147,7 @@ class _Rule:
         self._window, self._reserve, self._budget = window, output_reserve, window - output_reserve
         self._measure = measure
         self._schemas = schemas
+        self._user_first = user_first
         self._blocks = _sorted(blocks)
         for block in self._blocks:
             if block.min_tokens > window:
@@ -244,14 +257,71 @@ class _Rule:
             if block.holds_turns and not has_dropped_turns:
                 has_dropped_turns = self._drops_turns(read, block_outcome)
             decided.append((read, room, block_outcome))
+        freed = self._start_with_user(decided)
         return Allocation(
             decided,
             window=self._window,
             output_reserve=self._reserve,
             fixed=fixed,
-            used=used,
+            used=used - (freed or 0),
             measure=self._measure,
+            user_first=freed is not None,
         )
+
+    def _start_with_user(self, decided: list[tuple[ReadBlock, int, BlockOutcome | None]]) -> int | None:
+        """Drop the events in front of the first user's request, if the provider refuses a prompt that starts with them.
+
+        Texts are sent as system messages, and the query as the user's. The room that this frees stays free: otherwise a
+        larger window could keep less.
+
+        Returns:
+            How many tokens the prompt takes less; None if the provider has no such rule.
+        """
+        eventful = [read for read in self._read if read.block.eventful]
+        if not eventful or not self._user_first(next(filter(None, (read.provider for read in eventful)), "")):
+            return None
+        results = [read.block if outcome is None else outcome.result for read, _, outcome in decided]
+        numbers = {read.block.name: number for number, (read, _, _) in enumerate(decided)}
+        sent: list[tuple[int, int]] = []
+        facts: list[EventFacts] = []
+        for block, section in parts_in_order([block for block in results if block is not None], "attention"):
+            number = numbers[block.name]
+            read, _, outcome = decided[number]
+            indexes = range(len(read.items)) if outcome is None else outcome.in_result()
+            text = _QUERY if section.zone is Zone.QUERY else _TEXT
+            for place in section.items:
+                sent.append((number, place))
+                facts.append(text if is_text(block.items[place]) else read.fact(indexes[place]))
+        fixed = [position for position, (number, _) in enumerate(sent) if not decided[number][0].block.cuttable]
+        lost: dict[int, set[int]] = {}
+        for number, place in map(sent.__getitem__, before_user(ListHistory(sent, facts).view(), fixed)):
+            lost.setdefault(number, set()).add(place)
+        freed = 0
+        for number, places in lost.items():
+            read, room, outcome = decided[number]
+            if outcome is None:
+                indexes = range(len(read.items))
+                outcome = BlockOutcome(
+                    DecisionOutcome.KEPT, _NO_USER, indexes, result=read.block, rendered=read.rendered(indexes)
+                )
+            left = self._without(read, outcome, places)
+            freed += outcome.rendered.tokens - left.rendered.tokens
+            decided[number] = read, room, left
+        return freed
+
+    def _without(self, read: ReadBlock, outcome: BlockOutcome, places: Collection[int]) -> BlockOutcome:
+        """Return what stays of a block without the events at some places of its result."""
+        indexes, held = outcome.in_result(), outcome.result.items if outcome.result is not None else ()
+        lost = {indexes[place] for place in places}
+        kept = [index for index in outcome.kept if index not in lost]
+        stays = [item for place, item in enumerate(held) if place not in places]
+        item_outcomes = {**outcome.item_outcomes, **dict.fromkeys(sorted(lost), (_DROPPED, _NO_USER, None))}
+        if not stays:
+            return BlockOutcome(_DROPPED, _NO_USER, (), item_outcomes, outcome.of_others(), attempts=outcome.attempts)
+        result = read.block.holding(stays)
+        made = outcome.made is not None
+        rendered = ReadBlock(result, self._measure).rendered(range(len(stays))) if made else read.rendered(kept)
+        return replace(outcome, kept=kept, item_outcomes=item_outcomes, result=result, rendered=rendered)
 
     def _overflow(self, fixed: int) -> ContextOverflowError:
         costs = {block.name: cost for block, cost in zip(self._blocks, self._costs, strict=True) if not block.cuttable}

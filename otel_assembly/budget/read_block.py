@@ -64,6 +64,15 @@ class ReadBlock:
                 raise DescribeError(error.event_type, f"it is an item of block {self.block.name!r}") from error
         return self._facts
 
+    @property
+    def provider(self) -> str:
+        """The provider whose form its events have; empty if they state none."""
+        return next((facts.provider for facts in self.facts if facts is not None and facts.provider), "")
+
+    def fact(self, index: int) -> EventFacts:
+        """Return what an item says that is an event."""
+        return self.facts[index] or EventFacts(EventKind.OTHER)
+
     def texts(self, index: int) -> Sequence[str]:
         """The texts that the model reads of an item."""
         item = self.items[index]

@@ -26,6 +26,7 @@ from otel_assembly.context_assembler.layout import KnownEvents, Layout
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.token_counts import arrive
 from otel_assembly.history.view import Run, View, complement, difference, merged, to_runs
+from otel_assembly.messages.provider_rules import rules_for
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
 if TYPE_CHECKING:
@@ -98,7 +99,15 @@ class AllocatorPolicy(DecidingPolicy):
         measure = Measure(context.meter, framed=True)
         schemas = context.meter.tools(context.tools)
         measure.priming += schemas
-        steps = plan(layout.blocks, self._window, self._output_reserve, measure, schemas=schemas, read=layout.read)
+        steps = plan(
+            layout.blocks,
+            self._window,
+            self._output_reserve,
+            measure,
+            schemas=schemas,
+            user_first=lambda form: rules_for(context.provider, form, context.model).is_user_first,
+            read=layout.read,
+        )
         answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), session.kept)
         allocation = await finished_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation, order=self._order)

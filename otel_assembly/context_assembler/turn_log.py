@@ -208,6 +208,13 @@ class TurnsBlock(ReadBlock):
             self._facts = list(map(self._turns.view.history.facts, range(self._start, self._stop)))
         return self._facts
 
+    @property
+    def provider(self) -> str:
+        return self._turns.view.history.provider
+
+    def fact(self, index: int) -> EventFacts:
+        return self._turns.view.history.facts(self._start + index)
+
     def _pairing(self, alive: Sequence[int]) -> Pairing | None:
         whole = len(alive) == len(self.items) == len(self._pairs.atoms)
         return self._pairs if whole else super()._pairing(alive)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly.budget.attempt import Compacted
@@ -175,6 +175,8 @@ class BlocksOfTurn:
         self._ledger, self._turn = ledger, turn
         self._exits = ledger.exits(turn.number)
         self._in_prompt = set(turn.kept)
+        #: The items that the budget had room for, and that the provider's rule for the first message then dropped.
+        self._front = {item for item, left in self._exits.items() if left.reason == DecisionReason.BEFORE_USER_MESSAGE}
         window, reserve, fixed = self._limits(step)
         self._window, self._reserve = window, reserve
         self.budget, self.fixed = window - reserve, fixed
@@ -220,6 +222,7 @@ class BlocksOfTurn:
         order, charges = tuple(block.order), [int(one) for one in held.get(names.BLOCK_CHARGES, ())]
         out = [item for item in block.items if item in self._exits and self._exits[item].reason in OUT_FROM_THE_START]
         cuttable = bool(held.get(names.BLOCK_CUTTABLE))
+        front = [item in self._front for item in order]
         stated = len(order) + len(out) if cuttable else len(block.items)
         atoms = tuple(int(size) for size in held.get(names.BLOCK_ATOMS, ())) or (1,) * len(order)
         if stated != held[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
@@ -241,8 +244,8 @@ class BlocksOfTurn:
             atoms=atoms,
             enough=int(held.get(names.BLOCK_ENOUGH, 0)),
             texts=self._texts(block, order),
-            kept=sum(item in self._in_prompt for item in order),
-            tokens_out=int(held[names.TOKENS_OUT]),
+            kept=sum(item in self._in_prompt for item in order) + sum(front),
+            tokens_out=int(held[names.TOKENS_OUT]) + sum(compress(charges, front)),
             compacted=frozenset(i for i in order if i in self._exits and self._exits[i].outcome in compacted),
             room=int(held[names.BUDGET_REMAINING]),
             instructed=False,
@@ -312,7 +315,7 @@ class BlocksOfTurn:
         for place, one in enumerate(self.numbers):
             if not one.cuttable:
                 continue
-            stated = {item for item in one.order if item in self._in_prompt}
+            stated = {item for item in one.order if item in self._in_prompt or item in self._front}
             same = self.base.kept[place] == stated and (place in self.base.made) == bool(one.compacted)
             if not same or self.base.rooms[place] != one.room:
                 raise UnknownError(f"the rule, run again on what the spans state, decides block {one.name!r} otherwise")

@@ -13,6 +13,8 @@ from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
 from otel_assembly.explain.summarised import SummaryState
+from otel_assembly.messages.describe import EventKind
+from otel_assembly.policies.base import USER_FIRST
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
@@ -34,6 +36,9 @@ _NEVER: Final = {
     DecisionReason.STALE.value: "a newer version of it is there",
     DecisionReason.FORBIDDEN_SCOPE.value: "its scope is not allowed here",
 }
+_A_REQUEST: Final = "the provider requires a user message in front of it"
+#: The kinds of what a prompt may start with, and of what is no part of the conversation.
+_OPENING: Final = frozenset(EventKind) - {EventKind.RESPONSE, EventKind.TOOL_CALL, EventKind.TOOL_RESULT}
 #: Reasons that have to do with a limit.
 _LIMITED: Final = frozenset(
     {
@@ -188,6 +193,8 @@ class Remedy:
     def with_raises(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The smallest larger limits that would have kept it, or why there are none."""
         if self.known.limit(step) is None:
+            if answer.reason == DecisionReason.BEFORE_USER_MESSAGE and step.policy == ALLOCATOR:
+                return unsure(answer, f"what would have kept it: {_A_REQUEST}")
             if answer.reason in _NEVER:
                 return replace(answer, never=_NEVER[answer.reason])
             if step.policy == ALLOCATOR:
@@ -220,7 +227,10 @@ class Remedy:
             return unsure(answer, f"what would have kept it: {error}")
         to = limit.setting + extra
         raised = Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_might_do)
-        return replace(answer, raises=(raised,))
+        answer = replace(answer, raises=(raised,))
+        if settings_of(step).get(USER_FIRST) is True and self._kind(answer.item) not in _OPENING:
+            return unsure(answer, f"whether it stays then: {_A_REQUEST}")
+        return answer
 
     def _searched(self, answer: Explanation) -> Explanation:
         """Raise the limit of the policy that took it, then of the next one that would, until it is in the prompt."""

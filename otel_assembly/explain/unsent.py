@@ -17,18 +17,11 @@ from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.chain import KnownPolicies, context_of, finished, settings_of
 from otel_assembly.explain.explanation import Part, Raise, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
+from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies import DecidingPolicy
-from otel_assembly.policies.base import (
-    INJECTION,
-    as_view,
-    leading,
-    newest_atom,
-    newest_request,
-    newest_response,
-    parameters_of,
-)
+from otel_assembly.policies.base import INJECTION, as_view, parameters_of
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 

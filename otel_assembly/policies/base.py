@@ -6,7 +6,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, isfunction, signature
-from itertools import islice
 from types import NoneType
 from typing import (
     TYPE_CHECKING,
@@ -25,15 +24,14 @@ from otel_assembly._internal.arguments import whole_number
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
+from otel_assembly.history.first_message import NON_CONVERSATION, before_user, newest_response, opens
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import (
     ANSWERS,
     ASKS,
     ECHO,
-    ORPHAN,
     PAIRED,
     REASONED,
-    RESPONSE,
     broken_atoms,
     may_have_lost_some,
 )
@@ -249,7 +247,7 @@ def as_view(events: Sequence[Any]) -> View:
 def _holds_whole_pairs(view: View) -> bool:
     """Whether a slice reads as it does in its history: it holds no half of a pair, and leads as the history does."""
     history = view.history
-    behind = (at for at in view.positions() if at >= history.leading and history.kind(at) not in _NON_CONVERSATION)
+    behind = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
     first = next(behind, None)
     leads_anew = first is not None and history.kind(first) is EventKind.SYSTEM
     return not leads_anew and not (history.pairing.span and broken_atoms(history.pairing, runs_of(view)))
@@ -272,58 +270,6 @@ def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
     return whole_number(f"{policy}: {parameter}", value, least)
 
 
-def leading(view: View) -> int:
-    """How many items lead the view up to its last leading system message: they are prompts, and no reducer takes one.
-
-    Alerts and lifecycle notes in front of one count with it.
-    """
-    count, most = 0, min(view.history.leading, len(view))
-    while count < most and view.position(count) < view.history.leading:
-        count += 1
-    return count
-
-
-def newest_response(view: View) -> int:
-    """The position of the view's newest response; −1 where it has none."""
-    pairing = view.history.pairing
-    newest = pairing.last_response
-    if newest < 0 or view.holds(newest):
-        return newest
-    return next((position for position in view.backward() if pairing.flags[position] & RESPONSE), -1)
-
-
-def newest_atom(view: View, response: int) -> list[int]:
-    """The positions of the view's newest atom, newest first.
-
-    Alerts and lifecycle notes are no part of any, and what cannot be sent (see `Pairing.is_sendable`) is passed over.
-    """
-    history = view.history
-    last = view.end - 1
-    if last >= 0 and not history.flags(last) & PAIRED and history.kind(last) not in _NON_CONVERSATION:
-        return [last]
-    members: list[int] = []
-    atom = -1
-    for position in view.backward():
-        if atom < 0:
-            if history.kind(position) in _NON_CONVERSATION or not history.pairing.is_sendable(position, response):
-                continue
-            atom = history.atom(position)
-        if history.atom(position) == atom:
-            members.append(position)
-        if position <= atom:
-            break
-    return members
-
-
-def newest_request(view: View) -> list[int]:
-    """The positions of the view's newest user request: its own, and where it also answers tools, all of that atom."""
-    history = view.history
-    request = history.newest_request(view)
-    if request < 0 or not history.flags(request) & ANSWERS:
-        return [request] if request >= 0 else []
-    return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
-
-
 def is_user_first(view: View, context: Context) -> bool:
     """Return whether the provider refuses a prompt that does not start with a user's request."""
     return context.provider_rules(view.history.provider).is_user_first
@@ -340,21 +286,17 @@ def opening_request(view: View, held: Iterable[int]) -> list[int]:
         held: Positions of the events that every cut keeps.
     """
     history, first = view.history, min(held, default=-1)
-    if first < 0 or _opens(view, first):
+    if first < 0 or opens(view, first):
         return []
     requests = history.requests.held
     for index in range(bisect_left(requests, first) - 1, -1, -1):
-        if view.holds(requests[index]) and _opens(view, requests[index]):
+        if view.holds(requests[index]) and opens(view, requests[index]):
             return [requests[index]]
     return []
 
 
 def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Verdict]]:
-    """Drop what is kept in front of the first user's request or summary; the one rule for all reducers.
-
-    Leading system messages stay, and so do events that are not sent, calls that await an approval, and the newest
-    request with what it answers. If there is no request or summary at all, nothing is dropped: an empty prompt would be
-    refused too, and some clients add a user's message themselves.
+    """Drop what is kept in front of the first user's request or summary (see `before_user`).
 
     Args:
         kept: What a policy keeps.
@@ -363,43 +305,12 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
     Returns:
         What is kept, and the verdicts with those on what was dropped.
     """
-    history, lost = kept.history, set[int]()
-    for position in islice(kept.positions(), leading(kept), None):
-        if _opens(kept, position):
-            break
-        if history.kind(position) not in _NEUTRAL:
-            lost.add(position)
-    else:
-        return kept, verdicts
-    if not lost:
-        return kept, verdicts
-    response = newest_response(kept)
-    held = {*history.pairing.pending_calls(response), *newest_request(kept), *newest_atom(kept, response)}
-    for atom in {history.atom(position) for position in lost}:
-        members = [position for position in history.pairing.members(atom) if kept.holds(position)]
-        if not held.isdisjoint(members):
-            lost.difference_update(members)
-        else:
-            lost.update(members)
+    lost = before_user(kept)
     if not lost:
         return kept, verdicts
     dropped = Verdict(kept.pick_positions(lost), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
     out = to_runs(sorted(map(kept.index_of, lost)))
     return kept.pick(complement(len(kept), out)).mended(), [*verdicts, dropped]
-
-
-def _opens(view: View, position: int) -> bool:
-    """Whether a prompt may start with an event: one of the user's that answers no tool, or a summary."""
-    history = view.history
-    kind = history.kind(position)
-    if kind is EventKind.REQUEST:
-        return not history.flags(position) & (ANSWERS | ORPHAN)
-    return kind is EventKind.SUMMARY
-
-
-_NON_CONVERSATION: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
-#: What does not count as the first message: it is not sent, or it is sent as part of the system prompt.
-_NEUTRAL: Final = _NON_CONVERSATION | {EventKind.SYSTEM}
 
 
 def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:

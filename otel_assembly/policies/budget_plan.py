@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING, Final
 from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing
 from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
+from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.tool_pairs import PAIRED
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.policies.base import (
-    is_user_first,
-    keep_from,
-    leading,
-    newest_atom,
-    newest_request,
-    newest_response,
-    opening_request,
-    start_with_user,
-)
+from otel_assembly.policies.base import is_user_first, keep_from, opening_request, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from otel_assembly.decision import Outcome, Overflow
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.edited import Edited
+from otel_assembly.history.first_message import leading
 from otel_assembly.history.tool_pairs import broken_atoms
 from otel_assembly.history.view import complement, runs_of
 from otel_assembly.policies.base import (
@@ -16,7 +17,6 @@ from otel_assembly.policies.base import (
     as_view,
     at_least,
     is_user_first,
-    leading,
     orphan_verdicts,
     start_with_user,
 )

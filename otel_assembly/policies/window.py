@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
@@ -14,10 +15,6 @@ from otel_assembly.policies.base import (
     is_user_first,
     keep,
     keep_from,
-    leading,
-    newest_atom,
-    newest_request,
-    newest_response,
     opening_request,
     start_with_user,
 )

@@ -9,17 +9,10 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.events import CompactionSummary
 from otel_assembly.history.edited import Edited
+from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.messages.describe import describe
-from otel_assembly.policies.base import (
-    DecidingPolicy,
-    as_view,
-    keep_from,
-    leading,
-    newest_atom,
-    newest_request,
-    newest_response,
-)
+from otel_assembly.policies.base import DecidingPolicy, as_view, keep_from
 from otel_assembly.recorder import Projection
 
 if TYPE_CHECKING:

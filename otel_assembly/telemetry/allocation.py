@@ -14,10 +14,18 @@ from otel_assembly.budget.reports import report_of
 from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.ledger.snapshot import FIRST_MADE, item_text
+from otel_assembly.policies.base import USER_FIRST
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attempts import AttemptSpans
-from otel_assembly.telemetry.attributes import BlockItems, overflow_attributes, put_budget, runs_in_order, runs_of
+from otel_assembly.telemetry.attributes import (
+    BlockItems,
+    config_json,
+    overflow_attributes,
+    put_budget,
+    runs_in_order,
+    runs_of,
+)
 from otel_assembly.telemetry.emitter import set_status
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.signals import put_overflow
@@ -204,6 +212,7 @@ class OpenAllocation:
                 names.TURN: 0,
                 names.TOKENS_METHOD: allocation.method,
                 names.TOKENS_ENCODING: allocation.encoding,
+                **({names.POLICY_CONFIG: config_json({USER_FIRST: True})} if allocation.user_first else {}),
                 **_kinds(allocation),
             }
         )

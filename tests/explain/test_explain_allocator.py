@@ -224,3 +224,24 @@ def test_a_summary_that_was_given_is_an_item_like_any_other():
     blocks = [Block("query", 3, "and now", cuttable=False), Block("summary", 7, given_summary, cuttable=True)]
     allocated, answered = answers(blocks, 70, compact=FAILS)
     check(allocated, "1", answered["1"])
+
+
+def test_turns_in_front_of_the_first_request_are_explained_by_the_providers_rule():
+    def said_by(role, text):
+        return {"role": role, "content": [{"text": f"{text} {'word ' * 8}"}]}  # Bedrock's form
+
+    turns = [said_by(role, f"Turn {n}.") for n in range(4) for role in ("user", "assistant")]
+    blocks = [Block("query", 3, "And now?", cuttable=False), Block("recent", 8, turns, cuttable=True)]
+    ruled, required = 0, "the provider requires a user message in front of it"
+    for window in range(50, 200, 9):
+        allocated, answered = answers(blocks, window)
+        for item, answer in answered.items():
+            assert not any("decides block" in text for text in answer.unknown)
+            if answer.reason == "before_user_message":
+                ruled += 1
+                assert answer.unknown == (f"what would have kept it: {required}",)
+            elif int(item) % 2:  # a request, behind the query
+                check(allocated, item, answer)
+            else:
+                assert f"whether it stays then: {required}" in answer.unknown
+    assert ruled > 3

@@ -7,14 +7,19 @@ import pytest
 from otel_assembly import (
     Agent,
     Assembler,
+    Block,
     BudgetPolicy,
     Context,
+    ContextAssembler,
     ContextOverflowError,
     ConversationPolicy,
     HeadAndTailPolicy,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
+    allocate,
+    order_for_attention_and_cache,
 )
+from otel_assembly.context_assembler import Task
 from otel_assembly.testing import ScriptedModel
 
 WORDS = "word " * 8
@@ -224,3 +229,93 @@ async def test_a_model_client_of_the_runtime_names_its_provider():
     await agent.ask("Where?")
     await agent.ask("And now?")
     assert [event.content for event in model.received[-1].events] == ["And now?"]
+
+
+def conversation(messages):
+    """What a provider is sent beside the system prompt."""
+    return [message for message in messages if message.get("role") != "system"]
+
+
+def blocks_of(turns, border, **more):
+    return [
+        Block("system", 1, "Be brief.", cuttable=False),
+        Block("query", 3, "And now?", cuttable=False),
+        Block("recent", 8, turns[border:], cuttable=True),
+        Block("older", 9, turns[:border], cuttable=True, **more),
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("border", [0, 12, 24])
+def test_allocated_turns_start_with_a_user_request(form, border):
+    turns, starts = talk(form), set()
+    for window in range(90, 760, 7):
+        allocation = allocate(blocks_of(turns, border), window, 10, compact=lambda text, target_tokens: "")
+        sent = conversation(order_for_attention_and_cache(allocation.blocks).messages)
+        assert is_request(sent[0]) if sent[0] in turns else sent[0]["content"] == "And now?"
+        assert sum(allocation.costs.values()) + allocation.separators + allocation.framing == allocation.used
+        again = allocate(allocation.blocks, 5_000, 10, provider="openai")
+        assert again.used == allocation.used
+        starts.add(turns.index(sent[0]) if sent[0] in turns else None)
+        reasons = {item.reason for item in allocation.dropped}
+        assert reasons <= {"over_budget", "before_user_message", "below_floor"}
+    assert len(starts) == 7
+
+
+def test_an_allocation_for_openai_may_start_with_any_role():
+    turns = [openai(role, WORDS) for role in ("user", "assistant") * 3]
+    first = {}
+    for provider in (None, "openai", "anthropic"):
+        allocation = allocate(blocks_of(turns, 0), 100, 10, provider=provider)
+        sent = conversation(order_for_attention_and_cache(allocation.blocks).messages)
+        first[provider] = (
+            sent[0]["role"],
+            [item.reason.value for item in allocation.dropped].count("before_user_message"),
+        )
+    assert first == {None: ("assistant", 0), "openai": ("assistant", 0), "anthropic": ("user", 1)}
+    by_model = allocate(blocks_of(turns, 0), 100, 10, model="claude-sonnet-4-5")
+    assert conversation(order_for_attention_and_cache(by_model.blocks).messages)[0]["role"] == "user"
+
+
+def test_examples_that_start_with_a_request_are_the_first_messages():
+    examples = [anthropic("user", "An example?"), anthropic("assistant", "An answer.")]
+    turns = talk(anthropic, 3)
+    blocks = [*blocks_of(turns, 0), Block("examples", 2, examples, cuttable=False)]
+    allocation = allocate(blocks, 150, 10)
+    kept = [item.item.content for item in allocation.items if item.outcome == "kept"]
+    assert not any(item.reason == "before_user_message" for item in allocation.items)
+    assert any(turn in kept for turn in turns)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("order", ["attention", "cache"])
+@pytest.mark.parametrize("step_tokens", [0, 30])
+async def test_a_context_assembler_starts_the_turns_with_a_user_request(form, order, step_tokens, recorder):
+    turns, starts = talk(form), set()
+    for window in range(120, 800, 23):
+        desk = ContextAssembler(
+            system="Be brief.",
+            window=window,
+            output_reserve=10,
+            scopes=lambda user, task: {"team"},
+            floors={},
+            order=order,
+            step_tokens=step_tokens,
+            recorder=recorder.recorder,
+        )
+        context = await desk.assemble(Task("And now?", older=turns[:10], recent=turns[10:]), None)
+        sent = conversation(context.messages)
+        assert is_request(sent[0]) if sent[0] in turns else sent[0]["content"] == "And now?"
+        assert context.assembly.totals.tokens_out == context.allocation.used
+        starts.add(turns.index(sent[0]) if sent[0] in turns else None)
+    assert len(starts) >= 5
+    reasons = {decision.reason.value for decision in context.decisions}
+    assert reasons <= {"fits", "pinned"}
+
+
+@pytest.mark.parametrize(("provider", "starts_with"), [(None, "assistant"), ("anthropic", "user")])
+async def test_the_context_of_a_context_assembler_names_its_provider(provider, starts_with):
+    turns = [openai(role, WORDS) for role in ("user", "assistant") * 3]
+    desk = ContextAssembler(system="S", window=100, output_reserve=10, scopes=lambda user, task: {"team"}, floors={})
+    context = await desk.assemble(Task("And now?", recent=turns), None, Context(provider=provider))
+    assert conversation(context.messages)[0]["role"] == starts_with
