@@ -118,6 +118,9 @@ def thought(name):
     return {"type": "reasoning", "id": name, "summary": [{"type": "summary_text", "text": f"Thinking {name}."}]}
 
 
+NOTE = {"role": "user", "content": "A note of the reducer."}
+
+
 def function_call(name):
     return {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
 
@@ -149,6 +152,39 @@ def test_reasoning_that_the_reducer_separated_counts_as_a_broken_pair(observed, 
     ]
     turn(observed, "c", events, lambda e: [e[n] for n in keep])
     for span in (recorder.span("apply_policy window"), recorder.span("assemble_context")):
+        assert span.attributes.get("assembly.pairs.broken", 0) == broken
+
+
+@pytest.mark.parametrize(
+    ("reduced", "broken"),
+    [
+        (lambda e: [NOTE, *e], 0),
+        (lambda e: [e[0], NOTE, *e[3:]], 0),
+        (lambda e: [NOTE, *e[2:]], 1),  # an answer without its reasoning
+        (lambda e: [e[0], e[1], NOTE, *e[3:]], 1),  # reasoning without its answer
+        (lambda e: [*e[:4], NOTE, *e[5:]], 2),  # reasoning without its call, and a result without it
+        (lambda e: [*e[:2], NOTE, *e[2:]], 2),  # a message between the two
+        (lambda e: [e[0], e[2], e[1], *e[3:]], 2),  # reasoning behind its answer
+        (lambda e: [e[0], e[3], e[2], e[1], *e[4:]], 4),  # each reasoning in front of the item of the other
+        (lambda e: [e[6], *e[:6]], 0),
+    ],
+)
+def test_separated_reasoning_is_counted_if_the_reducer_inserts_or_reorders(observed, recorder, reduced, broken):
+    events = [
+        user("q"),
+        thought("r0"),
+        says("yes"),
+        thought("r1"),
+        function_call("c"),
+        function_result("c"),
+        user("so"),
+    ]
+    turn(observed, "c", events, reduced)
+    for span in (recorder.span("apply_policy window"), recorder.span("assemble_context")):
+        assert span.attributes.get("assembly.pairs.broken", 0) == broken
+    again = [*events, says("done"), user("and")]
+    turn(observed, "c", again, reduced)
+    for span in (recorder.spans_named("apply_policy window")[-1], recorder.spans_named("assemble_context")[-1]):
         assert span.attributes.get("assembly.pairs.broken", 0) == broken
 
 

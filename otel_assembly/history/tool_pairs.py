@@ -23,7 +23,7 @@ from otel_assembly.history.view import Run, View, is_in, runs_of
 from otel_assembly.messages.describe import EventFacts, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Flags of an item.
 ORPHAN: Final = 1
@@ -359,12 +359,16 @@ class Pairing:
         )
 
 
-def broken_in(view: View) -> int:
+def broken_in(view: View, separated: Iterable[int] = ()) -> int:
     """Tool results without their call, tool calls without their results, and reasoning without the item behind it, or
     such an item without its reasoning, among the events of a view.
 
     What pairs with what is as in the whole conversation. A call is no broken pair while no later response is in the
     view, nor while it explicitly awaits an approval.
+
+    Args:
+        view: The events.
+        separated: Positions of reasoning and of items behind it that an earlier history shows to be separated.
     """
     history, runs = view.history, runs_of(view)
     if not runs:
@@ -377,17 +381,18 @@ def broken_in(view: View) -> int:
     for start, stop in runs if given_up else ():
         asks = given_up[bisect_left(given_up, start) : bisect_left(given_up, min(stop, max(last, 0)))]
         broken += sum(pairing.atoms[ask] not in cut_through for ask in asks)
-    broken += sum(is_in(runs, position) for atom in pairing.dangling for position in pairing.members(atom))
+    alone = {*separated}
+    alone.update(at for atom in pairing.dangling for at in pairing.members(atom) if is_in(runs, at))
     for atom in cut_through:
         kept = [position for position in pairing.members(atom) if is_in(runs, position)]
-        reasoned = sum(bool(pairing.flags[position] & REASONED) for position in kept)
-        if reasoned != pairing.reasoned.get(atom, 0):
-            broken += reasoned
+        reasoned = [position for position in kept if pairing.flags[position] & REASONED]
+        if len(reasoned) != pairing.reasoned.get(atom, 0):
+            alone.update(reasoned)
         facts, again = list(map(history.facts, kept)), Pairing()
         if last >= 0 and last not in kept:
             facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
         broken += sum(bool(again.append(one) & ORPHAN) for one in facts) + len(again.given_up)
-    return broken
+    return broken + len(alone)
 
 
 def may_have_lost_some(view: View) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS
-from otel_assembly.history.tool_pairs import ECHO, broken_in
+from otel_assembly.history.tool_pairs import ECHO, REASONED, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, entered, gone, without
 from otel_assembly.messages.describe import EventKind
@@ -148,7 +148,28 @@ class Record:
         """Events of what a step let out that lost the other half of their pair."""
         known = (step.broken for step in self.steps if step.view_out is view and step.broken is not None)
         found = next(known, None)
-        return broken_in(view) if found is None else found
+        return broken_in(view, self._separated(view)) if found is None else found
+
+    def _separated(self, view: View) -> set[int]:
+        """Return the positions of a view that hold reasoning, or the item behind it, without the other.
+
+        If a step inserted or reordered events, its output is a history of its own, in which an answer does not show
+        that its reasoning is absent, and reasoning may stand in front of another answer.
+        """
+        given, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
+        before, now = given.history.pairing, view.history.pairing
+        step = next((step for step in self.steps if step.view_out is view), None)
+        if step is None or view.history is given.history or not before.reasoned:
+            return set()
+        places = {step.numbered_out.item_ids.of(position): position for position in view.positions()}
+        apart: set[int] = set()
+        for atom in before.reasoned:
+            whole = [at for at in before.members(atom) if before.flags[at] & REASONED and given.holds(at)]
+            stays = [places[item] for item in map(ids.of, whole) if item in places]
+            joined = len({now.atoms[at] for at in stays}) == 1 and all(now.flags[at] & REASONED for at in stays)
+            if len(stays) < len(whole) or not joined:
+                apart.update(stays)
+        return apart
 
     def items_tokens(self, view: View) -> int:
         """Tokens of a view's items."""
