@@ -3,7 +3,8 @@
 AG2's mappers live in ``ag2.config.<provider>.mappers``. All of them convert requests, responses, batches of tool
 results and summaries. No mapper converts a bare `ModelMessage`, by which views of networks project an agent's own
 turns. What a provider wants back of itself goes to that provider only, and the mappers of `_REPAIRS_PAIRS` leave a tool
-call without a result, and a result without a call, out.
+call without a result, and a result without a call, out. xAI's mapper sends calls only as part of the provider's own
+turn (``XAIAssistantEvent``): a response with nothing but calls and no such turn in front of it is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,24 @@ def converted(events: Any, config: Any) -> Any:
     provider = _provider(config_type)
     skipped = {kind for kind in kinds if _is_skipped(kind, provider, _names(config_type))}
     kept = [event for event in events if type(event) not in skipped] if skipped else events
+    if provider == "xai":
+        return _with_replayed_calls(kept)
     return _with_whole_pairs(kept, provider) if provider in _REPAIRS_PAIRS else kept
+
+
+def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
+    kept: list[Any] = []
+    is_replayed = False
+    for event in events:
+        kind: type = type(event)
+        if "ModelResponse" in _names(kind):
+            if is_replayed or event.content:
+                kept.append(event)
+            is_replayed = False
+        else:
+            kept.append(event)
+            is_replayed = is_replayed or "XAIAssistantEvent" in _names(kind)
+    return kept if len(kept) < len(events) else events
 
 
 def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
