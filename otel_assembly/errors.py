@@ -8,6 +8,7 @@
     ├── DescribeError (TypeError)            an event that no describe() row covers, or that its row cannot read
     ├── RenderError (TypeError)              an event that a provider's messages have no form for
     ├── TranscriptError (ValueError)         a recorded conversation that cannot be read; names file and line
+    ├── SpanFormatError (ValueError)         spans in a format of another version of this package
     ├── TokenizerError                       no tokenizer to count with, or a vocabulary that is not what it claims
     ├── PolicyError                          names the policy
     │   ├── PolicyFailedError                the policy raised
@@ -147,6 +148,26 @@ class TranscriptError(AssemblyError, ValueError):
         self.problem = problem
         where = f"{self.path}:{line}" if line is not None else self.path
         super().__init__(f"{where}: {problem}")
+
+
+class SpanFormatError(AssemblyError, ValueError):
+    """Spans that another version of this package wrote, in a format that this version does not read.
+
+    Attributes:
+        trace_id: The trace of the first such span, as hexadecimal digits.
+        version: The format's version on the span, None if it has none.
+        expected: The version that is read.
+    """
+
+    def __init__(self, trace_id: str, version: object, expected: int) -> None:
+        self.trace_id = trace_id
+        self.version = version
+        self.expected = expected
+        written = "no format version" if version is None else f"format version {version!r}"
+        super().__init__(
+            f"trace {trace_id}: the assembly spans have {written}, and this version of otel-assembly reads version "
+            f"{expected}; read them with the version that wrote them, or record them again"
+        )
 
 
 class TokenizerError(AssemblyError):

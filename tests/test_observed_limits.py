@@ -28,7 +28,7 @@ def reduced(observed, sent, *, budget, prompts=(), **said):
 def filled(recorder):
     """The limit that is met first, what counts against it where that is not the whole prompt, and how full it is."""
     told = recorder.span("assemble_context").attributes
-    return tuple(told.get(f"assembly.budget.{name}") for name in ("tokens", "used", "utilization"))
+    return tuple(told.get(f"assembly.budget.{name}") for name in ("limit", "used", "utilization"))
 
 
 #: One message of so many words has four tokens more, and the reply three.

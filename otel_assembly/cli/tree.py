@@ -140,7 +140,7 @@ class _Page:
         total = tokens.total()
         if not total:
             return None
-        budget, counted = (integer(span.attributes.get(name)) for name in (names.BUDGET_TOKENS, names.BUDGET_USED))
+        budget, counted = (integer(span.attributes.get(name)) for name in (names.BUDGET_LIMIT, names.BUDGET_USED))
         budget, used = max(0, budget or 0), total if counted is None else counted
         after = f" {100 * used / budget:.1f}%" if budget else ""
         most = budget and budget + max(0, total - used)  # what stands beside the messages takes nothing of their limit

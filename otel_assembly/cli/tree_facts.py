@@ -92,7 +92,7 @@ def _excess(attributes: Mapping[str, Any]) -> str:
 
 def _budget(attributes: Mapping[str, Any]) -> int | None:
     """The budget of a turn, or of a step, whose settings say it."""
-    found = _number(attributes, names.BUDGET_TOKENS)
+    found = _number(attributes, names.BUDGET_LIMIT)
     with suppress(ValueError, TypeError, AttributeError):
         return found or integer(json.loads(attributes.get(names.POLICY_CONFIG, "")).get("max_tokens"))
     return found
@@ -110,7 +110,7 @@ def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
 def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     attributes = node.span.attributes
     turn, budget, dropped, tokens = (
-        _number(attributes, key) for key in (names.TURN, names.BUDGET_TOKENS, names.DROPPED_COUNT, names.DROPPED_TOKENS)
+        _number(attributes, key) for key in (names.TURN, names.BUDGET_LIMIT, names.DROPPED_COUNT, names.DROPPED_TOKENS)
     )
     window, used = (_number(attributes, key) for key in (names.MODEL_WINDOW, names.BUDGET_USED))
     facts = [] if turn is None else [Fact(f"turn {turn}")]
@@ -148,7 +148,7 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
 def _allocation(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     attributes = node.span.attributes
     used, budget, fixed = (
-        _number(attributes, key) for key in (names.BUDGET_USED, names.BUDGET_TOKENS, names.BUDGET_FIXED)
+        _number(attributes, key) for key in (names.BUDGET_USED, names.BUDGET_LIMIT, names.BUDGET_FIXED)
     )
     facts = [] if used is None or budget is None else [Fact(f"{used:,} of {budget:,}")]
     if fixed is not None:
@@ -203,7 +203,7 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
 
 def _new(attributes: Mapping[str, Any]) -> str:
     """How many of the dropped items left in this turn, and how many had left before this ledger resumed."""
-    new, resumed = _number(attributes, names.DROPPED_NEW), _number(attributes, names.RESUMED_COUNT)
+    new, resumed = _number(attributes, names.NEWLY_DROPPED_COUNT), _number(attributes, names.RESUMED_COUNT)
     return (f", {new:,} new" if new else "") + (f", {resumed:,} resumed" if resumed else "")
 
 
@@ -216,7 +216,7 @@ def _reasons(node: SpanNode) -> Counter[str]:
     ):
         with suppress(ValueError):
             reasons[str(reason)] += len(ItemRuns([run]))
-    rest = " or ".join(map(str, as_list(held.get(names.DROPPED_REST))))
+    rest = " or ".join(map(str, as_list(held.get(names.DROPPED_UNLISTED_REASONS))))
     if rest:
         reasons[rest] += max(0, (_number(held, names.DROPPED_COUNT) or 0) - reasons.total())
     return reasons

@@ -219,19 +219,21 @@ class BlocksOfTurn:
         held = block.attributes
         if not all(type(held.get(key)) is int for key in _INTS):
             raise UnknownError(f"the span of block {block.name!r} does not state all that the rule goes by")
-        order, charges = tuple(block.order), [int(one) for one in held.get(names.BLOCK_CHARGES, ())]
+        order, charges = tuple(block.order), [int(one) for one in held.get(names.BLOCK_RANKED_TOKENS, ())]
         out = [item for item in block.items if item in self._exits and self._exits[item].reason in OUT_FROM_THE_START]
         cuttable = bool(held.get(names.BLOCK_CUTTABLE))
         front = [item in self._front for item in order]
         stated = len(order) + len(out) if cuttable else len(block.items)
-        atoms = tuple(int(size) for size in held.get(names.BLOCK_ATOMS, ())) or (1,) * len(order)
+        atoms = tuple(int(size) for size in held.get(names.BLOCK_ATOM_SIZES, ())) or (1,) * len(order)
         if stated != held[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
             raise UnknownError(f"which items block {block.name!r} holds, and what they are charged, is not all told")
         tokens = [self._ledger.tokens(self._turn.number, item) for item in order]
         known = [one for one in tokens if one is not None]
         if len(known) < len(order):
             raise UnknownError(f"the arrival of an item of block {block.name!r} is not in the traces")
-        cost = int(held.get(names.BLOCK_COST, held[names.TOKENS_IN])) if cuttable else int(held[names.TOKENS_OUT])
+        cost = (
+            int(held.get(names.BLOCK_TOTAL_TOKENS, held[names.TOKENS_IN])) if cuttable else int(held[names.TOKENS_OUT])
+        )
         compacted = {DecisionOutcome.COMPACTED.value}
         return BlockNumbers(
             name=block.name,
@@ -242,7 +244,7 @@ class BlocksOfTurn:
             marks=tuple(charge - one for charge, one in zip(charges, known, strict=True)),
             upto=tuple(accumulate(charges, initial=0)),
             atoms=atoms,
-            enough=int(held.get(names.BLOCK_ENOUGH, 0)),
+            enough=int(held.get(names.BLOCK_MIN_ITEMS, 0)),
             texts=self._texts(block, order),
             kept=sum(item in self._in_prompt for item in order) + sum(front),
             tokens_out=int(held[names.TOKENS_OUT]) + sum(compress(charges, front)),
@@ -253,7 +255,7 @@ class BlocksOfTurn:
 
     def _texts(self, block: ReportedBlock, order: Sequence[str]) -> tuple[bool, ...]:
         """Which items are texts: all, none, or those that have their block's kind and none of an event's own."""
-        events = block.attributes.get(names.BLOCK_EVENTS, 0)
+        events = block.attributes.get(names.BLOCK_MESSAGE_COUNT, 0)
         if events in {0, len(order)}:
             return (not events,) * len(order)
         texts = tuple(self._ledger.items[item].kind == block.kind for item in order)
@@ -268,7 +270,7 @@ class BlocksOfTurn:
         if not one.cuttable:
             return Block(one.name, priority, (f"fixed {place}",) if one.cost else (), cuttable=False, rank=place + 1)
         try:
-            cut = Cut(block.attributes.get(names.BLOCK_CUT, ""))
+            cut = Cut(block.attributes.get(names.BLOCK_CUT_STRATEGY, ""))
         except ValueError:
             raise UnknownError(f"how block {one.name!r} gives way is not in the traces") from None
         items: list[list[BlockItem]] = []

@@ -98,7 +98,7 @@ class Remedy:
     def _allocated(self, step: ReportedStep) -> Limit | None:
         """The limit of the allocator, as its own span states it."""
         held = step.allocation or {}
-        keys = (names.BUDGET_WINDOW, names.BUDGET_TOKENS, names.BUDGET_FIXED, names.BUDGET_USED)
+        keys = (names.BUDGET_WINDOW, names.BUDGET_LIMIT, names.BUDGET_FIXED, names.BUDGET_USED)
         window, tokens, fixed, used = (held.get(key) for key in keys)
         if not isinstance(window, int) or not isinstance(tokens, int):
             return None
@@ -107,7 +107,7 @@ class Remedy:
     def _held(self, step: ReportedStep) -> Limit | None:
         """The limit of a framework's own policy, as its assembly states it; None where another one may have held it."""
         told = self.turn.attributes
-        budget, counted = (told.get(key) for key in (names.BUDGET_TOKENS, names.BUDGET_USED))
+        budget, counted = (told.get(key) for key in (names.BUDGET_LIMIT, names.BUDGET_USED))
         if type(budget) is not int or not self.turn.sent or self.known.of(step) is not None:
             return None
         named = [(one, name) for one in self.turn.steps for name, value in settings_of(one).items() if value == budget]

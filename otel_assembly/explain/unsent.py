@@ -76,7 +76,7 @@ class UnsentTurn:
         if self.error != names.ERROR_CONTEXT_OVERFLOW:
             return replace(unsent, skip=True, unknown=self._after_all())
         excess, cause = held.get(names.OVERFLOW_TOKENS), held.get(names.OVERFLOW_CAUSE)
-        budget = step.attributes.get(names.BUDGET_TOKENS, held.get(names.BUDGET_TOKENS))
+        budget = step.attributes.get(names.BUDGET_LIMIT, held.get(names.BUDGET_LIMIT))
         unsent = replace(unsent, cause=cause)
         if not isinstance(excess, int) or not isinstance(budget, int):
             return replace(unsent, unknown=("by how much it did not fit: the spans do not say",))

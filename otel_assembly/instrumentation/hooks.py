@@ -166,14 +166,8 @@ def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     for text in requirements:
         name = Requirement(text).name
         with suppress(metadata.PackageNotFoundError):
-            return name, _version(name)
+            return name, metadata.version(name)
     return None
-
-
-@functools.cache
-def _version(distribution: str) -> str:
-    """Return the version of an installed distribution; kept, because reading its file would block an event loop."""
-    return metadata.version(distribution)
 
 
 def is_shadowed(distribution: str, module: ModuleType) -> bool:

@@ -58,6 +58,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         if not hasattr(self, "_states"):  # one object per class: `BaseInstrumentor.__new__` returns it again
             self._instrumentation: Instrumentation | None = None
             self._states: dict[str, HookState] = {}
+            self._found: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def has_package_of(self, hook: Hook) -> bool:
         """Whether the distribution that a hook is in is installed; one in `apart` need not be."""
@@ -89,7 +90,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         recorder = telemetry.OpenTelemetryRecorder(**providers) if providers else None
         instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
         WATCH.begin(self, own_provider=bool(providers))
-        if self.version is not None and (conflict := self._check_dependency_conflicts()):
+        if self._installed(self.requires) is not None and (conflict := self._check_dependency_conflicts()):
             # The loader of `opentelemetry-instrument` asks the distribution, which is ours, and not the instrumentor.
             logger.warning("otel-assembly: %s is not instrumented: %s", self.framework, conflict)
             return
@@ -118,7 +119,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             if isinstance(hook.wrap, Following):
                 hook.wrap.leave()
         self._instrumentation = None
-        self._states = {}
+        self._states, self._found = {}, {}
 
     @staticmethod
     def _wait_for(module: str, imported: Callable[[ModuleType], None], _: ModuleType) -> None:
@@ -150,7 +151,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     def _imported(self, module: ModuleType, instrumentation: Instrumentation) -> None:
         """Wrap the targets of the hooks in a module of the framework."""
         package = module.__name__.partition(".")[0]
-        here = installed((package,) if package in self.apart else self.requires)
+        here = self._installed((package,) if package in self.apart else self.requires)
         version = here[1] if here is not None else None
         shadowed = self._is_shadowed(module)
         if not shadowed:
@@ -186,10 +187,17 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         return HookState.MISSING
 
     def _is_absent(self) -> bool:
-        return bool(self.requires) and installed(self.requires) is None
+        return bool(self.requires) and self._installed(self.requires) is None
+
+    def _installed(self, requirements: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return the installed distribution; read once, because an import in an event loop must not read files."""
+        found = self._found.get(requirements) or installed(requirements)
+        if found is not None:
+            self._found[requirements] = found
+        return found
 
     def _is_shadowed(self, module: ModuleType) -> bool:
-        here = installed(self.requires)
+        here = self._installed(self.requires)
         return here is not None and is_shadowed(here[0], module)
 
     def imported(self) -> bool:

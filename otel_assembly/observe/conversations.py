@@ -71,9 +71,8 @@ class AssemblyInput(TypedDict, total=False):
         model: The model that will be called, whose tokenizer counts.
         window: The most tokens that this model takes, where the framework knows it; what is no whole number above 0 is
             as good as None: then it is what `genai-prices` knows of the model.
-        unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
-            says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
-            left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
+        unknown_input: The input cannot be read, and the events and prompts are the output. The span then has
+            ``assembly.input.unknown``, and no span or metric has a number of the input or of dropped events.
         client: What the model's client adds to messages; None if only the model's name is known.
     """
 

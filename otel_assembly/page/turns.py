@@ -41,7 +41,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "method": text(attributes.get(names.TOKENS_METHOD)),
             "encoding": text(attributes.get(names.TOKENS_ENCODING)),
             "model": text(attributes.get(names.MODEL)),
-            "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+            "budget": integer(attributes.get(names.BUDGET_LIMIT)),
             "used": integer(attributes.get(names.BUDGET_USED)),
             "window": integer(attributes.get(names.MODEL_WINDOW)),
             "needs": _needs(turn, signals),
@@ -54,7 +54,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "said": texts.instructions(attributes),
             "offered": turn.offered.texts if turn.offered is not None else None,
             "kept": turn.kept.texts,
-            "new": integer(attributes.get(names.DROPPED_NEW)) or None,
+            "new": integer(attributes.get(names.NEWLY_DROPPED_COUNT)) or None,
             "resumed": integer(attributes.get(names.RESUMED_COUNT)),
             "steps": [_step(step) for step in turn.steps],
             "signals": signals,
@@ -66,7 +66,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
 
 def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | None:
     """What a prompt would have taken that its budget could not hold; None where no more was needed than was sent."""
-    budget, sent = integer(turn.attributes.get(names.BUDGET_TOKENS)), integer(turn.attributes.get(names.TOKENS_OUT))
+    budget, sent = integer(turn.attributes.get(names.BUDGET_LIMIT)), integer(turn.attributes.get(names.TOKENS_OUT))
     told = (one for one in signals if one["what"] == "overflow" and one.get("cause") != OverflowCause.WINDOW)
     over = max((signal.get("tokens", 0) for signal in told), default=0)
     needs = budget + over if budget and over else 0
@@ -112,7 +112,7 @@ def _measures(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "droppedTokens": integer(attributes.get(names.DROPPED_TOKENS)) or None,
         "compacted": integer(attributes.get(names.COMPACTED_COUNT)) or None,
         "compactedTokens": integer(attributes.get(names.COMPACTED_TOKENS)) or None,
-        "diff": text(attributes.get(names.DIFF)),
+        "inputUnknown": attributes.get(names.INPUT_UNKNOWN) is True,
     }
 
 
@@ -204,7 +204,7 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
                         "policy": policy,
                         "window": integer(attributes.get(names.BUDGET_WINDOW)),
                         "reserve": integer(attributes.get(names.BUDGET_OUTPUT_RESERVE)),
-                        "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+                        "budget": integer(attributes.get(names.BUDGET_LIMIT)),
                         "fixed": integer(attributes.get(names.BUDGET_FIXED)),
                         "used": integer(attributes.get(names.BUDGET_USED)),
                         "remaining": integer(attributes.get(names.BUDGET_REMAINING)),

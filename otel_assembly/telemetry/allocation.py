@@ -208,6 +208,7 @@ class OpenAllocation:
         items.explain(self._attempts)
         self._span.set_attributes(
             {
+                names.FORMAT_VERSION: names.READ_FORMAT,
                 names.LEDGER_ID: uuid.uuid4().hex,
                 names.TURN: 0,
                 names.TOKENS_METHOD: allocation.method,

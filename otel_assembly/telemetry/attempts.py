@@ -49,7 +49,7 @@ class AttemptSpans:
                 names.BLOCK_KIND: kind,
                 names.COMPACTION_COMPACTOR: attempt.compactor,
                 names.COMPACTION_ATTEMPT: attempt.number,
-                names.COMPACTION_TARGET: attempt.target,
+                names.COMPACTION_TARGET_TOKENS: attempt.target,
                 names.TOKENS_IN: attempt.tokens_in,
             }
             name, around = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()

@@ -46,6 +46,7 @@ def assembly_attributes(
     `content` makes a text fit to leave; None where content stays.
     """
     attributes: Attributes = {
+        names.FORMAT_VERSION: names.READ_FORMAT,
         names.ID: record.assembly_id,
         names.LEDGER_ID: record.ledger.id,
         names.TURN: record.turn,
@@ -61,7 +62,7 @@ def assembly_attributes(
         names.PROMPTS_OUT: totals.prompts_out,
         names.DROPPED_COUNT: totals.dropped,
         names.DROPPED_TOKENS: totals.dropped_tokens,
-        names.DROPPED_NEW: sum(dropped_new(record, step, net=True) for step in record.steps),
+        names.NEWLY_DROPPED_COUNT: sum(dropped_new(record, step, net=True) for step in record.steps),
         names.COMPACTED_COUNT: totals.compacted,
         names.COMPACTED_TOKENS: totals.compacted_tokens,
         names.INJECTED_TOKENS: totals.injected_tokens,
@@ -79,7 +80,7 @@ def assembly_attributes(
     if totals.window is not None:
         attributes[names.MODEL_WINDOW] = totals.window
     if totals.budget is not None:
-        attributes[names.BUDGET_TOKENS] = totals.budget
+        attributes[names.BUDGET_LIMIT] = totals.budget
     if totals.used is not None:
         attributes[names.BUDGET_USED] = totals.used
     if totals.utilization is not None:
@@ -122,7 +123,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
         names.DROPPED_COUNT: totals.dropped,
-        names.DROPPED_NEW: dropped_new(record, step),
+        names.NEWLY_DROPPED_COUNT: dropped_new(record, step),
         names.DROPPED_TOKENS: totals.dropped_tokens,
         names.COMPACTED_COUNT: totals.compacted,
         names.COMPACTED_TOKENS: totals.compacted_tokens,
@@ -134,7 +135,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
     if record.observed:
         _of_others(attributes, record, step.view_out)
     if step.reported is not None:
-        attributes[names.DROPPED_REPORTED] = step.reported
+        attributes[names.DROPPED_REPORTED_COUNT] = step.reported
     if step.kind is not None:
         attributes[names.POLICY_KIND] = step.kind
     if step.config:
@@ -145,7 +146,13 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
 #: What nobody knows where the input could not be known.
 _OF_THE_INPUT: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
-    *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.DROPPED_NEW, names.COMPACTED_COUNT, names.COMPACTED_TOKENS),
+    *(
+        names.DROPPED_COUNT,
+        names.DROPPED_TOKENS,
+        names.NEWLY_DROPPED_COUNT,
+        names.COMPACTED_COUNT,
+        names.COMPACTED_TOKENS,
+    ),
 )
 
 
@@ -156,7 +163,7 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:
         attributes.pop(names.RESUMED_COUNT, None)
-        attributes[names.DIFF] = names.DIFF_UNKNOWN
+        attributes[names.INPUT_UNKNOWN] = True
         for name in _OF_THE_INPUT:
             attributes.pop(name, None)
 
@@ -284,7 +291,7 @@ def step_arrays(record: Record, step: Step) -> Arrays:
         else:
             compacted += texts
     arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
-    arrays.add([names.DROPPED_REST], [rest])
+    arrays.add([names.DROPPED_UNLISTED_REASONS], [rest])
     arrays.add([names.COMPACTED_ITEMS], [compacted])
     arrays.add([names.INJECTED_ITEMS], [runs_of(step.injected)])
     return arrays
@@ -384,12 +391,12 @@ def put_budget(
         if ids := items.ids(at):
             arrays.add([names.BLOCK_ITEMS], [runs_of(ids)])
             survivors = [item_text(ids[place]) for place in entry.order]
-            arrays.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(entry.charges)])
+            arrays.add([names.BLOCK_RANKED_ITEMS, names.BLOCK_RANKED_TOKENS], [survivors, list(entry.charges)])
             if any(size > 1 for size in entry.atoms):
-                arrays.add([names.BLOCK_ATOMS], [list(entry.atoms)])
+                arrays.add([names.BLOCK_ATOM_SIZES], [list(entry.atoms)])
             losers = [item_text(ids[place]) for place, _ in entry.winners]
             winners = [item_text(items.ids(places[name])[place]) for _, (name, place) in entry.winners]
-            arrays.add([names.BLOCK_LOSERS, names.BLOCK_WINNERS], [losers, winners])
+            arrays.add([names.BLOCK_SUPERSEDED_ITEMS, names.BLOCK_SUPERSEDED_BY], [losers, winners])
         items.put_changes([at], arrays)
         emitter.put(block, trace.set_span_in_context(block, context), entry_attributes(entry), arrays, at_ns)
         block.end(at_ns)
@@ -403,7 +410,7 @@ def report_attributes(report: BudgetReport) -> Attributes:
     return {
         names.BUDGET_WINDOW: report.window,
         names.BUDGET_OUTPUT_RESERVE: report.output_reserve,
-        names.BUDGET_TOKENS: budget,
+        names.BUDGET_LIMIT: budget,
         names.BUDGET_FIXED: report.fixed,
         names.BUDGET_USED: report.used,
         names.BUDGET_REMAINING: budget - report.used,
@@ -422,11 +429,11 @@ def entry_attributes(entry: BudgetEntry) -> Attributes:
         names.BLOCK_KIND: entry.kind,
         names.BLOCK_PRIORITY: entry.priority,
         names.BLOCK_CUTTABLE: entry.cuttable,
-        **({names.BLOCK_CUT: entry.cut} if entry.cut else {}),
+        **({names.BLOCK_CUT_STRATEGY: entry.cut} if entry.cut else {}),
         names.BLOCK_MIN_TOKENS: entry.min_tokens,
-        **({names.BLOCK_COST: entry.cost} if entry.cost not in {None, entry.tokens_in} else {}),
-        **({names.BLOCK_ENOUGH: entry.enough} if entry.enough else {}),
-        **({names.BLOCK_EVENTS: entry.events} if entry.events else {}),
+        **({names.BLOCK_TOTAL_TOKENS: entry.cost} if entry.cost not in {None, entry.tokens_in} else {}),
+        **({names.BLOCK_MIN_ITEMS: entry.enough} if entry.enough else {}),
+        **({names.BLOCK_MESSAGE_COUNT: entry.events} if entry.events else {}),
         names.TOKENS_IN: entry.tokens_in,
         names.TOKENS_OUT: entry.tokens_out,
         names.DECISION_OUTCOME: entry.outcome.value,

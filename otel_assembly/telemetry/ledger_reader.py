@@ -11,6 +11,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.errors import SpanFormatError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import (
     ALLOCATOR,
@@ -53,20 +54,38 @@ def read_ledgers(
         allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
         on_problem: Called with a sentence for a span that could not be read and is of no ledger; what is wrong with a
             ledger's own stands in its `problems`.
+
+    Raises:
+        SpanFormatError: All ledgers were written by versions with another format. If only some were, each of them is a
+            problem.
     """
     typed, flaws = typed_spans(spans)
     children = children_of(typed)
     assemblies: dict[str, dict[str, SpanLike]] = {}
+    refused: dict[str, SpanFormatError] = {}
     for span in (span for found in children.values() for span in found):
         is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
-        if is_turn and names.LEDGER_ID in span.attributes:
+        if is_turn and names.LEDGER_ID in span.attributes and _has_format(span, flaws, refused):
             assemblies.setdefault(str(span.attributes[names.LEDGER_ID]), {}).setdefault(_assembly_id(span), span)
+    if refused and not assemblies:
+        raise next(iter(refused.values()))
     unsaid = dict(flaws)
     ledgers = {ledger: _ledger(ledger, found.values(), children, unsaid) for ledger, found in assemblies.items()}
     if on_problem is not None:
-        for flaw in unsaid.values():
-            on_problem(str(flaw))
+        for problem in (*unsaid.values(), *refused.values()):
+            on_problem(str(problem))
     return ledgers
+
+
+def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatError]) -> bool:
+    """Whether a span has the format that this version reads; if not, its ledger is refused once."""
+    version = span.attributes.get(names.FORMAT_VERSION)
+    if version == names.READ_FORMAT or _loses(span, flaws, frozenset({names.FORMAT_VERSION})):
+        return True
+    refused.setdefault(
+        str(span.attributes[names.LEDGER_ID]), SpanFormatError(span.trace_id, version, names.READ_FORMAT)
+    )
+    return False
 
 
 def _ledger(
@@ -111,13 +130,13 @@ def _flaws_below(
 
 
 #: Without these a turn says nothing, and without those a policy does not say what it took.
-_OF_A_TURN: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.DIFF})
+_OF_A_TURN: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.INPUT_UNKNOWN})
 _OF_A_STEP: Final = frozenset(
     {
         names.POLICY_INDEX,
         names.DROPPED_ITEMS,
         names.DROPPED_REASONS,
-        names.DROPPED_REST,
+        names.DROPPED_UNLISTED_REASONS,
         names.COMPACTED_ITEMS,
         names.INJECTED_ITEMS,
     }
@@ -140,7 +159,7 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
         steps = [_step(child, children) for child in policies if not _loses(child, flaws, _OF_A_STEP)]
     steps.sort(key=attrgetter("index"))
     sent = names.EXCEPTION_TYPE not in attributes if alone else names.PREFIX_HASH in attributes
-    known = names.OFFERED_ITEMS in attributes or names.DIFF not in attributes
+    known = names.OFFERED_ITEMS in attributes or names.INPUT_UNKNOWN not in attributes
     return ReportedTurn(
         number=number,
         assembly_id=_assembly_id(span),
@@ -240,7 +259,7 @@ def _listed(
         dropped={reason: ItemRuns(runs) for reason, runs in dropped.items()},
         compacted=ItemRuns(entries(names.COMPACTED_ITEMS)),
         injected=ItemRuns(entries(names.INJECTED_ITEMS)),
-        rest=[str(reason) for reason in entries(names.DROPPED_REST)],
+        rest=[str(reason) for reason in entries(names.DROPPED_UNLISTED_REASONS)],
         allocation=allocation,
         blocks=blocks,
     )
@@ -252,7 +271,9 @@ def _blocks(spans: Iterable[SpanLike], children: _Children) -> list[ReportedBloc
 
 def _block(span: SpanLike, children: _Children) -> ReportedBlock:
     attributes = whole_attributes(span, below(span, children))
-    losers, winners = (as_list(attributes.get(name)) for name in (names.BLOCK_LOSERS, names.BLOCK_WINNERS))
+    losers, winners = (
+        as_list(attributes.get(name)) for name in (names.BLOCK_SUPERSEDED_ITEMS, names.BLOCK_SUPERSEDED_BY)
+    )
     return ReportedBlock(
         name=str(attributes.get(names.BLOCK_NAME)),
         kind=str(attributes.get(names.BLOCK_KIND)),
@@ -260,7 +281,7 @@ def _block(span: SpanLike, children: _Children) -> ReportedBlock:
         remaining=attributes.get(names.BUDGET_REMAINING),
         items=ItemRuns(attributes.get(names.BLOCK_ITEMS)),
         attributes=attributes,
-        order=list(map(str, as_list(attributes.get(names.BLOCK_ORDER)))),
+        order=list(map(str, as_list(attributes.get(names.BLOCK_RANKED_ITEMS)))),
         winners=dict(zip(map(str, losers), map(str, winners), strict=False)),
     )
 
@@ -269,7 +290,7 @@ def _problems(turn: ReportedTurn) -> Iterable[str]:
     """The equation, of the assembly and of each step; and whether all is there that the counts say."""
     for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
         numbers = [held.get(key) for key in _EQUATION]
-        if names.DIFF in held or not all(type(number) is int for number in numbers):
+        if names.INPUT_UNKNOWN in held or not all(type(number) is int for number in numbers):
             continue
         came, injected, left, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
         if came + injected != left + dropped + compacted:

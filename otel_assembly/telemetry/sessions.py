@@ -284,8 +284,8 @@ class OpenHydration(_OpenSpan):
         with self._emitter.contained("span"):
             self._span.set_attributes(
                 {
-                    names.HYDRATE_FOLDED: envelopes,
-                    names.HYDRATE_SNAPSHOT: from_snapshot,
+                    names.HYDRATE_ENVELOPE_COUNT: envelopes,
+                    names.HYDRATE_FROM_SNAPSHOT: from_snapshot,
                     names.SESSION_SEQUENCE: seq,
                 }
             )

@@ -36,7 +36,13 @@ _RUNS: Final = frozenset(
     }
 )
 _ITEMS: Final = frozenset(
-    {names.ARRIVED_ITEMS, names.ARRIVED_ATOMS, names.BLOCK_ORDER, names.BLOCK_LOSERS, names.BLOCK_WINNERS}
+    {
+        names.ARRIVED_ITEMS,
+        names.ARRIVED_ATOMS,
+        names.BLOCK_RANKED_ITEMS,
+        names.BLOCK_SUPERSEDED_ITEMS,
+        names.BLOCK_SUPERSEDED_BY,
+    }
 )
 
 

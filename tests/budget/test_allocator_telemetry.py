@@ -94,7 +94,7 @@ def test_each_block_is_a_span_in_the_order_in_which_it_was_decided(telemetry):
     span = telemetry.span("allocate_budget")
     held = span.attributes
     assert (held["assembly.budget.window"], held["assembly.budget.output_reserve"]) == (35, 15)
-    assert (held["assembly.budget.tokens"], held["assembly.budget.fixed"]) == (20, 4)
+    assert (held["assembly.budget.limit"], held["assembly.budget.fixed"]) == (20, 4)
     assert (held["assembly.budget.used"], held["assembly.budget.remaining"]) == (allocation.used, 0)
     assert held["assembly.budget.utilization"] == 1.0
     assert [held[f"assembly.blocks.{state}"] for state in ("kept", "compacted", "dropped")] == [2, 1, 1]
@@ -161,7 +161,10 @@ def test_each_attempt_to_compact_is_a_span_whatever_became_of_it(telemetry):
             assert second.attributes["assembly.compaction.outcome"] == "compacted"
             assert second.attributes["assembly.compaction.provenance"] == ["0"]
             assert second.attributes["assembly.compaction.result"] == "m0"
-            assert (first.attributes["assembly.tokens.in"], first.attributes["assembly.compaction.target"]) == (40, 10)
+            assert (first.attributes["assembly.tokens.in"], first.attributes["assembly.compaction.target_tokens"]) == (
+                40,
+                10,
+            )
             assert allocation.compacted[0].item.content == block.content
     finally:
         hangs.set()

@@ -41,7 +41,7 @@ ASSEMBLY = {
     "assembly__turn": 7,
     "assembly__tokens__in": 12410,
     "assembly__tokens__out": 6000,
-    "assembly__budget__tokens": 8000,
+    "assembly__budget__limit": 8000,
     "assembly__kind__names": ["prompt", "request", "tool_result"],
     "assembly__kind__tokens": [2000, 1000, 3000],
     "assembly__dropped__count": 14,
@@ -98,7 +98,7 @@ def test_a_bar_over_its_budget_marks_where_the_budget_ends():
     ],
 )
 def test_a_limit_of_the_messages_is_told_of_them_and_stands_behind_what_is_beside_them(limit, bar):
-    held = {"assembly__budget__tokens": limit, "assembly__budget__used": 4000, "assembly__model__window": 128000}
+    held = {"assembly__budget__limit": limit, "assembly__budget__used": 4000, "assembly__model__window": 128000}
     drawn = draw(span(name="assemble_context", **(ASSEMBLY | held)), width=140)
     head = line_with("assemble_context", drawn)
     assert f"tokens 12,410→6,000 / 128,000 of the model  messages 4,000 / {limit:,}  " in head
@@ -147,16 +147,16 @@ def test_a_policy_says_how_many_items_left_and_why():
 
 
 def test_items_that_left_in_earlier_turns_are_told_from_those_that_left_in_this_one():
-    policy = POLICY | {"assembly__dropped__new": 3}
+    policy = POLICY | {"assembly__newly_dropped__count": 3}
     drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
     assert "dropped 9, 3 new (over_budget ×8, orphaned_tool_result ×1)" in drawn
 
 
 def test_of_what_a_policy_does_not_list_the_reasons_stand_together():
-    policy = POLICY | {"assembly__dropped__count": 120, "assembly__dropped__rest": ["over_budget"]}
+    policy = POLICY | {"assembly__dropped__count": 120, "assembly__dropped__unlisted_reasons": ["over_budget"]}
     drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
     assert "dropped 120 (over_budget ×119, orphaned_tool_result ×1)" in drawn
-    policy["assembly__dropped__rest"] = ["over_budget", "stale"]
+    policy["assembly__dropped__unlisted_reasons"] = ["over_budget", "stale"]
     drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
     assert "dropped 120 (over_budget or stale ×111, over_budget ×8, orphaned_tool_result ×1)" in drawn
 
@@ -192,7 +192,7 @@ def test_alerts_halts_and_overflows_stand_under_their_span():
             failed=True,
             error__type="context_overflow",
             assembly__overflow__tokens=812,
-            assembly__budget__tokens=8000,
+            assembly__budget__limit=8000,
             events=[
                 ("assembly.alert", ALERT),
                 ("assembly.alert", ALERT | {"assembly.alert.severity": "fatal"}),
@@ -371,7 +371,7 @@ def test_attributes_of_the_wrong_type_do_no_harm():
         "assembly__turn": "7",
         "assembly__tokens__in": "x",
         "assembly__tokens__out": None,
-        "assembly__budget__tokens": float("nan"),
+        "assembly__budget__limit": float("nan"),
         "assembly__kind__names": 5,
         "assembly__kind__tokens": [[], "3", -4],
         "assembly__dropped__count": True,

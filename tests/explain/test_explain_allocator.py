@@ -181,7 +181,7 @@ def test_the_span_of_a_block_is_missing():
     assert "the spans of 1 of its 3 blocks are missing" in answer.unknown[0]
 
 
-@pytest.mark.parametrize("key", ["order", "charges", "cut", "priority", "min_tokens"])
+@pytest.mark.parametrize("key", ["ranked_items", "ranked_tokens", "cut_strategy", "priority", "min_tokens"])
 def test_a_number_is_missing(key):
     from dataclasses import replace
 
@@ -200,7 +200,7 @@ def test_numbers_that_do_not_give_what_was_kept_are_no_ground_for_an_answer():
 
     allocated = Allocated(BLOCKS, 80)
     allocated.spans = [
-        replace(span, attributes={**span.attributes, "assembly.block.charges": [90, 5]})
+        replace(span, attributes={**span.attributes, "assembly.block.ranked_tokens": [90, 5]})
         if span.attributes.get("assembly.block.name") == "docs"
         else span
         for span in allocated.spans

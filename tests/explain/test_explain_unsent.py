@@ -206,7 +206,7 @@ def test_an_input_that_could_not_be_known_is_not_said_to_have_arrived_later():
         for span in played.spans
     ]
     spans = [
-        replace(s, attributes={**s.attributes, "assembly.diff": "unknown"})
+        replace(s, attributes={**s.attributes, "assembly.input.unknown": True})
         if s.name == "assemble_context" and s.attributes["assembly.turn"] == 0
         else s
         for s in spans

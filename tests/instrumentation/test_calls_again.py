@@ -18,7 +18,7 @@ def test_a_retry_has_an_assembly_of_its_own_with_the_same_steps(agents, assembly
     assert len(told) == 4
     assert [steps(one) for one in told[2:]] == [["window"], ["window"]]
     assert told[2].offered == told[3].offered
-    assert told[3].attributes["assembly.dropped.new"] == 0
+    assert told[3].attributes["assembly.newly_dropped.count"] == 0
 
 
 @pytest.mark.parametrize("outer", [True, False], ids=["in front of it", "behind it"])
@@ -78,4 +78,4 @@ def test_calls_of_one_run_begin_with_what_was_reduced_for_all_of_them(agents, as
     assert [steps(one) for one in told] == [["window"]] * 3
     assert [one.attributes["assembly.events.in"] for one in told] == [5, 6, 7]
     assert [one.attributes["assembly.dropped.count"] for one in told] == [2, 2, 2]
-    assert [one.attributes["assembly.dropped.new"] for one in told] == [2, 0, 0]
+    assert [one.attributes["assembly.newly_dropped.count"] for one in told] == [2, 0, 0]

@@ -60,14 +60,14 @@ def test_a_limit_that_did_not_hold_is_an_overflow(known, cause, budget, assembly
     step, assembly = assembly_telemetry.span("apply_policy limit"), assembly_telemetry.span("assemble_context")
     assert step.attributes.get("assembly.overflow.cause") == cause
     if budget is not None:
-        assert assembly.attributes["assembly.budget.tokens"] == budget
+        assert assembly.attributes["assembly.budget.limit"] == budget
 
 
 def test_what_it_says_itself_that_it_left_out_is_told_beside_what_did(assembly_telemetry):
     note = {"role": "user", "content": "Skipped 2 messages."}
     reduced(KnownReducer("note", reported=lambda *_: 2), None, [note, TALK[-1]])
     step = assembly_telemetry.span("apply_policy note")
-    assert (step.attributes["assembly.dropped.reported"], step.attributes["assembly.dropped.count"]) == (2, 3)
+    assert (step.attributes["assembly.dropped.reported_count"], step.attributes["assembly.dropped.count"]) == (2, 3)
 
 
 def test_one_that_raises_outside_of_any_call_is_told_as_a_call_that_is_not_made(assembly_telemetry):

@@ -254,7 +254,7 @@ def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly
     call.receives(Sent(HISTORY[-2:]))
     step = assembly_telemetry.span("apply_policy Newest")
     assert step.attributes["assembly.policy.config"] == '{"keep":2}'
-    assert step.parent.attributes["assembly.budget.tokens"] == 2
+    assert step.parent.attributes["assembly.budget.limit"] == 2
 
 
 def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):

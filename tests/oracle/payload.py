@@ -18,6 +18,26 @@ from otel_assembly.testing import RecordedTelemetry
 IDS = {"assembly.id", "assembly.previous.id", "assembly.ledger.id"}
 #: Seconds; and stacks, which name lines of our files.
 VARYING = {"exception.stacktrace", "assembly.step.durations"}
+#: The names of attributes when the digests were written; a name that is not here has not changed since.
+EARLIER_NAMES = {
+    "assembly.budget.limit": "assembly.budget.tokens",
+    "assembly.newly_dropped.count": "assembly.dropped.new",
+    "assembly.dropped.unlisted_reasons": "assembly.dropped.rest",
+    "assembly.dropped.reported_count": "assembly.dropped.reported",
+    "assembly.input.unknown": "assembly.diff",
+    "assembly.block.ranked_items": "assembly.block.order",
+    "assembly.block.ranked_tokens": "assembly.block.charges",
+    "assembly.block.atom_sizes": "assembly.block.atoms",
+    "assembly.block.min_items": "assembly.block.enough",
+    "assembly.block.superseded_items": "assembly.block.losers",
+    "assembly.block.superseded_by": "assembly.block.winners",
+    "assembly.block.total_tokens": "assembly.block.cost",
+    "assembly.block.message_count": "assembly.block.events",
+    "assembly.block.cut_strategy": "assembly.block.cut",
+    "assembly.compaction.target_tokens": "assembly.compaction.target",
+}
+#: Attributes that did not exist then.
+ADDED = {"assembly.format.version"}
 
 
 class _Numbered(dict):
@@ -31,8 +51,14 @@ def exported(telemetry):
     ids = _Numbered()
 
     def plain(attributes):
-        held = {name: ids[value] if name in IDS else value for name, value in attributes.items() if name not in VARYING}
-        return dict(sorted(held.items()))
+        values = {
+            EARLIER_NAMES.get(name, name): ids[value] if name in IDS else value
+            for name, value in attributes.items()
+            if name not in VARYING | ADDED
+        }
+        if values.get("assembly.diff") is True:
+            values["assembly.diff"] = "unknown"
+        return dict(sorted(values.items()))
 
     def events(span):
         return [(event.name, plain(event.attributes)) for event in span.events]

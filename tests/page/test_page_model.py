@@ -232,6 +232,7 @@ def test_a_halt_on_the_run_s_span_stands_after_the_last_turn():
 
 ASSEMBLY = {
     "assembly.id": "i",
+    "assembly.format.version": 1,
     "assembly.ledger.id": "l",
     "assembly.prefix.hash": "h",
     "assembly.events.out": 0,
@@ -247,7 +248,7 @@ def halt_event():
 
 def test_blocks_and_attempts_are_read_where_they_are():
     trace = "a" * 32
-    budget = {"assembly.budget.window": 1000, "assembly.budget.output_reserve": 100, "assembly.budget.tokens": 900}
+    budget = {"assembly.budget.window": 1000, "assembly.budget.output_reserve": 100, "assembly.budget.limit": 900}
     block = {
         "assembly.block.name": "memories",
         "assembly.block.kind": "memory",
@@ -260,7 +261,7 @@ def test_blocks_and_attempts_are_read_where_they_are():
     }
     attempt = {
         "assembly.compaction.outcome": "compacted",
-        "assembly.compaction.target": 130,
+        "assembly.compaction.target_tokens": 130,
         "assembly.compaction.provenance": ["3-5"],
         "assembly.compaction.result": "9",
         "assembly.tokens.in": 500,
@@ -335,7 +336,7 @@ def test_damaged_spans_cost_only_themselves():
     spans = [
         span(0),
         span(1, **{"assembly.kept.items": ["x-y"]}),
-        span(2, **{"assembly.kind.names": ["a"], "assembly.kind.tokens": ["?"], "assembly.budget.tokens": "many"}),
+        span(2, **{"assembly.kind.names": ["a"], "assembly.kind.tokens": ["?"], "assembly.budget.limit": "many"}),
         replace(span(3), attributes={**span(3).attributes, "assembly.turn": 0}),
     ]
     ledger = shown(spans)

@@ -304,7 +304,7 @@ async def test_the_allocation_is_told_under_the_policy_in_numbers_that_add_up(re
     for span in (policy, recorder.span("assemble_context")):
         assert span.attributes["assembly.tokens.out"] == used
     told = {name.removeprefix("assembly.budget."): value for name, value in budget.attributes.items()}
-    assert (told["window"], told["output_reserve"], told["tokens"]) == (250, 50, 200)
+    assert (told["window"], told["output_reserve"], told["limit"]) == (250, 50, 200)
     assert (told["remaining"], told["utilization"]) == (200 - used, used / 200)
     fixed = sum(lines[kind]["assembly.tokens.out"] for kind in ("system", "schema", "query", "state")) + PRIMING
     assert told["fixed"] == fixed == assembly.totals.fixed

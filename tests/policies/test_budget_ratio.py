@@ -51,12 +51,12 @@ async def test_that_share_is_held_and_told(recorder, name):
     assembly = await assembler.assemble(["Be brief."], history, context)
     assert 300 < assembly.totals.tokens_out == prompt_tokens(assembly.prompts, assembly.events) <= 320
     assert assembly.totals.budget == 320
-    assert recorder.span("assemble_context").attributes["assembly.budget.tokens"] == 320
+    assert recorder.span("assemble_context").attributes["assembly.budget.limit"] == 320
     config = json.loads(recorder.span(f"apply_policy {name}").attributes["assembly.policy.config"])
     assert config.get("max_tokens", config.get("window", 0) - config.get("output_reserve", 0)) == 320
     if name == "budget":
         told = recorder.span("allocate_budget").attributes
-        assert [told[f"assembly.budget.{one}"] for one in ("window", "output_reserve", "tokens")] == [450, 130, 320]
+        assert [told[f"assembly.budget.{one}"] for one in ("window", "output_reserve", "limit")] == [450, 130, 320]
 
 
 @each

@@ -217,7 +217,7 @@ async def check_policies(seed):
         left = [name_of(one.event) for one in assembly.exits]
         assert sorted(name for name in left if name in inputs) == sorted(expected), (seed, turn, "exits")
         compacted = {name_of(one.event) for one in assembly.exits if one.outcome == "compacted"}
-        assert span.attributes["assembly.dropped.new"] == len(expected - compacted), (seed, turn)
+        assert span.attributes["assembly.newly_dropped.count"] == len(expected - compacted), (seed, turn)
         injected = [name_of(one.event) for one in assembly.decisions if one.outcome == "injected"]
         assert len(injected) == len(set(injected)), (seed, turn, "injected twice", injected)
         assert not set(left) & set(sent), (seed, turn, "left, and in the prompt", set(left) & set(sent))
@@ -253,7 +253,7 @@ def check_observed(seed):
         (span,) = telemetry.spans_named("assemble_context")
         telemetry.clear()
         assert len(span.kept) == len(sent)
-        assert span.attributes["assembly.dropped.new"] == len(expected), (seed, turn)
+        assert span.attributes["assembly.newly_dropped.count"] == len(expected), (seed, turn)
         now = counted(telemetry)
         assert now - counter >= len(expected), (seed, turn)
         if not any("note" in step.kind for step in steps):

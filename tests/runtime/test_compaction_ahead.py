@@ -50,7 +50,7 @@ async def test_an_attempt_ahead_of_need_is_a_span_of_the_run(telemetry, middlewa
     assert first.attributes["assembly.policy.name"] == "budget"
     assert first.attributes["gen_ai.agent.name"] == "helper"
     assert first.attributes["assembly.compaction.outcome"] == "compacted"
-    assert 0 < first.attributes["assembly.tokens.out"] <= first.attributes["assembly.compaction.target"] == 60
+    assert 0 < first.attributes["assembly.tokens.out"] <= first.attributes["assembly.compaction.target_tokens"] == 60
     assert first.status == "UNSET"
     inside = next(span for span in telemetry.spans_named("chat small") if span.trace_id == first.trace_id)
     assert inside.parent.span_id == first.span_id

@@ -82,7 +82,7 @@ def test_the_turns_of_a_conversation_are_counted_across_its_traces(support):
 def test_attributes_keep_their_types_but_for_arrays_which_are_texts(support):
     found = tags(support[-1].named("assemble_context")[0])
     assert found["assembly.overflowed"] == ("bool", True)
-    assert found["assembly.budget.tokens"] == ("int64", 600)
+    assert found["assembly.budget.limit"] == ("int64", 600)
     assert found["assembly.budget.utilization"][0] == "float64"
     assert found["assembly.framework"] == ("string", "ag2")
     assert found["gen_ai.agent.name"] == ("string", "support")
@@ -178,9 +178,7 @@ def test_the_allocator_s_blocks_stand_under_it_in_the_order_in_which_they_were_d
     allocation = sent.named("allocate_budget")[0]
     assert next(s for s in sent.spans if s["spanID"] == parent_of(allocation))["operationName"] == "apply_policy budget"
     found = tags(allocation)
-    assert (
-        found["assembly.budget.used"][1] + found["assembly.budget.remaining"][1] == found["assembly.budget.tokens"][1]
-    )
+    assert found["assembly.budget.used"][1] + found["assembly.budget.remaining"][1] == found["assembly.budget.limit"][1]
     spent = [tags(span)["assembly.tokens.out"][1] for span in sent.spans if "allocate_block" in span["operationName"]]
     assert 0 < sum(spent) <= found["assembly.budget.used"][1]
     assert tags(overflowed.named("allocate_budget")[0])["error.type"] == ("string", "context_overflow")

@@ -49,6 +49,6 @@ def read(turn):
             out.update(dict.fromkeys(items([run]), ("dropped", reason, *who)))
         compacted = ("compacted", "compacted", *who)
         out.update(dict.fromkeys(items(step.get("assembly.compacted.items", ())), compacted))
-        rests += (("dropped", reason, *who) for reason in step.get("assembly.dropped.rest", ()))
+        rests += (("dropped", reason, *who) for reason in step.get("assembly.dropped.unlisted_reasons", ()))
     missing = known.keys() - out.keys() - set(kept) if rests and "error.type" not in told else ()
     return offered, kept, out, dict.fromkeys(missing, rests)

@@ -72,6 +72,7 @@ ATTRIBUTE_CONSTANTS = {
 }
 
 ASSEMBLY = {
+    c.FORMAT_VERSION: 1,
     c.ID: "5b1f",
     c.LEDGER_ID: "9c03",
     c.TURN: 2,
@@ -89,13 +90,13 @@ ASSEMBLY = {
     c.PROMPT_TOKENS: [40],
     c.KIND_NAMES: ["prompt", "response", "tool_result", "framing"],
     c.KIND_TOKENS: [40, 31, 310, 19],
-    c.BUDGET_TOKENS: 500,
+    c.BUDGET_LIMIT: 500,
     c.BUDGET_UTILIZATION: 0.8,
     c.OVERFLOWED: False,
     c.ALERTS_DELIVERED: 0,
     c.HALTS_EMITTED: 0,
     c.DROPPED_COUNT: 2,
-    c.DROPPED_NEW: 2,
+    c.NEWLY_DROPPED_COUNT: 2,
     c.DROPPED_TOKENS: 500,
     c.COMPACTED_COUNT: 0,
     c.COMPACTED_TOKENS: 0,
@@ -119,7 +120,7 @@ POLICY = {
     **{name: ASSEMBLY[name] for name in (c.PROMPTS_IN, c.PROMPTS_OUT, c.ALERTS_DELIVERED, c.HALTS_EMITTED)},
     **{
         name: ASSEMBLY[name]
-        for name in (c.DROPPED_COUNT, c.DROPPED_NEW, c.DROPPED_TOKENS, c.COMPACTED_COUNT, c.COMPACTED_TOKENS)
+        for name in (c.DROPPED_COUNT, c.NEWLY_DROPPED_COUNT, c.DROPPED_TOKENS, c.COMPACTED_COUNT, c.COMPACTED_TOKENS)
     },
     c.INJECTED_TOKENS: 0,
     c.OVERFLOWED: False,
@@ -166,7 +167,7 @@ def test_bounds_that_the_registry_names_are_those_of_the_code():
 
 
 def test_what_is_taken_off_a_span_of_an_unknown_input_is_what_the_registry_excuses():
-    assert set(attributes._OF_THE_INPUT) == {use.name for use in SPANS[0].attributes if use.unless == c.DIFF}
+    assert set(attributes._OF_THE_INPUT) == {use.name for use in SPANS[0].attributes if use.unless == c.INPUT_UNKNOWN}
 
 
 @pytest.mark.parametrize("names", [ATTRIBUTES, [e.name for e in EVENTS], [m.name for m in METRICS]])
@@ -199,7 +200,7 @@ def test_types_are_of_the_six():
     ("name", "closed"),
     [
         (c.DROPPED_REASONS, DecisionReason),
-        (c.DROPPED_REST, DecisionReason),
+        (c.DROPPED_UNLISTED_REASONS, DecisionReason),
         (c.DECISION_REASON, DecisionReason),
         (c.BLOCKS_REASONS, DecisionReason),
         (c.DECISION_OUTCOME, DecisionOutcome),
@@ -207,14 +208,13 @@ def test_types_are_of_the_six():
         (c.BLOCK_KIND, EventKind),
         (c.ARRIVED_KINDS, EventKind),
         (c.KIND_NAMES, [*EventKind, *PromptPart]),
-        (c.BLOCK_CUT, Cut),
+        (c.BLOCK_CUT_STRATEGY, Cut),
         (c.COMPACTION_OUTCOME, CompactionOutcome),
         (c.OVERFLOW_CAUSE, OverflowCause),
         (c.PREFIX_BREAK, PrefixBreak),
         (c.ALERT_SEVERITY, Severity),
         (c.POLICY_KIND, [INJECTION, REDUCTION]),
         (c.TOKENS_METHOD, get_args(CountMethod)),
-        (c.DIFF, [c.DIFF_UNKNOWN]),
         (c.GEN_AI_OPERATION_NAME, ["invoke_agent"]),
         (c.COST_PART, Cost._fields),
         (c.POST_OUTCOME, PostOutcome),
@@ -410,10 +410,10 @@ def test_a_required_attribute_is_missed(use):
 
 
 def test_where_the_input_is_unknown_its_numbers_may_be_left_out():
-    counts = {use.name for use in SPANS[0].attributes if use.unless == c.DIFF}
+    counts = {use.name for use in SPANS[0].attributes if use.unless == c.INPUT_UNKNOWN}
     partial = without(ASSEMBLY, *counts)
     assert len(violations("assemble_context", partial)) == len(counts)
-    assert violations("assemble_context", partial | {c.DIFF: "unknown"}) == []
+    assert violations("assemble_context", partial | {c.INPUT_UNKNOWN: True}) == []
 
 
 @pytest.mark.parametrize("span", ["apply_policy", "apply_policy window", "apply_policy sliding_window 2"])

@@ -70,7 +70,7 @@ async def serve(workers, chain, load, words, *, conversations=2, turns=80, obser
                 await assembler.assemble(["be kind"], load(rows), Context(agent_name="a", conversation_id=name))
             (span,) = telemetry.spans_named("assemble_context")
             telemetry.clear()
-            new += span.attributes["assembly.dropped.new"]
+            new += span.attributes["assembly.newly_dropped.count"]
             first += span.attributes.get("assembly.prefix.break") == "first"
             rows.append(("assistant", f"{conversation} {turn} answer"))
     counted = sum(

@@ -42,7 +42,7 @@ def desk():
 async def test_a_prompt_is_measured_by_the_window_where_nobody_holds_a_budget(recorder, words):
     assembly = await Assembler([], model_window=200, counter=words).assemble([], conversation("ask"), desk())
     told = recorder.span("assemble_context").attributes
-    assert (told["assembly.model.window"], "assembly.budget.tokens" in told) == (200, False)
+    assert (told["assembly.model.window"], "assembly.budget.limit" in told) == (200, False)
     assert told["assembly.budget.utilization"] == assembly.totals.tokens_out / 200 == assembly.totals.utilization
     assert (assembly.totals.window, assembly.totals.budget, assembly.totals.overflowed) == (200, None, False)
     assert recorder.metric("assembly.budget.utilization", **DESK).sum == told["assembly.budget.utilization"]
@@ -55,7 +55,7 @@ async def test_of_a_budget_and_a_window_the_tighter_one_counts(budget, window, l
     assembler = Assembler([TokenBudgetPolicy(budget)], model_window=window, counter=words)
     assembly = await assembler.assemble([], conversation("ask: one two"), desk())
     told = recorder.span("assemble_context").attributes
-    assert (told["assembly.budget.tokens"], told["assembly.model.window"]) == (budget, window)
+    assert (told["assembly.budget.limit"], told["assembly.model.window"]) == (budget, window)
     assert told["assembly.budget.utilization"] == assembly.totals.tokens_out / limit
 
 

@@ -238,7 +238,7 @@ async def test_a_hydration_says_how_much_was_folded_and_whether_from_a_snapshot(
     with recorder.tracer().start_as_current_span("request"):
         await Hub(log, [Talk(in_turns=False)]).folded(name)
     first, second = recorder.spans_named("hydrate")
-    keys = "session.type", "hydrate.folded", "hydrate.snapshot", "session.sequence"
+    keys = "session.type", "hydrate.envelope_count", "hydrate.from_snapshot", "session.sequence"
     # What the first hub read was the invitation alone.
     assert told(first, *keys) == ("talk", 1, False, 1)
     assert told(second, *keys) == ("talk", 2, True, 6)

@@ -149,7 +149,7 @@ async def test_of_an_input_that_cannot_be_known_only_what_is_sent_is_told(record
         turn, (offered, kept, out, unlisted) = last(recorder)
         adds_up(turn)
         ledger.take(turn)
-        assert ("assembly.diff" in turn.attributes) is unknown
+        assert ("assembly.input.unknown" in turn.attributes) is unknown
         assert len(kept) == (2 if unknown else 1)
         assert {*offered, *kept} <= ledger.tokens.keys()
         assert (len(offered), unlisted) == (0 if unknown else 2, {})

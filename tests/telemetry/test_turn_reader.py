@@ -14,6 +14,7 @@ def turn(number, offered, kept, *steps, arrived=None, sent=True, **attributes):
     """The spans of one assembly: `steps` are ``(policy, listed)``, `listed` what its span says of items."""
     trace, span = f"{number + 1:032x}", f"{number + 1:015x}0"
     held = {
+        "assembly.format.version": 1,
         "assembly.id": f"a{number}",
         "assembly.ledger.id": "ledger",
         "assembly.turn": number,
@@ -60,7 +61,7 @@ def spelled(listed):
     """`listed` is by reason, and under ``compacted``, ``injected`` and ``rest`` what these are."""
     listed = dict(listed)
     whole = {f"assembly.{name}.items": listed.pop(name, None) for name in ("compacted", "injected")}
-    whole["assembly.dropped.rest"] = listed.pop("rest", None)
+    whole["assembly.dropped.unlisted_reasons"] = listed.pop("rest", None)
     whole["assembly.dropped.items"] = [run for runs in listed.values() for run in runs]
     whole["assembly.dropped.reasons"] = [reason for reason, runs in listed.items() for _ in runs]
     return {name: value for name, value in whole.items() if value}
@@ -187,7 +188,7 @@ def test_a_turn_that_sent_nothing_says_what_was_offered():
 
 
 def test_where_the_input_could_not_be_known_nothing_is_said_of_what_is_out():
-    ledger = read(turn(0, None, ["4-5"], ("trim", {}), diff="unknown"))
+    ledger = read(turn(0, None, ["4-5"], ("trim", {}), **{"input.unknown": True}))
     assert (ledger.turns[0].offered, why(ledger, 0), ledger.problems) == (None, {}, [UNTOLD + "4-5"])
 
 

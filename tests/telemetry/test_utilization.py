@@ -30,7 +30,7 @@ LONG_CALL = [
 
 def told(recorder, span="assemble_context"):
     attributes = recorder.span(span).attributes
-    return {name: attributes.get(f"assembly.budget.{name}") for name in ("utilization", "fixed", "tokens")}
+    return {name: attributes.get(f"assembly.budget.{name}") for name in ("utilization", "fixed", "limit")}
 
 
 @pytest.mark.parametrize("policy", [BudgetPolicy(50, 10), TokenBudgetPolicy(40)], ids=lambda policy: policy.name)
@@ -40,7 +40,7 @@ async def test_fixed_content_over_the_budget(policy, ratio, recorder, words):
     with pytest.raises(ContextOverflowError) as raised:
         await Assembler([policy], counter=words).assemble(["word " * 60], conversation("ask"), context)
     needed, budget = raised.value.needed, 40 * ratio
-    assert told(recorder) == {"utilization": needed / budget, "fixed": needed, "tokens": budget}
+    assert told(recorder) == {"utilization": needed / budget, "fixed": needed, "limit": budget}
     assert needed / budget > 1
     utilization = recorder.metric("assembly.budget.utilization", agent_name="desk")
     assert (utilization.count, utilization.max) == (1, needed / budget)
@@ -96,5 +96,5 @@ def test_an_allocator_over_its_budget(recorder, words):
     with pytest.raises(ContextOverflowError) as raised:
         allocate(blocks, 5, 0, words.count)
     needed = raised.value.needed
-    assert told(recorder, "allocate_budget") == {"utilization": needed / 5, "fixed": needed, "tokens": 5}
+    assert told(recorder, "allocate_budget") == {"utilization": needed / 5, "fixed": needed, "limit": 5}
     assert recorder.metric("assembly.budget.utilization").max == needed / 5

@@ -63,13 +63,13 @@ def check_counts(turn):
     for span in (turn, *steps_of(turn)):
         n = {key: span.attributes[f"assembly.{key}"] for key in EQUATION}
         assert n["events.in"] + n["events.injected"] == n["events.out"] + n["dropped.count"] + n["compacted.count"]
-        assert span.attributes["assembly.dropped.new"] <= n["dropped.count"]
+        assert span.attributes["assembly.newly_dropped.count"] <= n["dropped.count"]
     for step in steps_of(turn):
         told, raised = whole(step), {"error.type"} <= turn.attributes.keys() & step.attributes.keys()
         for what, count in LISTED.items():
             listed = list(items(told.get(f"assembly.{what}.items", ())))
             assert len(set(listed)) == len(listed)
-            if what == "dropped" and "assembly.dropped.rest" in told:
+            if what == "dropped" and "assembly.dropped.unlisted_reasons" in told:
                 assert len(listed) < told["assembly.dropped.count"]
             elif not raised:
                 assert len(listed) == told[f"assembly.{count}"]
@@ -79,7 +79,7 @@ def adds_up(turn):
     """What the spans of one turn list is what they count, and nothing is both in the prompt and out of it."""
     offered, kept, out, unlisted = read(turn)
     told = turn.attributes
-    if "assembly.diff" in told:
+    if "assembly.input.unknown" in told:
         assert offered == []
         assert "assembly.dropped.count" not in told
         return

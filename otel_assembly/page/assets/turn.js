@@ -154,7 +154,7 @@ function headFacts(ledger, turn, place) {
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),
     turn.cost !== undefined ? fact("Input cost", `$${turn.cost.toPrecision(3)}`, el("span", { class: "dim" }, " estimated by list price")) : null,
-    turn.diff ? fact("Difference", `${turn.diff}: the input could not be known`) : null,
+    turn.inputUnknown ? fact("Input", "unknown: the messages before the reduction could not be read") : null,
     fact("Counted", `${turn.method ?? "unknown"}${turn.encoding ? `, ${turn.encoding}` : ""}`));
 }
 

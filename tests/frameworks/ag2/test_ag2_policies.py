@@ -119,14 +119,14 @@ async def test_a_token_budget_that_lets_more_through_than_its_limit_overflows(te
     assert span.status == "ERROR"
     assert span.attributes["assembly.overflow.cause"] == "framework"
     assert span.attributes["assembly.overflow.tokens"] > 850
-    assert telemetry.span("assemble_context").attributes["assembly.budget.tokens"] == 100
+    assert telemetry.span("assemble_context").attributes["assembly.budget.limit"] == 100
     assert telemetry.metric("assembly.budget.overflows", agent_name="support") == 1
 
 
 async def test_a_budget_knows_its_tokens_whatever_it_takes_for_a_tokens_characters(telemetry):
     chain = [policies.TokenBudgetPolicy(max_tokens=900, chars_per_token=2)]
     await ag2.Agent("support", config=Model("yes"), assembly=chain).ask("hi")
-    assert telemetry.span("assemble_context").attributes["assembly.budget.tokens"] == 900
+    assert telemetry.span("assemble_context").attributes["assembly.budget.limit"] == 900
 
 
 async def test_what_a_budget_takes_out_has_its_reason(telemetry):

@@ -177,4 +177,4 @@ async def test_a_token_limiter_is_an_assembly_of_one_step(telemetry):
     dropped = 5 - len(model.sent[0])
     assert list(span.dropped_reasons.values()) == ["over_budget"] * dropped
     assert dropped
-    assert telemetry.span("assemble_context").attributes["assembly.budget.tokens"] == 100
+    assert telemetry.span("assemble_context").attributes["assembly.budget.limit"] == 100

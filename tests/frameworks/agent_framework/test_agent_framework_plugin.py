@@ -71,7 +71,7 @@ async def test_what_is_received_is_within_the_budget_with_instructions_and_tools
     told = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["assembly.tokens.out"] for span in told] == [one.tokens for one in client.received]
     assert [span.attributes["assembly.events.in"] for span in told] == [1, 3, 5, 7, 9, 11, 13, 15, 17]
-    assert {span.attributes["assembly.budget.tokens"] for span in told} == {260}
+    assert {span.attributes["assembly.budget.limit"] for span in told} == {260}
     assert assembly_telemetry.violations() == []
 
 

@@ -80,7 +80,7 @@ async def test_what_a_provider_leaves_out_before_a_run_is_told_of_all_calls_of_t
     _, assemblies = await play(told, agent_programs.provider_before)
     assert counts(assemblies, "events.in") == [1, 3, 5, 7, 9, 11, 13, 15, 17]
     assert counts(assemblies, "dropped.count") == [0, 0, 1, 1, 5, 5, 5, 11, 14]
-    assert counts(assemblies, "dropped.new") == [0, 0, 1, 0, 4, 0, 0, 6, 3]
+    assert counts(assemblies, "newly_dropped.count") == [0, 0, 1, 0, 4, 0, 0, 6, 3]
 
 
 async def test_what_a_provider_marks_after_a_run_is_missed_by_the_next_one(told):
@@ -92,11 +92,11 @@ async def test_what_a_provider_marks_after_a_run_is_missed_by_the_next_one(told)
 async def test_truncation_says_whether_it_goes_by_messages_or_by_tokens(told):
     _, assemblies = await play(told, agent_programs.truncation)
     assert why(assemblies[-1]) == {"outside_window"}
-    assert "assembly.budget.tokens" not in assemblies[-1].children[0].attributes
+    assert "assembly.budget.limit" not in assemblies[-1].children[0].attributes
     told.clear()
     _, assemblies = await play(told, agent_programs.truncation_by_tokens)
     assert why(assemblies[-1]) == {"over_budget"}
-    assert assemblies[-1].attributes["assembly.budget.tokens"] == 150
+    assert assemblies[-1].attributes["assembly.budget.limit"] == 150
 
 
 async def test_a_summariser_is_an_attempt_inside_the_assembly_that_asked_for_it(told):

@@ -150,7 +150,7 @@ def assert_every_call_is_told(telemetry, received, *, traces=None):
         assert held["assembly.framework"] == "agentscope"
         assert held.get("assembly.model.window") == call.window
         assert span.start_ns <= span.end_ns <= call.at_ns
-        assert "assembly.diff" not in held
+        assert "assembly.input.unknown" not in held
     if traces is not None:
         assert len({span.trace_id for span in telemetry.spans}) == traces
     assert telemetry.violations() == []

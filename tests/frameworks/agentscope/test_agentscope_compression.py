@@ -46,7 +46,7 @@ async def test_a_compression_is_one_assembly_with_the_summarisers_call_under_it(
     assert held["gen_ai.agent.name"] == "Friday"
     assert held["gen_ai.conversation.id"] == someone.state.session_id
     assert held["assembly.model"] == "gpt-4o"
-    assert held["assembly.budget.tokens"] == 3_200
+    assert held["assembly.budget.limit"] == 3_200
     policy = telemetry.span("apply_policy compress_context")
     assert policy.compacted == list(map(str, range(held["assembly.compacted.count"])))
     assert policy.dropped_reasons == {}

@@ -146,4 +146,4 @@ def assert_every_call_is_told(telemetry, log):
         while leading < len(call.messages) and isinstance(call.messages[leading], SystemMessage):
             leading += 1
         assert span.attributes["assembly.prompts.out"] <= leading
-        assert "assembly.diff" not in span.attributes
+        assert "assembly.input.unknown" not in span.attributes

@@ -36,7 +36,7 @@ async def test_a_buffer_names_what_it_left_out(told):
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"]) == (6, 1)
     assert assembly.kept == ["5"]
     assert assembly.attributes["assembly.resumed.count"] == 5  # the context was filled elsewhere
-    assert assembly.attributes["assembly.dropped.new"] == 0
+    assert assembly.attributes["assembly.newly_dropped.count"] == 0
 
 
 async def test_head_and_tail_says_less_than_it_drops(told):
@@ -44,7 +44,7 @@ async def test_head_and_tail_says_less_than_it_drops(told):
     context = await filled(HeadAndTailChatCompletionContext(2, 2), *talk)
     assert said(await asked(context)) == ["opening request", "Skipped 3 messages.", "b"]
     step = told.span("apply_policy head_and_tail")
-    assert step.attributes["assembly.dropped.reported"] == 3
+    assert step.attributes["assembly.dropped.reported_count"] == 3
     assert step.attributes["assembly.dropped.count"] == 5
     assert step.dropped_reasons == {
         "1": "orphaned_tool_call",
@@ -61,14 +61,14 @@ async def test_head_and_tail_with_nothing_to_skip(told):
     assert await asked(context) == TALK
     step = told.span("apply_policy head_and_tail")
     assert step.attributes["assembly.dropped.count"] == 0
-    assert "assembly.dropped.reported" not in step.attributes
+    assert "assembly.dropped.reported_count" not in step.attributes
 
 
 async def test_head_and_tail_with_a_note_for_each_message_that_it_drops(told):
     context = await filled(HeadAndTailChatCompletionContext(1, 1), user("a"), reply("b"), user("c"))
     assert said(await asked(context)) == ["a", "Skipped 1 messages.", "c"]
     step = told.span("apply_policy head_and_tail")
-    assert step.attributes["assembly.dropped.reported"] == 1
+    assert step.attributes["assembly.dropped.reported_count"] == 1
     assert (step.dropped_reasons, step.compacted) == ({"1": "outside_window"}, [])
 
 
@@ -79,7 +79,7 @@ async def test_a_token_limit_takes_from_the_middle_and_parts_pairs(told):
     step = told.span("apply_policy token_limited")
     assert step.dropped_reasons == dict.fromkeys(("2", "3"), "over_budget")
     assert step.attributes["assembly.pairs.broken"] == 1
-    assert told.span("assemble_context").attributes["assembly.budget.tokens"] == 3
+    assert told.span("assemble_context").attributes["assembly.budget.limit"] == 3
     assert step.attributes["assembly.policy.config"] == '{"token_limit":3}'
 
 
@@ -113,7 +113,7 @@ async def test_a_limit_that_only_the_client_knows(told):
 
     context = await filled(TokenLimitedChatCompletionContext(Small([])), user("one two three four five"))
     assert await asked(context) == []
-    assert told.span("assemble_context").attributes["assembly.budget.tokens"] == 3
+    assert told.span("assemble_context").attributes["assembly.budget.limit"] == 3
     assert told.span("apply_policy token_limited").attributes["assembly.overflow.cause"] == "newest_atom"
 
 
@@ -132,7 +132,7 @@ async def test_each_turn_tells_all_that_is_out_and_counts_what_is_new(told):
         await asked(context)
         exits.append(told.span("apply_policy buffered").dropped_reasons)
     assert exits == [dict.fromkeys(map(str, range(out)), "outside_window") for out in (0, 0, 1, 2, 3, 4)]
-    new = [span.attributes["assembly.dropped.new"] for span in told.spans_named("apply_policy buffered")]
+    new = [span.attributes["assembly.newly_dropped.count"] for span in told.spans_named("apply_policy buffered")]
     assert new == [0, 0, 1, 1, 1, 1]
     turns = [span.attributes["assembly.turn"] for span in told.spans_named("assemble_context")]
     assert turns == list(range(6))
@@ -212,7 +212,7 @@ async def test_a_store_of_its_own_gives_no_false_number(told):
     for context in (OwnStore(), OwnStore([user("begin")])):
         await asked(await filled(context, *TALK))
         assembly = told.span("assemble_context")
-        assert assembly.attributes["assembly.diff"] == "unknown"
+        assert assembly.attributes["assembly.input.unknown"] is True
         assert assembly.attributes["assembly.events.out"] == 2
         assert "assembly.dropped.count" not in assembly.attributes
         assert "assembly.events.in" not in assembly.attributes
@@ -237,14 +237,14 @@ async def test_a_context_around_another_one(told):
     assert [span.name for span in told.spans] == ["apply_policy buffered", "assemble_context"]
     assembly = told.span("assemble_context")
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.dropped.count"]) == (6, 5)
-    assert "assembly.diff" not in assembly.attributes
+    assert "assembly.input.unknown" not in assembly.attributes
 
 
 async def test_a_context_around_another_one_with_rules_of_its_own(told):
     inner = HeadAndTailChatCompletionContext(1, 2)
     await asked(await filled(Around(inner, lambda messages: messages[:-1]), *TALK))
     head_and_tail, around = (span for span in told.spans if span.name.startswith("apply_policy"))
-    assert head_and_tail.attributes["assembly.dropped.reported"] == 3
+    assert head_and_tail.attributes["assembly.dropped.reported_count"] == 3
     assert head_and_tail.attributes["assembly.dropped.count"] == 4
     assert (around.name, around.dropped_reasons) == ("apply_policy Around", {"5": "policy"})
     told.clear()
@@ -452,7 +452,7 @@ async def test_an_object_that_cannot_be_weakly_held(told):
     await agent.run(task="hello")
     await agent.run(task="again")
     assembly = told.span("assemble_context")
-    assert assembly.attributes["assembly.diff"] == "unknown"
+    assert assembly.attributes["assembly.input.unknown"] is True
     assert assembly.attributes["assembly.events.out"] == 4
     assert told.span("apply_policy Duck").attributes["assembly.policy.kind"] == "reduction"
     assert isinstance(agent.model_context.held[0], UserMessage)

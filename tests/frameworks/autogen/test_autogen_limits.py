@@ -17,7 +17,7 @@ async def test_a_limit_that_is_let_pass_is_an_overflow_of_the_framework(told):
     assert step.attributes["assembly.overflow.tokens"] > 60
     assert step.attributes["assembly.overflow.tokens"] == assembly.attributes["assembly.overflow.tokens"]
     assert (assembly.status, assembly.attributes["error.type"]) == ("ERROR", "context_overflow")
-    assert assembly.attributes["assembly.budget.tokens"] == 60
+    assert assembly.attributes["assembly.budget.limit"] == 60
     assert told.metric("assembly.budget.overflows") == 1
 
 

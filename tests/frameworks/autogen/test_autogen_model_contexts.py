@@ -117,7 +117,7 @@ async def test_what_a_teams_clients_receive_holds(told, which):
     for span in spans:
         assert span.attributes["assembly.framework"] == "autogen"
         if which >= 3:
-            assert span.attributes["assembly.budget.tokens"] == 150
+            assert span.attributes["assembly.budget.limit"] == 150
             assert span.attributes["assembly.tokens.out"] <= 150
 
 
@@ -396,4 +396,4 @@ async def test_the_clients_own_count_is_never_over_the_limit(openai, home, limit
 async def test_without_a_limit_it_is_the_openai_models_window(openai, assembly_telemetry):
     context = inside.TokenLimitedChatCompletionContext(openai, initial_messages=TALK.of("ask"))
     assert len(await context.get_messages()) == 1
-    assert assembly_telemetry.span("assemble_context").attributes["assembly.budget.tokens"] == 128_000
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.budget.limit"] == 128_000

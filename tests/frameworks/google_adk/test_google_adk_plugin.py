@@ -84,7 +84,7 @@ async def test_no_request_is_over_the_budget_and_the_session_is_left_alone(assem
     assert all("Find all" in str(received.contents) for received in stage.received[7:])
     assert len(await conversation.events()) == 2 + 13 + 1
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"google_adk"}
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {conversation.session}
     assert assembly_telemetry.violations() == []

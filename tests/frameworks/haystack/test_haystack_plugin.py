@@ -98,7 +98,7 @@ def test_no_call_is_over_the_budget_and_the_history_stays_whole(made, assembly_t
     assert type(messages) is list
     assert whole_pairs(messages)
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"haystack"}
     assert assembly_telemetry.violations() == []
 

@@ -224,8 +224,8 @@ def test_a_sliding_window(told):
     assert config(step) == {"compact_at": 0.7, "compact_to": 0.4, "context_window": 300, "min_keep_steps": 1}
     assert step.attributes["assembly.dropped.items"] == ["0-5", "7-9"]
     assert set(step.attributes["assembly.dropped.reasons"]) == {"over_budget"}
-    assert step.attributes["assembly.dropped.reported"] == step.attributes["assembly.dropped.count"] == 9
-    assert spans[2].attributes["assembly.budget.tokens"] == 120
+    assert step.attributes["assembly.dropped.reported_count"] == step.attributes["assembly.dropped.count"] == 9
+    assert spans[2].attributes["assembly.budget.limit"] == 120
     assert {span.attributes["assembly.model.window"] for span in spans} == {300}
 
 

@@ -129,7 +129,7 @@ def assert_every_call_is_told(telemetry: Any, log: list[Received]) -> list[Any]:
     for span, call in zip(sent, log, strict=True):
         assert span.attributes["assembly.tokens.out"] == call.tokens
         assert span.start_ns <= span.end_ns <= call.at_ns
-        assert "assembly.diff" not in span.attributes
+        assert "assembly.input.unknown" not in span.attributes
 
     return sent
 

@@ -84,7 +84,7 @@ def test_what_is_trimmed_outside_of_any_graph_is_a_step_of_the_call_that_it_is_t
     told = assert_every_call_is_told(telemetry, log)
     assert [steps(span) for span in told] == [["trim_messages"]] * 2
     assert [span.attributes["assembly.dropped.count"] for span in told] == [1, 1]
-    assert [span.attributes["assembly.dropped.new"] for span in told] == [0, 0]
+    assert [span.attributes["assembly.newly_dropped.count"] for span in told] == [0, 0]
     assert [span.attributes.get("assembly.resumed.count") for span in told] == [1, None]
 
 
@@ -183,5 +183,5 @@ def test_where_openai_holds_the_messages_before_the_input_is_unknown(telemetry):
     model.invoke([TALK[0], answered, TALK[2]])
     model.invoke(TALK, previous_response_id="resp_1")
     told = telemetry.spans_named("assemble_context")
-    assert [span.attributes.get("assembly.diff") for span in told] == [None, "unknown", "unknown"]
+    assert [span.attributes.get("assembly.input.unknown") for span in told] == [None, True, True]
     assert [span.attributes["assembly.events.out"] for span in told] == [3, 1, 3]

@@ -54,7 +54,7 @@ async def test_the_newest_request_stays_and_the_objects_are_the_very_ones(assemb
     assert len(result["messages"]) == len(messages) + 1  # the state is left alone
     span = assembly_telemetry.span("assemble_context")
     assert span.attributes["assembly.framework"] == "langchain"
-    assert span.attributes["assembly.budget.tokens"] == 200
+    assert span.attributes["assembly.budget.limit"] == 200
     assert span.attributes["assembly.tokens.out"] <= 200
     assert assembly_telemetry.violations() == []
 

@@ -47,7 +47,7 @@ def test_the_opening_request_is_lost_and_the_trace_says_so(telemetry):
     assert span.kept == list(map(str, range(len(messages) - len(kept), len(messages))))
     assert step.dropped_reasons["0"] == "over_budget"
     assert set(step.dropped_reasons) == set(map(str, range(len(messages) - len(kept))))
-    assert span.attributes["assembly.budget.tokens"] == 60
+    assert span.attributes["assembly.budget.limit"] == 60
     assert span.attributes["assembly.resumed.count"] == len(step.dropped_reasons)  # the input contains answers already
 
 
@@ -85,7 +85,7 @@ def test_a_counter_of_messages_is_told_as_a_limit_of_messages_whatever_it_is_cal
     step = telemetry.span(STEP)
     assert set(step.dropped_reasons.values()) == {"outside_window"}
     assert '"max_messages":3' in step.attributes["assembly.policy.config"]
-    assert "assembly.budget.tokens" not in telemetry.span(ASSEMBLY).attributes
+    assert "assembly.budget.limit" not in telemetry.span(ASSEMBLY).attributes
 
 
 def test_the_first_messages_may_be_kept_instead(telemetry):

@@ -259,5 +259,5 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
         assert told["assembly.tokens.out"] == one.tokens(prompts)
         assert all(message.role in SYSTEM for message in one.messages[:prompts])
         assert told["assembly.model"] == one.model
-        assert not told.get("assembly.diff")
+        assert not told.get("assembly.input.unknown")
     return assemblies

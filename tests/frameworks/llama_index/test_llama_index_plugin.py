@@ -80,7 +80,7 @@ async def test_no_call_is_over_the_budget_and_the_history_is_left_alone(assembly
     assert all("Find all" in str(received.texts) for received in stage.received)
     assert len(memory.get_all()) == 8 + 2 + 3 * 6
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"llama_index"}
     assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(one) for one in stage.received]
     assert assembly_telemetry.violations() == []

@@ -109,7 +109,7 @@ async def test_a_buffer_leaves_out_what_is_over_its_limit(told):
     assert step.attributes["assembly.policy.name"] == "chat_memory_buffer"
     assert step.attributes["assembly.policy.kind"] == "reduction"
     assert step.attributes["assembly.dropped.items"] == ["0-3"]
-    assert assembly.attributes["assembly.budget.tokens"] == 45
+    assert assembly.attributes["assembly.budget.limit"] == 45
     assert (
         [drop["assembly.decision.reason"] for drop in step.drops] == ["over_budget"] if hasattr(step, "drops") else True
     )

@@ -210,5 +210,5 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     for span, one in zip(assemblies, received, strict=True):
         assert span.attributes["assembly.prompts.out"] == len(one.prompts)
         assert span.attributes["assembly.model"] == one.model
-        assert span.attributes.get("assembly.diff") == ("unknown" if one.continued else None)
+        assert span.attributes.get("assembly.input.unknown") is (True if one.continued else None)
     return assemblies

@@ -87,7 +87,7 @@ async def test_no_call_is_over_the_budget_and_the_run_s_result_is_left_alone(ass
     assert all("Find all" in str(received.items) for received in stage.received)
     assert len(result.to_input_list()) == 9 + 6 * 4 + 1
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"openai_agents"}
     assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
     assert assembly_telemetry.violations() == []

@@ -72,7 +72,7 @@ async def test_no_request_is_over_the_budget_and_the_history_is_left_alone(assem
     assert all("Find all" in str(received.messages) for received in stage.received)
     assert len(result.all_messages()) == 8 + 2 * 7
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"pydantic_ai"}
     assert assembly_telemetry.violations() == []
 

@@ -285,7 +285,7 @@ async def test_what_the_harness_does_goes_by_its_name(told, program, policy):
 async def test_the_tokens_that_compaction_is_to_keep_within_are_its_budget(told):
     await programs.tiered(Stage())
     tiered = [one for one in assemblies(told) if "tiered" in steps(one)]
-    assert {one.attributes["assembly.budget.tokens"] for one in tiered} == {5}
+    assert {one.attributes["assembly.budget.limit"] for one in tiered} == {5}
 
 
 @HARNESS

@@ -237,5 +237,5 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     for span, one in zip(assemblies, received, strict=True):
         assert span.attributes["assembly.prompts.out"] == len(one.prompts)
         assert span.attributes["assembly.model"] == one.model
-        assert not span.attributes.get("assembly.diff")
+        assert not span.attributes.get("assembly.input.unknown")
     return assemblies

@@ -98,7 +98,7 @@ async def test_no_request_is_over_the_budget_and_the_thread_stays_whole(assembly
     assert len(stage.received[-1].messages) < len(held) == 8 + 1 + 4 * 3 + 1
     spans = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"semantic_kernel"}
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"bob"}
     assert assembly_telemetry.violations() == []

@@ -80,7 +80,7 @@ async def test_no_call_is_over_the_budget_and_the_history_is_left_alone(assembly
     assert len(talker.messages) == 8 + 2 * 7
     spans = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
-    assert {span.attributes["assembly.budget.tokens"] for span in spans} == {350}
+    assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"strands"}
     assert assembly_telemetry.violations() == []
 
