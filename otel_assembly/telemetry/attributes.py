@@ -158,7 +158,8 @@ _OF_THE_INPUT: Final = (
 
 def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
     """Add the pairs that a framework's own reducer broke; take away what depends on an input that is not known."""
-    broken = record.broken(view_out) if record.error is None else 0
+    # Where the provider holds earlier messages, it also holds the calls of results that are sent.
+    broken = record.broken(view_out) if record.error is None and not record.unknown else 0
     if broken:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:

@@ -87,8 +87,19 @@ class Turn:
 
 
 def _sent(events: Any, context: Any) -> Sent:
-    sent = converted(events, config_of(context))
-    return Sent(sent, list(context.prompt), model=model_of(context), asker=asker_of(context))
+    config = config_of(context)
+    return Sent(
+        converted(events, config),
+        list(context.prompt),
+        model=model_of(context),
+        unknown=_is_held(config),
+        asker=asker_of(context),
+    )
+
+
+def _is_held(config: Any) -> bool:
+    """Whether the provider holds earlier messages; AG2's client of OpenAI's Responses always sends all (1.0 to 1.2)."""
+    return bool(getattr(config, "previous_response_id", None))  # of xAI
 
 
 def _said(response: Any) -> str:
@@ -101,8 +112,9 @@ _CLIENT: Final = client(_sent, _said)
 def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent:
     name = model_of(context) if reducing() is None else type(model).__name__
     schemas = offered(tools, function_of)
-    sent = converted(messages, config_of(context))
-    return Sent(sent, list(context.prompt), schemas, name, asker=asker_of(context, "client"))
+    config = config_of(context)
+    sent, asker = converted(messages, config), asker_of(context, "client")
+    return Sent(sent, list(context.prompt), schemas, name, unknown=_is_held(config), asker=asker)
 
 
 #: Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent.

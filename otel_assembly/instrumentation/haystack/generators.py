@@ -94,9 +94,15 @@ def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
         schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model_of(generator, kwargs.get("generation_kwargs")),
-        unknown=bool((kwargs.get("generation_kwargs") or {}).get("previous_response_id")),
+        unknown=_is_held(generator, kwargs.get("generation_kwargs")),
         asker=Asker(OPENINGS.of(held), name or type(generator).__name__, name) if prepared is None else Asker(),
     )
+
+
+def _is_held(generator: Any, options: Any) -> bool:
+    """Whether OpenAI holds earlier messages; the options of a call come before the generator's own."""
+    held = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
+    return bool(held.get("previous_response_id") or held.get("conversation"))
 
 
 def _text(answer: Any) -> str:

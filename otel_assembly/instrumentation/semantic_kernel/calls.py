@@ -14,16 +14,18 @@ from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, innermost
+from otel_assembly.instrumentation.clients import called, client, innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
 from otel_assembly.instrumentation.hooks import around_awaited, around_either
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts
 from otel_assembly.instrumentation.splicing import with_what_left
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
+from otel_assembly.messages.provider_rules import RESPONSES_CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +129,28 @@ def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: 
     return Sent([message], (), model=model_of(model, settings), asker=asker)
 
 
+def _response_sent(
+    _: Any, /, agent: Any, chat_history: Any, merged_instructions: Any = None, previous_response_id: Any = None,
+    store_output_enabled: Any = None, tools: Any = None, response_options: Any = None, **__: Any,
+) -> Sent:  # fmt: skip
+    """What an agent of OpenAI's Responses sends; if it goes on from a response, OpenAI holds all messages before."""
+    asks = ASKS.get()
+    thread = asks.thread if asks is not None and asks.agent is agent else None
+    stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
+    prompts, held = behind_prompts(chat_history.messages)
+    if stored:  # what the model called is not sent again
+        held = [one for one in held if not one.items or any(item.content_type != _CALLS for item in one.items)]
+    return Sent(
+        held,
+        [*as_prompts(merged_instructions or agent.instructions), *prompts],
+        [tool for tool in tools or () if isinstance(tool, dict)],
+        model_in(response_options, {"model": agent.ai_model_id}),
+        client=RESPONSES_CLIENT,
+        unknown=bool(previous_response_id),
+        asker=Asker(thread, agent.id, agent.name),
+    )
+
+
 def model_of(model: Any, settings: Any) -> str:
     """The model's name: a request's own, or its service's."""
     return str(getattr(settings, "ai_model_id", None) or model.ai_model_id)
@@ -172,6 +196,7 @@ _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
 #: What the framework's decorators hold, and by what they mark a function.
 _DECORATED: Final = {"model_provider", "completion_func"}
 _MARK: Final = "__model_diagnostics_"
+_CALLS: Final = "function_call"
 _INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
 
 
@@ -187,3 +212,5 @@ def _clients(kind: str, reads: Callable[..., Sent | None], **more: Any) -> list[
 #: What a service is given that completes a chat, at once or in a stream; and one that completes a text.
 contents, stream = _clients("chat_message", _sent, prepared=_prepared)
 texts, text_stream = _clients("text", _text_sent)
+#: Around the request of an agent of OpenAI's Responses, which has no service.
+response: Final = client(_response_sent)

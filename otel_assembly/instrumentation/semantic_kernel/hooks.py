@@ -17,6 +17,7 @@ _HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
 _PROMPTS: Final = "functions.kernel_function_from_prompt"
 _RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
 _AGENT: Final = "agents.chat_completion.chat_completion_agent"
+_RESPONSES: Final = "agents.open_ai.responses_agent_thread_actions"
 _REDUCES: Final = Following.alike("reduce", reducers.reduces)
 _RUN: Final = "a run that has no span of the framework's as one trace"
 _CALLS, _ASKS = "model calls", "which history is whose"
@@ -48,6 +49,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
             ("agents.agent", f"Agent.{method}", Following.alike(method, runs.agent), _RUN)
             for method in ("get_response", "invoke", "invoke_stream")
         ),
+        (_RESPONSES, "ResponsesAgentThreadActions._get_response", calls.response, "calls of OpenAI's Responses"),
         (_HISTORIES, "ChatHistoryReducer.reduce", _REDUCES, "what histories leave out of themselves"),
         ("agents.agent", "Agent._ensure_thread_exists_with_messages", calls.has_thread, "an agent's thread"),
         (_AGENT, "ChatCompletionAgent._prepare_agent_chat_history", calls.makes, _ASKS),

@@ -104,29 +104,39 @@ async def test_the_output_is_what_the_mapper_of_the_provider_converts(name, tele
     assert step.attributes["assembly.dropped.count"] == len(absent)
 
 
-@pytest.mark.skipif(find_spec("xai_sdk") is None, reason="xAI's SDK is not installed")
-async def test_calls_of_a_turn_that_xai_itself_made_are_sent(telemetry):
-    made = config_of("xai", "XAIConfig")
-    chat = importlib.import_module("xai_sdk.proto").chat_pb2
-    replay = importlib.import_module(f"{PACKAGE}.config.xai.events")
-    called = chat.ToolCall(id="c1", function=chat.FunctionCall(name="own-call", arguments="{}"))
-    message = chat.CompletionMessage(role=chat.ROLE_ASSISTANT, tool_calls=[called])
-    turn = chat.GetChatCompletionResponse(outputs=[chat.CompletionOutput(message=message)])
-    history = [
-        ask("first-request"),
-        replay.XAIAssistantEvent(proto_bytes=turn.SerializeToString()),
-        events.ModelResponse(tool_calls=events.ToolCallsEvent([call("own-call", "{}")])),
-        result("c1", "own-result"),
-        events.ModelResponse(tool_calls=events.ToolCallsEvent([call("lonely-call", "{}")])),
-    ]
-    stream = MemoryStream()
-    await history_of(stream, *history)
-    agent = ag2.Agent("support", config=made(model="gpt-4o", **SETTINGS["xai XAIConfig"]))
-    with suppress(Exception):  # nobody answers
-        await agent.ask("last-request", stream=stream)
-    kept = await stream.history.get_events()
-    request = request_of("xai", "XAIConfig", [*history, ask("last-request")])
-    assert "own-call" in request
-    assert "lonely-call" not in request
-    assembly = telemetry.spans_named("assemble_context")[-1]
-    assert len(kept) - assembly.attributes["assembly.events.out"] == 1
+if find_spec("xai_sdk"):
+
+    async def test_calls_of_a_turn_that_xai_itself_made_are_sent(telemetry):
+        made = config_of("xai", "XAIConfig")
+        chat = importlib.import_module("xai_sdk.proto").chat_pb2
+        replay = importlib.import_module(f"{PACKAGE}.config.xai.events")
+        called = chat.ToolCall(id="c1", function=chat.FunctionCall(name="own-call", arguments="{}"))
+        message = chat.CompletionMessage(role=chat.ROLE_ASSISTANT, tool_calls=[called])
+        turn = chat.GetChatCompletionResponse(outputs=[chat.CompletionOutput(message=message)])
+        history = [
+            ask("first-request"),
+            replay.XAIAssistantEvent(proto_bytes=turn.SerializeToString()),
+            events.ModelResponse(tool_calls=events.ToolCallsEvent([call("own-call", "{}")])),
+            result("c1", "own-result"),
+            events.ModelResponse(tool_calls=events.ToolCallsEvent([call("lonely-call", "{}")])),
+        ]
+        stream = MemoryStream()
+        await history_of(stream, *history)
+        agent = ag2.Agent("support", config=made(model="gpt-4o", **SETTINGS["xai XAIConfig"]))
+        with suppress(Exception):  # nobody answers
+            await agent.ask("last-request", stream=stream)
+        kept = await stream.history.get_events()
+        request = request_of("xai", "XAIConfig", [*history, ask("last-request")])
+        assert "own-call" in request
+        assert "lonely-call" not in request
+        assembly = telemetry.spans_named("assemble_context")[-1]
+        assert len(kept) - assembly.attributes["assembly.events.out"] == 1
+
+    @pytest.mark.parametrize("held", [None, "resp_0"])
+    async def test_what_xai_holds_is_not_known(telemetry, held):
+        made = config_of("xai", "XAIConfig")
+        agent = ag2.Agent("support", config=made(model="grok", previous_response_id=held, **SETTINGS["xai XAIConfig"]))
+        with suppress(Exception):  # nobody answers
+            await agent.ask("And now?")
+        (assembly,) = telemetry.spans_named("assemble_context")
+        assert assembly.attributes.get("assembly.diff") == ("unknown" if held else None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from agent_framework import WorkflowBuilder
+from agent_framework import Agent, WorkflowBuilder
 from agent_programs import PROGRAMS, Stage, without_any_layer, workflow_of_two
-from scripted_clients import assert_told
+from scripted_clients import ScriptedClient, assert_told
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
@@ -63,3 +63,12 @@ async def test_a_program_says_and_sends_the_same_with_and_without_us(program):
     assert [one.said for one in observed.received] == [one.said for one in alone.received]
     assert [one.said for one in observed.summaries] == [one.said for one in alone.summaries]
     telemetry.shutdown()
+
+
+async def test_what_the_service_holds_is_not_known(told):
+    agent = Agent(ScriptedClient("Yes."), name="bob")
+    await agent.run("Where?")
+    await agent.run("And now?", options={"conversation_id": "conv_0"})
+    await agent.run("So?", session=agent.get_session("resp_0"))
+    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
+    assert known == [None, "unknown", "unknown"]

@@ -11,12 +11,13 @@ import pytest
 from haystack import Pipeline, component, tracing
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State  # noqa: TC002  # a hook's own signature is read
-from haystack.components.generators.chat import FallbackChatGenerator
+from haystack.components.generators.chat import FallbackChatGenerator, OpenAIResponsesChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.hooks import hook
 from haystack.tools import ComponentTool, tool
 from haystack.tracing.logging_tracer import LoggingTracer
 from haystack_models import AwaitedGenerator, OwnTracer, ScriptedGenerator, Stage, history, words
+from openai_server import Responses
 
 COMPACTS = pytest.mark.skipif(not programs.COMPACTORS, reason="this release does not compact")
 SUMMARISES = pytest.mark.skipif(not programs.SUMMARISES, reason="this release does not summarise")
@@ -398,3 +399,17 @@ async def test_concurrent_runs_keep_their_steps_apart(told):
     dropped = sorted(span.attributes["assembly.dropped.count"] for span in assemblies(told))
     assert dropped == [1, 3, 5, 7]
     assert len({span.trace_id for span in told.spans}) == 4
+
+
+def test_what_the_provider_holds_is_not_known(told, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    server = Responses()
+    own = {"http_client_kwargs": {"transport": server.transport}}
+    asked = [ChatMessage.from_user("And now?")]
+    OpenAIResponsesChatGenerator(**own).run(asked)
+    OpenAIResponsesChatGenerator(**own).run(asked, generation_kwargs={"previous_response_id": "resp_0"})
+    OpenAIResponsesChatGenerator(generation_kwargs={"previous_response_id": "resp_0"}, **own).run(asked)
+    OpenAIResponsesChatGenerator(generation_kwargs={"conversation": "conv_0"}, **own).run(asked)
+    assert server.held == [None, "resp_0", "resp_0", "conv_0"]
+    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
+    assert known == [None, "unknown", "unknown", "unknown"]

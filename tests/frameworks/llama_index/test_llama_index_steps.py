@@ -12,6 +12,7 @@ from _pytest.monkeypatch import MonkeyPatch
 from llama_index.core import Settings
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ImageBlock, LLMMetadata, TextBlock
+from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import (
@@ -308,3 +309,22 @@ async def test_agents_at_once_do_not_take_one_another_s_steps(told):
     said = {span.attributes["gen_ai.agent.name"]: span.attributes for span in assemblies(told)}
     got = [(said[f"agent{n}"]["assembly.events.in"], said[f"agent{n}"]["assembly.events.out"]) for n in range(4)]
     assert got == [(1, 1), (3, 2), (5, 3), (7, 4)]
+
+
+class Continuing(Scripted):
+    """A model that goes on from its last response, as LlamaIndex's client of OpenAI's Responses does."""
+
+    _previous_response_id: str | None = PrivateAttr(default=None)
+
+    def _line(self, messages: Any, tools: Any = ()) -> ChatMessage:
+        self._previous_response_id = "resp_1"
+        return super()._line(messages, tools)
+
+
+async def test_what_the_provider_holds_is_not_known(told):
+    model, asked = Continuing(Stage(), "Yes."), [ChatMessage("And now?")]
+    await model.achat(asked)
+    await model.achat(asked)
+    await Scripted(Stage(), "Yes.").achat(asked, previous_response_id="resp_0")
+    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
+    assert known == [None, "unknown", "unknown"]

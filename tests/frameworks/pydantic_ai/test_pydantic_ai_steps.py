@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import pydantic_ai_programs as programs
@@ -294,3 +295,27 @@ async def test_a_summary_that_fails_is_told_with_its_error(told):
     (block,) = told.spans_named("compact_block summary")
     assert block.attributes["error.type"] == "ConnectionError"
     assert block.parent.attributes["error.type"] == "ConnectionError"
+
+
+if find_spec("openai"):
+
+    async def test_what_the_provider_holds_is_not_known(told):
+        import httpx
+        from openai import AsyncOpenAI
+        from openai_server import Responses
+        from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        server = Responses()
+        client = AsyncOpenAI(
+            api_key="none", base_url="http://nowhere", http_client=httpx.AsyncClient(transport=server.transport)
+        )
+        agent = Agent(OpenAIResponsesModel("gpt-4o", provider=OpenAIProvider(openai_client=client)))
+        first = await agent.run("Where?")
+        for held, history_of in (("auto", first.all_messages()), ("resp_7", None)):
+            settings = OpenAIResponsesModelSettings(openai_previous_response_id=held)
+            await agent.run("And now?", message_history=history_of, model_settings=settings)
+        await agent.run("So?", model_settings=OpenAIResponsesModelSettings(openai_conversation_id="conv_0"))
+        assert server.held == [None, "resp_1", "resp_7", "conv_0"]
+        known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
+        assert known == [None, "unknown", "unknown", "unknown"]
