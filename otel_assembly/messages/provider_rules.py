@@ -228,6 +228,10 @@ _RESPONSES_CLIENTS: Final = re.compile(
     r"|^agent_framework_openai\._chat_client"
 )
 _NAMES_IN_RESPONSES: Final = re.compile(r"^haystack\.")
+#: Clients that put a result's text into an object, as Cohere's documents are.
+_COHERE_CLIENTS: Final = re.compile(r"^haystack_integrations\.components\.generators\.cohere|^langchain_cohere")
+#: AgentScope's formatters that write the tool's name beside each result, and no name beside any other message.
+_NAMES_OF_TOOLS: Final = re.compile(r"^agentscope\.formatter\._(?:dashscope|deepseek|ollama|volcengine)")
 #: AgentScope's formatters for several agents write the name of each speaker into the text.
 _NAMES_IN_TEXT: Final = "MultiAgentFormatter"
 #: AgentScope's formatters that write a name beside the role of every message, the system prompt's included.
@@ -246,12 +250,14 @@ class ClientRules:
         prompt_name: The name that it sends with a system prompt; empty if it sends none.
         items: Whether each call is an item of its own, as in OpenAI's Responses, and no part of a message.
         result_wrapper: What it writes around the text of a tool's result, as Gemini's clients do; empty for nothing.
+        result_names: Whether it sends the tool's name with each result, though it sends no names of speakers.
     """
 
     names: bool = True
     prompt_name: str = ""
     items: bool = False
     result_wrapper: str = ""
+    result_names: bool = False
 
 
 def rules_of_client(client: object) -> ClientRules | None:
@@ -283,7 +289,7 @@ NO_NAMES: Final = ClientRules(names=False)
 #: OpenAI's Responses: calls are items of their own.
 RESPONSES_CLIENT: Final = ClientRules(names=False, items=True)
 #: Gemini takes an object for a tool's result; clients put its text under one key.
-GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}')
+GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}', result_names=True)
 
 
 @cached_by_class
@@ -298,6 +304,8 @@ def _rules_of_class(kind: type) -> ClientRules | None:
         return ClientRules(names=any(map(_NAMES_IN_RESPONSES.search, lowered)), items=True)
     if _provider_of_class(kind) is Provider.GEMINI:
         return GEMINI_CLIENT
+    if any(map(_COHERE_CLIENTS.search, lowered)):
+        return ClientRules(names=False, result_wrapper=GEMINI_CLIENT.result_wrapper)
     if any(map(_NAMELESS_CLIENTS.search, lowered)):
-        return NO_NAMES
+        return ClientRules(names=False, result_names=any(map(_NAMES_OF_TOOLS.search, lowered)))
     return _ANY_CLIENT if any("openai" in name.lower() for name in names) else None

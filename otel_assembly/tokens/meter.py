@@ -162,6 +162,7 @@ class MessageFraming:
         items: Whether each call is a message of its own, as in OpenAI's Responses.
         names: Whether the client sends names of speakers. If a framework calls the client, this is known from the
             client; False here means that no name is counted whatever the client is.
+        result_names: Whether a client that sends no names of speakers sends the tool's name with each result.
 
     Raises:
         ConfigurationError: A number is negative or no whole number, or `names` is no bool.
@@ -176,11 +177,13 @@ class MessageFraming:
     per_result: int = 0
     names: bool = True
     items: bool = False
+    result_names: bool = False
 
     def __post_init__(self) -> None:
         of_type("names of the framing", self.names, bool)
         of_type("items of the framing", self.items, bool)
-        for field in fields(self)[:-2]:
+        of_type("result_names of the framing", self.result_names, bool)
+        for field in fields(self)[:-3]:
             value = getattr(self, field.name)
             whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
@@ -199,8 +202,12 @@ class MessageFraming:
             messages = len(facts.opens) + bool(facts.text or facts.media_tokens)
         if self.per_result and facts.closes and facts.provider != _GEMINI:  # whose own form has the object already
             calls += self.per_result * len(facts.closes)
-        name = self.per_name if facts.name and self.names else 0
+        name = self.per_name if facts.name and self.sends_name(facts) else 0
         return messages * (self.per_message + self.per_role) + name + calls
+
+    def sends_name(self, facts: EventFacts) -> bool:
+        """Return whether the client sends the name of an event: a speaker's, or that of a result's tool."""
+        return self.names or (self.result_names and bool(facts.closes))
 
     def prompt(self) -> int:
         """The framing of one system prompt."""
@@ -221,6 +228,7 @@ class MessageFraming:
             self,
             names=self.names and rules.names,
             items=self.items or rules.items,
+            result_names=self.result_names or (self.names and rules.result_names),
             per_prompt=self.per_prompt + named,
             per_result=self.per_result + around,
         )
@@ -338,7 +346,7 @@ class TokenMeter:
         tokens = self.framing.message(facts) + facts.media_tokens
         for text in facts.texts:
             tokens += self.text(text)
-        if facts.name and not self.framing.names:
+        if facts.name and not self.framing.sends_name(facts):
             tokens -= self.text(facts.name)
         return tokens
 

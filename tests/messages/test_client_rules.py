@@ -67,6 +67,19 @@ def test_clients_of_gemini_put_results_into_an_object(module, name):
     assert rules.result_wrapper
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("haystack_integrations.components.generators.cohere.chat.chat_generator", "CohereChatGenerator"),
+        ("langchain_cohere.chat_models", "ChatCohere"),
+    ],
+)
+def test_clients_of_cohere_put_results_into_an_object(module, name):
+    rules = rules_of_client(made(module, name))
+    assert not rules.names
+    assert rules.result_wrapper
+
+
 def test_each_call_of_responses_has_the_framing_of_a_message():
     facts = EventFacts("response", "I look.", fields=("find", "{}", "ask", "{}"), opens=("a", "b"))
     chat, items = MessageFraming(), MessageFraming(items=True)

@@ -7,16 +7,18 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from agentscope import formatter as formatters
 from agentscope.agent import Agent
 from agentscope.credential import AnthropicCredential, OpenAICredential
 from agentscope.formatter import DeepSeekChatFormatter, OpenAIMultiAgentFormatter
-from agentscope.message import UserMsg
+from agentscope.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentscope.model import AnthropicChatModel, OpenAIChatModel
 from recount import count
 
-from otel_assembly import BudgetPolicy
+from otel_assembly import BudgetPolicy, MessageFraming, TiktokenCounter, describe
 from otel_assembly.instrumentation.agentscope import AssemblyMiddleware
 from otel_assembly.messages.provider_rules import rules_of_client
+from otel_assembly.tokens import TokenMeter
 
 LONG = "Maria-Magdalena-Wolkenstein-Trostburg"
 
@@ -87,3 +89,28 @@ def test_the_formatter_decides(formatter, names):
 
 def test_anthropic_is_sent_no_names():
     assert not rules_of_client(AnthropicChatModel(AnthropicCredential(api_key="x"), "claude-sonnet-4-5")).names
+
+
+NAMED = ("DashScope", "DeepSeek", "Moonshot", "Ollama", "OpenAI", "Volcengine")
+FORMATTERS = [found for name in NAMED if (found := getattr(formatters, f"{name}ChatFormatter", None))]
+
+
+@pytest.mark.parametrize("kind", FORMATTERS)
+async def test_the_tools_names_that_a_formatter_sends_are_counted(kind):
+    model = OpenAIChatModel(OpenAICredential(api_key="x"), "gpt-4o", formatter=kind())
+    counter = TiktokenCounter("o200k_base")
+    meter = TokenMeter(counter, MessageFraming().for_client(rules_of_client(model), counter.count))
+
+    async def costs(tool):
+        """What a tool's name costs in the formatter's own messages, and what is counted."""
+        call = ToolCallBlock(id="c1", name=tool, input="{}")
+        result = ToolResultBlock(id="c1", name=tool, output=[TextBlock(text="found")])
+        said = [AssistantMsg("bob", [call]), AssistantMsg("bob", [result])]
+        messages = await kind().format(said)
+        sent = [one["function"]["name"] for message in messages for one in message.get("tool_calls") or ()]
+        results = [message for message in messages if message.get("role") == "tool"]
+        sent += [message[key] for message in results for key in ("name", "tool_name") if key in message]
+        return sum(map(count, sent)), sum(meter.event(describe(one)) for one in said)
+
+    (sent, counted), (sent_short, counted_short) = await costs(LONG), await costs("x")
+    assert counted - counted_short == sent - sent_short > 0
