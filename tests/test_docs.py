@@ -256,11 +256,38 @@ def test_the_instrumentor_that_the_docs_write_tells_what_they_show(tmp_path):
     assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
 
 
-def test_the_page_about_sessions_tells_what_its_code_does(tmp_path):
+#: Calls what the how-to sections of the page on sessions define.
+CALL_THE_HOW_TOS = """
+from otel_assembly.sessions import MemorySessionLog
+
+
+async def call_the_how_tos():
+    async with Hub(MemorySessionLog(), [strict]) as hub:
+        session_id = (await hub.create("discussion", "ann", ["ann", "bob"])).session_id
+        await hub.join(session_id, "bob")
+        await hub.post(Envelope(session_id, "ann", EV_TEXT, {"text": "Shall we ship on Friday?"}))
+        await read_inbox(hub, session_id)
+    async with Hub(MemorySessionLog(), [strict]) as hub:
+        session_id = (await hub.create("discussion", "ann", ["ann", "cid"])).session_id
+        await hub.join(session_id, "cid")
+        await hub.post(Envelope(session_id, "ann", EV_TEXT, {"text": "Shall we ship on Friday?"}))
+        await show_view(hub, session_id)
+        view = await ParticipantView.open(hub, session_id, "cid", view=LastWord())
+        await view.read()
+        view.go_on()
+        (event,) = (await Assembler(view.policies).assemble([], view.history)).events
+        assert event.content == "The last word was: Shall we ship on Friday?"
+
+
+asyncio.run(call_the_how_tos())
+"""
+
+
+def test_the_page_about_sessions_shows_what_its_code_prints(tmp_path):
     page = ROOT / "docs" / "sessions.md"
-    (tmp_path / "page.py").write_text("\n\n".join(_blocks(page, "python")), encoding="utf-8")
+    (tmp_path / "page.py").write_text("\n\n".join([*_blocks(page, "python"), CALL_THE_HOW_TOS]), encoding="utf-8")
     done = _run(f"{sys.executable} page.py", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
-    assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
+    assert (done.stdout, done.stderr) == ("".join(_blocks(page, "text")[:3]), "")
 
 
 def test_the_example_of_a_session_tells_who_said_what(tmp_path):
