@@ -139,4 +139,4 @@ if find_spec("xai_sdk"):
         with suppress(Exception):  # nobody answers
             await agent.ask("And now?")
         (assembly,) = telemetry.spans_named("assemble_context")
-        assert assembly.attributes.get("assembly.diff") == ("unknown" if held else None)
+        assert assembly.attributes.get("assembly.input.unknown") == (True if held else None)

@@ -70,5 +70,5 @@ async def test_what_the_service_holds_is_not_known(told):
     await agent.run("Where?")
     await agent.run("And now?", options={"conversation_id": "conv_0"})
     await agent.run("So?", session=agent.get_session("resp_0"))
-    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
-    assert known == [None, "unknown", "unknown"]
+    known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
+    assert known == [None, True, True]

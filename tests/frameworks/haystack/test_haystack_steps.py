@@ -411,5 +411,5 @@ def test_what_the_provider_holds_is_not_known(told, monkeypatch):
     OpenAIResponsesChatGenerator(generation_kwargs={"previous_response_id": "resp_0"}, **own).run(asked)
     OpenAIResponsesChatGenerator(generation_kwargs={"conversation": "conv_0"}, **own).run(asked)
     assert server.held == [None, "resp_0", "resp_0", "conv_0"]
-    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
-    assert known == [None, "unknown", "unknown", "unknown"]
+    known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
+    assert known == [None, True, True, True]

@@ -326,5 +326,5 @@ async def test_what_the_provider_holds_is_not_known(told):
     await model.achat(asked)
     await model.achat(asked)
     await Scripted(Stage(), "Yes.").achat(asked, previous_response_id="resp_0")
-    known = [span.attributes.get("assembly.diff") for span in told.spans_named("assemble_context")]
-    assert known == [None, "unknown", "unknown"]
+    known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
+    assert known == [None, True, True]
