@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Size, Table
-from otel_assembly import Candidate, Context, ContextAssembler, Task
+from otel_assembly import Context, ContextAssembler, Task
+from otel_assembly.context_assembler import Candidate
 from otel_assembly.recorder import NullRecorder
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Size, Table, Timing, race, times
 from benchmarks.telemetry import Watch, recording, sampled_out
-from otel_assembly import EventFacts, EventKind, describe
+from otel_assembly import EventFacts, describe
 from otel_assembly.instrumentation import Instrumentation
+from otel_assembly.messages import EventKind
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import CharacterCounter
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Size, Table, Timing, race
-from otel_assembly import AlertPolicy, Assembler, Context, LogConflictError
+from otel_assembly import AlertPolicy, Assembler, Context
+from otel_assembly.errors import LogConflictError
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.sessions import (
     EV_TEXT,

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from otel_assembly import (
-    Agent,
-    AlertPolicy,
-    BudgetPolicy,
-    ConfirmResult,
-    ConversationPolicy,
-    LoopDetector,
-    ModelResponse,
-    Tool,
-    ToolCallEvent,
-    UserConfirmResultEvent,
-)
+from otel_assembly import Agent, AlertPolicy, BudgetPolicy, ConversationPolicy, ModelResponse, Tool, ToolCallEvent
+from otel_assembly.events import ConfirmResult, UserConfirmResultEvent
+from otel_assembly.runtime import LoopDetector
 from otel_assembly.testing import ScriptedModel
 
 

@@ -9,19 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from otel_assembly import (
-    AssembledContext,
-    Candidate,
-    Context,
-    ContextAssembler,
-    KnowledgeRecall,
-    KnowledgeWriteGate,
-    MemoryKnowledgeStore,
-    ModelRequest,
-    ModelResponse,
-    Proposal,
-    Task,
-)
+from otel_assembly import Context, ContextAssembler, ModelRequest, ModelResponse, Task
+from otel_assembly.context_assembler import AssembledContext, Candidate, KnowledgeRecall, KnowledgeWriteGate, Proposal
+from otel_assembly.knowledge import MemoryKnowledgeStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,7 +11,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly import Agent, MiddlewareBase, ModelCallError, ModelResponse, Tool, ToolCallEvent
+from otel_assembly import Agent, MiddlewareBase, ModelResponse, Tool, ToolCallEvent
+from otel_assembly.errors import ModelCallError
 from otel_assembly.testing import ScriptedModel
 
 if TYPE_CHECKING:

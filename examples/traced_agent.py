@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from otel_assembly import (
-    Agent,
-    AssemblerMiddleware,
-    ConversationPolicy,
-    ModelResponse,
-    SlidingWindowPolicy,
-    ToolCallEvent,
-    TracingMiddleware,
-)
+from otel_assembly import Agent, ConversationPolicy, ModelResponse, SlidingWindowPolicy, ToolCallEvent
+from otel_assembly.runtime import AssemblerMiddleware
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 

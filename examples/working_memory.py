@@ -10,23 +10,16 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from otel_assembly import (
-    AggregateObserver,
+from otel_assembly import Assembler, Context, ModelRequest, ModelResponse, WorkingMemoryPolicy, attach
+from otel_assembly.events import AggregationCompleted, TurnCompleted
+from otel_assembly.knowledge import (
     AggregateTrigger,
-    AggregationCompleted,
-    Assembler,
-    Context,
     DiskKnowledgeStore,
     KnowledgeStore,
     MemoryKnowledgeStore,
-    ModelRequest,
-    ModelResponse,
-    Stream,
-    TurnCompleted,
     WorkingMemoryAggregate,
-    WorkingMemoryPolicy,
-    attach,
 )
+from otel_assembly.runtime import AggregateObserver, Stream
 
 
 async def summarize(prompt: str) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from otel_assembly import events as vocabulary
     from otel_assembly.chain import config as written
-    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.errors import ModelContextLengthError
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger

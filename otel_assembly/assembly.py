@@ -10,7 +10,7 @@ from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
-from otel_assembly.ledger.figures import breakpoints_of
+from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals, breakpoints_of
 from otel_assembly.ledger.record import prefix_of, tokens_by_kind, totals_of
 from otel_assembly.ledger.snapshot import item_text
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly.events import HaltEvent
-    from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
     from otel_assembly.ledger.record import Record
+
+__all__ = ["Assembly", "Breakpoints", "Prefix", "Totals"]
 
 
 @dataclass(repr=False, eq=False)

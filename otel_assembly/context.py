@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects, share
-from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
+from otel_assembly.conversation_state import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
 from otel_assembly.messages.provider_rules import NO_RULES, rules_for
 
 if TYPE_CHECKING:

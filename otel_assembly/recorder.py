@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from otel_assembly._internal import current_recorder
 from otel_assembly.budget.recording import AllocationRecording
-from otel_assembly.conversation import Whose
+from otel_assembly.conversation_state import Whose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly.budget.attempt import Watch
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.ledger.record import Record
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import otel_assembly
-from otel_assembly import TiktokenCounter, describe
+from otel_assembly import describe
+from otel_assembly.tokens import TiktokenCounter
 
 _LIBRARY = str(Path(otel_assembly.__file__).parent)
 

@@ -18,15 +18,8 @@ import tiktoken
 import tiktoken_ext.openai_public as published
 
 import otel_assembly.tokens
-from otel_assembly import (
-    CompactionSummary,
-    ModelRequest,
-    ModelResponse,
-    ToolCallEvent,
-    ToolErrorEvent,
-    ToolResultEvent,
-    ToolResultsEvent,
-)
+from otel_assembly import ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
+from otel_assembly.events import CompactionSummary, ToolErrorEvent, ToolResultsEvent
 
 VOCABULARIES = Path(otel_assembly.tokens.__file__).parent / "vocabularies"
 

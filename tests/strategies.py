@@ -11,19 +11,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from otel_assembly import (
-    CompactionSummary,
-    ModelRequest,
-    ModelResponse,
-    ObserverAlert,
-    ToolCallEvent,
-    ToolErrorEvent,
-    ToolResultEvent,
-    ToolResultsEvent,
-    TurnStarted,
-    Usage,
-    UsageEvent,
-)
+from otel_assembly import ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
+from otel_assembly.events import CompactionSummary, ToolErrorEvent, ToolResultsEvent, TurnStarted, Usage, UsageEvent
 
 CALL_IDS = ("a", "b", "c", "d")
 TEXTS = (

@@ -12,22 +12,14 @@ from assembling import Custom, SpyCounter, Stream, requests, said, told, user, w
 from otel_assembly import (
     AlertPolicy,
     Assembler,
-    AssemblyCompleted,
-    CompactionSummary,
     ConfigurationError,
     Context,
     ContextOverflowError,
     ConversationPolicy,
-    DescribeError,
     EventFacts,
-    EventKind,
     History,
-    KnowledgeStore,
-    KnowledgeStoreError,
-    MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
-    PolicyFailedError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     ToolCallEvent,
@@ -35,6 +27,10 @@ from otel_assembly import (
     WorkingMemoryPolicy,
     describe,
 )
+from otel_assembly.errors import DescribeError, KnowledgeStoreError, PolicyFailedError
+from otel_assembly.events import AssemblyCompleted, CompactionSummary
+from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
+from otel_assembly.messages import EventKind
 from otel_assembly.messages.content_snapshot import read_from, written_on
 
 # --- What comes back --------------------------------------------------------------------------------------------------

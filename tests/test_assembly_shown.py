@@ -21,9 +21,9 @@ from otel_assembly import (
     ObserverAlert,
     SlidingWindowPolicy,
     Task,
-    TokenizerError,
-    TurnStarted,
 )
+from otel_assembly.errors import TokenizerError
+from otel_assembly.events import TurnStarted
 
 
 def talk(turns: int = 20) -> list:

@@ -13,8 +13,8 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     TokenBudgetPolicy,
-    Usage,
 )
+from otel_assembly.events import Usage
 from otel_assembly.tokens import CalibratedCounter, CharacterCounter
 
 

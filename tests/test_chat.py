@@ -6,7 +6,8 @@ import pytest
 from recount import count, prompt_tokens
 
 import otel_assembly
-from otel_assembly import Assembler, Context, DescribeError, describe
+from otel_assembly import Assembler, Context, describe
+from otel_assembly.errors import DescribeError
 from otel_assembly.messages import MEDIA_TOKENS
 
 CALL = {"id": "a", "type": "function", "function": {"name": "search", "arguments": '{"q":"bag"}'}}

@@ -13,10 +13,10 @@ from otel_assembly import (
     ConversationPolicy,
     History,
     ModelRequest,
-    PolicyFailedError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
+from otel_assembly.errors import PolicyFailedError
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -12,25 +12,22 @@ import pytest
 from otel_assembly import (
     AlertPolicy,
     Assembler,
-    CompactionSummary,
     Context,
     ContextOverflowError,
-    DecisionOutcome,
     DecisionReason,
     HaltedError,
     History,
-    KnowledgeStoreError,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    Outcome,
-    PolicyContractError,
-    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     Verdict,
 )
+from otel_assembly.decision import DecisionOutcome, Outcome
+from otel_assembly.errors import KnowledgeStoreError, PolicyContractError, PolicyFailedError
+from otel_assembly.events import CompactionSummary
 
 
 class DropThinking:

@@ -10,36 +10,40 @@ from recount import read
 from strategies import as_events, scripts
 
 from otel_assembly import (
+    HaltEvent,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    Severity,
+    ToolCallEvent,
+    ToolResultEvent,
+    describe,
+)
+from otel_assembly.events import (
     AggregationCompleted,
     AggregationFailed,
+    AnyEvent,
     AssemblyCompleted,
     CompactionSummary,
     ConfirmResult,
     ConversationResumed,
     Event,
     ExternalExecutionResultEvent,
-    HaltEvent,
-    ModelRequest,
-    ModelResponse,
-    ObserverAlert,
     ObserverCompleted,
     ObserverStarted,
     ResponseChunk,
-    Severity,
-    ToolCallEvent,
+    ToolArgumentsChanged,
     ToolErrorEvent,
-    ToolResultEvent,
+    ToolFinishedLate,
     ToolResultsEvent,
     TurnCompleted,
     TurnStarted,
     Usage,
     UsageEvent,
     UserConfirmResultEvent,
-    describe,
     event_from_json,
     event_to_json,
 )
-from otel_assembly.events import AnyEvent, ToolArgumentsChanged, ToolFinishedLate
 
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),

@@ -12,10 +12,7 @@ from assembling import SpyCounter
 from otel_assembly import (
     AlertPolicy,
     Assembler,
-    AssemblyCompleted,
-    BudgetMonitor,
     BudgetPolicy,
-    Compactors,
     ConfigurationError,
     Context,
     ContextAssembler,
@@ -28,12 +25,13 @@ from otel_assembly import (
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
-    Stream,
     Task,
     ToolCallEvent,
-    Usage,
     attach,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.events import AssemblyCompleted, Usage
+from otel_assembly.runtime import BudgetMonitor, Stream
 from otel_assembly.testing import conversation
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,6 @@ from strategies import conversations
 from otel_assembly import (
     Context,
     ConversationPolicy,
-    DescribeError,
     History,
     ModelRequest,
     ModelResponse,
@@ -22,6 +21,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from otel_assembly.errors import DescribeError
 from otel_assembly.history import View
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
@@ -242,7 +242,7 @@ def test_atoms_are_what_stands_or_falls_together(events):
 
 
 def test_the_newest_bill_is_remembered():
-    from otel_assembly import Usage
+    from otel_assembly.events import Usage
 
     history = History([ModelResponse(content="a", usage=Usage(input_tokens=5)), ModelResponse(content="b")])
     assert history.billed == (0, 5)

@@ -8,35 +8,28 @@ import pytest
 
 from otel_assembly import (
     Agent,
-    AggregateObserver,
-    AggregateTrigger,
     Assembler,
     Block,
     BudgetPolicy,
-    Candidate,
-    Compactors,
     ConfigurationError,
     ContextAssembler,
     EpisodicMemoryPolicy,
     HeadAndTailPolicy,
-    LoopDetector,
-    MemoryKnowledgeStore,
-    MessageFraming,
     ModelRequest,
-    QueuedWriteGate,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    TokenMonitor,
-    WorkingMemoryAggregate,
     allocate,
-    compact_history,
 )
+from otel_assembly.budget import Compactors, compact_history
 from otel_assembly.chain import chain_from_config, chain_from_spec
 from otel_assembly.cli import main
-from otel_assembly.context_assembler import KnowledgeWriteGate
+from otel_assembly.context_assembler import Candidate, KnowledgeWriteGate, QueuedWriteGate
+from otel_assembly.knowledge import AggregateTrigger, MemoryKnowledgeStore, WorkingMemoryAggregate
 from otel_assembly.model_context import BufferedChatCompletionContext, TokenLimitedChatCompletionContext
+from otel_assembly.runtime import AggregateObserver, LoopDetector, TokenMonitor
 from otel_assembly.sessions import Hub, MemorySessionLog, WindowedSummary
 from otel_assembly.testing import ScriptedModel
+from otel_assembly.tokens import MessageFraming
 
 LARGEST = 2**63 - 1
 BUILDERS = {

@@ -8,16 +8,15 @@ from counting import Reads
 
 from otel_assembly import (
     Assembler,
-    CompactionSummary,
     Context,
     ConversationPolicy,
     History,
     ModelRequest,
-    PolicyFailedError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    TurnStarted,
 )
+from otel_assembly.errors import PolicyFailedError
+from otel_assembly.events import CompactionSummary, TurnStarted
 from otel_assembly.tokens import CharacterCounter
 
 

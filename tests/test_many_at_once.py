@@ -20,8 +20,6 @@ from otel_assembly import (
     Assembler,
     Context,
     ConversationPolicy,
-    DecisionOutcome,
-    DescribeError,
     EventFacts,
     History,
     ModelRequest,
@@ -29,6 +27,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
     describe,
 )
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.errors import DescribeError
 from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import CharacterCounter
 

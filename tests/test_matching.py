@@ -8,7 +8,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import CompactionSummary, ModelRequest, ModelResponse
+from otel_assembly import ModelRequest, ModelResponse
+from otel_assembly.events import CompactionSummary
 from otel_assembly.matching import EventMatcher, diff_sequences, moved
 
 

@@ -16,18 +16,18 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_assembly import (
     DecisionReason,
     EventFacts,
-    EventKind,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
     Severity,
     ToolCallEvent,
     ToolResultEvent,
-    ToolResultsEvent,
     describe,
 )
-from otel_assembly.conversation import AlertFacts
+from otel_assembly.conversation_state import AlertFacts
+from otel_assembly.events import ToolResultsEvent
 from otel_assembly.explain import explain
+from otel_assembly.messages import EventKind
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, read_ledgers
 

@@ -11,7 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_assembly import EventFacts, EventKind, describe
+from otel_assembly import EventFacts, describe
+from otel_assembly.messages import EventKind
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import OpenTelemetryRecorder
 

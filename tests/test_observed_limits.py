@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import OverflowCause
+from otel_assembly.decision import OverflowCause
 from otel_assembly.observe import ObservedAssembler
 
 

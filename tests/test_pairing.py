@@ -107,7 +107,8 @@ async def test_a_restated_result_is_known_after_thousands_of_other_answers():
 
 
 def test_the_independent_check_of_these_tests_knows_the_rules_of_our_own_events():
-    from otel_assembly import ModelResponse, ToolCallEvent, ToolResultEvent, ToolResultsEvent
+    from otel_assembly import ModelResponse, ToolCallEvent, ToolResultEvent
+    from otel_assembly.events import ToolResultsEvent
 
     call, answer = ToolCallEvent(id="a", name="search"), ToolResultEvent(parent_id="a", content="")
     pairs = pair([ModelResponse(tool_calls=(call,)), call, answer, ToolResultsEvent(results=(answer,)), answer])

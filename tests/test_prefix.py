@@ -10,7 +10,6 @@ from assembling import Custom, SpyCounter, requests, user
 
 from otel_assembly import (
     Assembler,
-    CompactionSummary,
     Context,
     ConversationPolicy,
     History,
@@ -18,9 +17,9 @@ from otel_assembly import (
     ModelResponse,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    TurnStarted,
     describe,
 )
+from otel_assembly.events import CompactionSummary, TurnStarted
 
 
 def rendered(assembly):

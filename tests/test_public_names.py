@@ -1,4 +1,4 @@
-"""The public surface: one flat list of names, and nothing beside it by accident."""
+"""The public names: at most 60 in the root, the others in the modules that own them, none by accident."""
 
 from __future__ import annotations
 
@@ -27,6 +27,42 @@ def test_all_is_what_the_package_has():
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     assert public - {"import_module", "TYPE_CHECKING", "Any", "Final"} <= set(otel_assembly.__all__)
+
+
+#: The public names of each module, one module per line; a change of this file is a change of the public API.
+NAMES = Path(__file__).parent / "public_names.txt"
+#: The modules, other than packages, from which programs import names.
+MODULES = ["otel_assembly.assembly", "otel_assembly.decision", "otel_assembly.errors", "otel_assembly.recorder"]
+
+
+def public_names():
+    for name in sorted({*(face for face in FACES if face not in ELSEWHERE), *MODULES}):
+        module = importlib.import_module(name)
+        defined = [
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        names = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
+        yield f"{module.__name__}: {' '.join(sorted(names))}".strip()
+
+
+def test_the_public_names_are_the_listed_ones():
+    listed = NAMES.read_text(encoding="utf-8").splitlines()
+    elsewhere = tuple(f"{name}:" for name in ELSEWHERE)
+    assert list(public_names()) == [line for line in listed if not line.startswith(elsewhere)]
+
+
+def test_the_root_has_at_most_60_names():
+    assert len(otel_assembly.__all__) <= 60
+
+
+def test_no_module_has_the_name_of_a_function_of_the_root():
+    functions = {name for name in otel_assembly.__all__ if inspect.isroutine(getattr(otel_assembly, name))}
+    modules = {
+        found.name.rsplit(".", 1)[1] for found in pkgutil.walk_packages(otel_assembly.__path__, "otel_assembly.")
+    }
+    assert functions & modules == set()
 
 
 def test_a_name_comes_from_the_module_that_type_checkers_are_told():

@@ -23,9 +23,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
     ToolCallEvent,
     ToolResultEvent,
-    TurnStarted,
-    event_to_json,
 )
+from otel_assembly.events import TurnStarted, event_to_json
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.tokens import CharacterCounter
 

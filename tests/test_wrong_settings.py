@@ -8,36 +8,29 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
-    CompactedBlock,
-    Compactors,
     ConfigurationError,
     Context,
     ContextAssembler,
     ConversationPolicy,
-    ConversationSummaryAggregate,
     EventFacts,
-    ExtractiveCompactor,
     History,
-    KnowledgeRecall,
-    KnowledgeStore,
-    KnowledgeWriteGate,
-    LoopDetector,
-    MemoryKnowledgeStore,
-    MessageFraming,
-    ModelCompactor,
     ModelRequest,
     OpenTelemetryRecorder,
-    QueuedWriteGate,
-    Stream,
-    TiktokenCounter,
     TokenBudgetPolicy,
-    TokenMonitor,
-    WorkingMemoryAggregate,
     allocate,
     attach,
-    compact_history,
     describe,
 )
+from otel_assembly.budget import CompactedBlock, Compactors, ExtractiveCompactor, ModelCompactor, compact_history
+from otel_assembly.context_assembler import KnowledgeRecall, KnowledgeWriteGate, QueuedWriteGate
+from otel_assembly.knowledge import (
+    ConversationSummaryAggregate,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
+    WorkingMemoryAggregate,
+)
+from otel_assembly.runtime import LoopDetector, Stream, TokenMonitor
+from otel_assembly.tokens import MessageFraming, TiktokenCounter
 
 
 class Wiki:

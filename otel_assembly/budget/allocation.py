@@ -11,7 +11,7 @@ from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

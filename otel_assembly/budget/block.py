@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from otel_assembly._internal.arguments import whole_number
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from datetime import datetime

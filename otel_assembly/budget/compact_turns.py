@@ -13,7 +13,7 @@ from otel_assembly.errors import CompactionError, ConfigurationError, DescribeEr
 from otel_assembly.events import CompactionSummary
 from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

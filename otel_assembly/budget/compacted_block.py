@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from otel_assembly._internal.arguments import items_of_type, of_type
 from otel_assembly.events import CompactionSummary
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

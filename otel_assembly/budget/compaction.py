@@ -21,7 +21,7 @@ from otel_assembly.budget.attempt import Attempt, Compacted, CompactionOutcome, 
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, acall_within, call_within
 from otel_assembly.budget.extractive import ExtractiveCompactor
-from otel_assembly.conversation import halted_here
+from otel_assembly.conversation_state import halted_here
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, error_type
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.sections import item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

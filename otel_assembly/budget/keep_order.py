@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.sections import by_rank
 from otel_assembly.history.tool_pairs import Pairing
-from otel_assembly.messages.describe import EventFacts, EventKind
+from otel_assembly.messages.event_facts import EventFacts, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

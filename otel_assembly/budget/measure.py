@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.sections import Section
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.tokens import MessageFraming
 
 #: Characters of the longest text whose count is remembered (a document, not just a message), and of all of them.

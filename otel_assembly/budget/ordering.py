@@ -21,7 +21,7 @@ from otel_assembly.budget.block import Block
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import text_digest
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 
 T = TypeVar("T")
 #: Whom the order of a prompt serves beyond its stable prefix: the seed's five zones, or what changes behind all else.

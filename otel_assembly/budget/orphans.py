@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.budget.sections import zone_of
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, Ov
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
 from otel_assembly.history.first_message import before_user
 from otel_assembly.history.history import ListHistory
-from otel_assembly.messages.describe import EventFacts, EventKind
+from otel_assembly.messages.event_facts import EventFacts, EventKind
 
 if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Compacted

@@ -10,7 +10,7 @@ from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.tool_pairs import ANSWERS, CALLS, ORPHAN, REASONED, Pairing
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.matching.sequence_diff import SequenceDiff
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
     Tag = tuple[DecisionOutcome, DecisionReason]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.cli.told import AmbiguousError, marks_of, told_of
 from otel_assembly.errors import AssemblyError, TranscriptError
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.telemetry.span_values import item_key
 
 if TYPE_CHECKING:

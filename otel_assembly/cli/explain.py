@@ -173,7 +173,7 @@ def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, st
 def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
-    from otel_assembly.messages.describe import EventKind, describe
+    from otel_assembly.messages.event_facts import EventKind, describe
 
     conversation = told_of(ledger).conversation
     transcripts = []

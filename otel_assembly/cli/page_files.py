@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import TranscriptError
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

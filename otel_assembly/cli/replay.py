@@ -24,7 +24,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, TranscriptError
 from otel_assembly.history.history import History
 from otel_assembly.messages import broken_pairs
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder

@@ -15,7 +15,7 @@ from typing import Any
 from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages import ITEMS, ROLES
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 __all__ = ["AUTOGEN_TYPES", "Converter", "is_item", "named"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.history.history import text_digest
 from otel_assembly.history.read_events import ReadEvent
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from otel_assembly.budget.block import Block, BlockItem

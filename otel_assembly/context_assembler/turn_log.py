@@ -26,7 +26,7 @@ from otel_assembly.events import Event
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.tool_pairs import ORPHAN, RESPONSE, Pairing
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from array import array

@@ -11,7 +11,7 @@ from otel_assembly.budget.keep_order import pairing_of
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.budget.sections import is_text
 from otel_assembly.history.tool_pairs import ECHO
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

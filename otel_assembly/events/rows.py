@@ -17,8 +17,8 @@ from otel_assembly.events import (
     new_id,
 )
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.draft import encrypted_tokens
+from otel_assembly.messages.event_facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.provider_rules import tool_name
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
 

@@ -21,7 +21,7 @@ from otel_assembly.budget.rule import Sharing
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.skeleton import StandIn, UnknownError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.tokens import MessageFraming
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.budget.allocation import Allocation
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedStep, ReportedTurn
 
 __all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]

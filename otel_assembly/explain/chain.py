@@ -20,7 +20,7 @@ from otel_assembly.explain.summarised import (
     summarised,
 )
 from otel_assembly.history.history import History
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.provider_rules import ProviderRules
 from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy, HeadAndTailPolicy
 from otel_assembly.policies.base import ALTERNATES, INJECTION, USER_FIRST, PolicyLimit, parameters_of

@@ -13,7 +13,7 @@ from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
 from otel_assembly.explain.summarised import SummaryState
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import USER_FIRST
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR

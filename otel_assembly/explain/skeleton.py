@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 

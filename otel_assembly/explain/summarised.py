@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import Compaction, Outcome
 from otel_assembly.explain.skeleton import StandIn, UnknownError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import as_view
 from otel_assembly.policies.budget import EXTRACTIVE
 from otel_assembly.policies.compaction_cache import CompactionCache

@@ -19,7 +19,7 @@ from otel_assembly.explain.explanation import Part, Raise, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
 from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.history import History
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies import DecidingPolicy
 from otel_assembly.policies.base import INJECTION, as_view, parameters_of
 from otel_assembly.telemetry import conventions as names

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, PAIRED, RESPONSE
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.conversation import Conversation
+from otel_assembly.conversation_state import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.classes import ClassColumn
 from otel_assembly.history.token_counts import TokenTable
 from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, REASONED, Pairing
 from otel_assembly.history.view import Column, PositionColumn, View
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.view import Column
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
 from otel_assembly.history.view import Column, Run, Segment, View, difference, is_in, merged, to_runs
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

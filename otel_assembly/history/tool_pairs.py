@@ -20,7 +20,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.history.view import Run, View, is_in, runs_of
-from otel_assembly.messages.describe import EventFacts, EventKind
+from otel_assembly.messages.event_facts import EventFacts, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

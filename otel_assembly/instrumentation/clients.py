@@ -15,7 +15,7 @@ from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.telemetry.stamp import CalledModel
 

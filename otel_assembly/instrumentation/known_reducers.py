@@ -11,7 +11,7 @@ from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.reducers import is_in, orphaned
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from otel_assembly.messages.content_snapshot import contents, copied, read_from
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,7 +17,7 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
-from otel_assembly.conversation import is_alert
+from otel_assembly.conversation_state import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.instrumented import bound

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.errors import DescribeError
 from otel_assembly.instrumentation.splicing import found
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.splicing import marks
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

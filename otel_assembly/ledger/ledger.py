@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.ledger.filtered_output import FilteredOutput
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
 Key = TypeVar("Key")
 

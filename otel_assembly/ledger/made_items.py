@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.history.view import Run
     from otel_assembly.ledger.snapshot import NumberedHistory, Snapshot, Step
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
     Read = Callable[[Any], EventFacts | None]
 

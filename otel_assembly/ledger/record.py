@@ -18,7 +18,7 @@ from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, REASONED, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, entered, gone, without
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
-    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable

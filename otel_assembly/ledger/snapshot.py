@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.budget.attempt import Attempt
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import BudgetReport, DecisionReason, Overflow
     from otel_assembly.history.history import History, ListHistory
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
 #: The first of the items that policies made: they are numbered on their own, above all that came in.
 FIRST_MADE: Final = 1 << 62

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.content_snapshot import comparison_key, equal, have_different_ids
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

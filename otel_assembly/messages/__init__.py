@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from otel_assembly._internal.faces import face, homes
 from otel_assembly.messages import shortening as _shortening  # noqa: F401  # registers how results are shortened
 from otel_assembly.messages.chat import ChatSummary
-from otel_assembly.messages.describe import ROLES, spelled
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
+from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, ToolCallFacts, describe, spelled
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import (
     edited,
@@ -49,9 +49,13 @@ __all__ = [
     "ROLES",
     "ChatSummary",
     "Draft",
+    "EventFacts",
+    "EventKind",
+    "ToolCallFacts",
     "answers",
     "asks",
     "broken_pairs",
+    "describe",
     "edited",
     "function_schema",
     "holds",

@@ -11,7 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.describe import (
+from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.event_facts import (
     ROLES,
     EventFacts,
     EventKind,
@@ -22,7 +23,6 @@ from otel_assembly.messages.describe import (
     thoughts,
     tool_calls,
 )
-from otel_assembly.messages.draft import Draft
 from otel_assembly.messages.keyed_parts import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.provider_rules import RULES, Provider, tool_name

@@ -15,7 +15,7 @@ from itertools import compress
 from operator import attrgetter, call, ne
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.messages.describe import NO_ID, EventFacts, describe
+from otel_assembly.messages.event_facts import NO_ID, EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.replacements import register_results, register_summaries
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, own_id, spelled
+from otel_assembly.messages.event_facts import EventFacts, EventKind, ToolCallFacts, own_id, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.describe import spelled
+from otel_assembly.messages.event_facts import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
 
 def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:

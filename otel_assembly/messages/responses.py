@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.describe import EventFacts, EventKind, spelled
 from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.event_facts import EventFacts, EventKind, spelled
 from otel_assembly.messages.parts import HOSTED, read_content, read_hosted, read_leaves
 
 if TYPE_CHECKING:

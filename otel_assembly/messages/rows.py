@@ -9,13 +9,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly.messages.content_snapshot import read_as
-from otel_assembly.messages.describe import EventFacts, describe
 from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_assembly.messages.describe import EventKind
+    from otel_assembly.messages.event_facts import EventKind
 
     #: Reads one part.
     Row: TypeAlias = Callable[[Draft, Any], None]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.messages.describe import spelled
 from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.event_facts import spelled
 from otel_assembly.messages.parts import read_parts
 from otel_assembly.messages.replacements import result_texts, shortened
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.model_context.message_types import types_of
 from otel_assembly.policies.base import DecidingPolicy, PolicyLimit
 from otel_assembly.policies.token_budget import TokenBudgetPolicy
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.decision import Outcome
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter

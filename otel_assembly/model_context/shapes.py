@@ -15,7 +15,7 @@ from otel_assembly._internal.arguments import whole_number
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, PolicyFailedError
 from otel_assembly.history import History
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.model_context.client_counter import ClientAssembler, ClientBudgetPolicy, ClientCounter
 from otel_assembly.model_context.reducers import (
     BufferedAsAutoGen,

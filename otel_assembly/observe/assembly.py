@@ -16,7 +16,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, Ov
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
 from otel_assembly.messages.content_snapshot import equal
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.record import Record

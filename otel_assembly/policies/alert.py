@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_assembly.conversation import AlertFacts, alert_facts
+from otel_assembly.conversation_state import AlertFacts, alert_facts
 from otel_assembly.decision import Outcome
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import INJECTION, DecidingPolicy, as_view
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from otel_assembly.history.tool_pairs import (
     may_have_lost_some,
 )
 from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

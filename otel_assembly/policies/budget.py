@@ -10,7 +10,7 @@ from otel_assembly.budget.compaction import Compact, Compactors, compactors_of
 from otel_assembly.decision import Compaction, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.history.view import View
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import summary_like, summary_reply
 from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan

@@ -15,7 +15,7 @@ from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.tool_pairs import PAIRED
 from otel_assembly.history.view import View
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.policies.base import is_user_first, keep_from, opening_request, start_with_user
 
 if TYPE_CHECKING:

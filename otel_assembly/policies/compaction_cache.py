@@ -11,7 +11,7 @@ from otel_assembly.history.edited import Edited
 from otel_assembly.history.tool_pairs import ECHO
 from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_reply
 
 if TYPE_CHECKING:

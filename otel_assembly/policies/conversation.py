@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View, to_runs
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import DecidingPolicy, as_view, is_user_first, keep, start_with_user
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import instance, several, text_of
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION, DecidingPolicy
 from otel_assembly.policies.registry import policy_kind, trait
 

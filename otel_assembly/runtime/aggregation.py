@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly._internal.arguments import instance, whole_number
 from otel_assembly._internal.forks import in_child
-from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
+from otel_assembly.conversation_state import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, error_type
 from otel_assembly.events import AggregationCompleted, AggregationFailed, TurnCompleted
 from otel_assembly.knowledge import AggregateTrigger, KnowledgeStore
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.runtime.monitors import Message
 
 if TYPE_CHECKING:
     from contextvars import Context as Variables
 
     from otel_assembly.context import Context
-    from otel_assembly.conversation import Conversation
+    from otel_assembly.conversation_state import Conversation
     from otel_assembly.events import ObserverAlert
     from otel_assembly.knowledge import Aggregate
     from otel_assembly.runtime.stream import Stream

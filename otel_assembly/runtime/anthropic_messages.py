@@ -6,7 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
-from otel_assembly.messages.describe import EventKind, sendable
+from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.messages.provider_rules import Provider, call_id, tool_name
 from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_parts import (

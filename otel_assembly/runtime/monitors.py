@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import whole_number
 from otel_assembly._internal.registry import Registry
-from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
+from otel_assembly.conversation_state import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.events import (
     AssemblyCompleted,
@@ -23,13 +23,13 @@ from otel_assembly.events import (
     UsageEvent,
     severity_name,
 )
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from otel_assembly.context import Context
-    from otel_assembly.conversation import Conversation
+    from otel_assembly.conversation_state import Conversation
     from otel_assembly.events import SeverityName
 
 #: Something reported in one way is awaited in the other ways for so many other things.

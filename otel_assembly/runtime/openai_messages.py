@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
-from otel_assembly.messages.describe import THOUGHT_KEYS, sendable
+from otel_assembly.messages.event_facts import THOUGHT_KEYS, sendable
 from otel_assembly.messages.provider_rules import Provider, call_id, tool_name
 from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_parts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCallEvent, Usage
-from otel_assembly.messages.describe import THOUGHT_KEYS, ThoughtKey
+from otel_assembly.messages.event_facts import THOUGHT_KEYS, ThoughtKey
 from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.openai_messages import to_openai
 from otel_assembly.runtime.provider_errors import broken_off, failing, options_of, sdk

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from otel_assembly.messages.describe import describe, spelled
 from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.event_facts import describe, spelled
 from otel_assembly.messages.keyed_parts import BEDROCK, GEMINI, response_text
 from otel_assembly.messages.parts import PARTS, read_parts
 from otel_assembly.messages.responses import ITEMS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.errors import RenderError
 from otel_assembly.events import ModelResponse, ToolCallEvent, ToolErrorEvent, ToolResultEvent, ToolResultsEvent
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, Pairing
-from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe, sendable
+from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, describe, sendable
 from otel_assembly.runtime.rendered_parts import CallPart, ResultPart, Text, content_parts, is_chat_message, parts_of
 
 if TYPE_CHECKING:

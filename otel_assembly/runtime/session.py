@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from pydantic import ValidationError
 
 from otel_assembly.context import Context
-from otel_assembly.conversation import alert_facts
+from otel_assembly.conversation_state import alert_facts
 from otel_assembly.errors import SessionError, ToolError
 from otel_assembly.events import (
     CompactionSummary,
@@ -42,7 +42,7 @@ from otel_assembly.runtime.structured_answer import TOOL_NAME as STRUCTURED_TOOL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import ConfirmResult
     from otel_assembly.runtime.observers import Observer
     from otel_assembly.runtime.structured_answer import StructuredAnswer

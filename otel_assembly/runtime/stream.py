@@ -16,7 +16,7 @@ from otel_assembly.history.history import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_assembly.conversation import Conversation, HaltGuard
+    from otel_assembly.conversation_state import Conversation, HaltGuard
 
 E = TypeVar("E")
 

@@ -11,7 +11,7 @@ from otel_assembly.events import CompactionSummary
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
 from otel_assembly.history.history import CONVERSATION_KINDS
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep_from
 from otel_assembly.recorder import Projection
 

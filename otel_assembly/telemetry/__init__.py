@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.span_values import as_list
     from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
     from otel_assembly.telemetry.store_reader import SpanNode, read_spans, span_tree
+    from otel_assembly.telemetry.tracing_middleware import TracingMiddleware
 
 #: What writes spans to files, reads them back and checks them; loaded when asked for, for an agent needs none of it.
 _HOMES: Final = {
@@ -43,6 +44,7 @@ _HOMES: Final = {
     "StoredSpan": "otlp_json",
     "read_line": "otlp_json",
     "as_list": "span_values",
+    "TracingMiddleware": "tracing_middleware",
     "event_violations": "conventions_check",
     "metric_violations": "conventions_check",
     "span_type": "conventions_check",
@@ -125,6 +127,7 @@ __all__ = [
     "StoredEvent",
     "StoredSpan",
     "TelemetrySettings",
+    "TracingMiddleware",
     "as_list",
     "configure",
     "event_violations",

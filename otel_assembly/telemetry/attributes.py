@@ -17,7 +17,7 @@ from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
 from otel_assembly.ledger.record import arrivals, departures_of, dropped_new, prefix_hash, tokens_by_kind
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, listed_exits, run_text
-from otel_assembly.messages.describe import sendable
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
 

@@ -22,7 +22,7 @@ from otel_assembly._internal.slices import LISTED
 from otel_assembly._version import __version__
 from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
-from otel_assembly.messages.describe import sendable
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.instruments import INSTRUMENTS

@@ -10,13 +10,13 @@ from opentelemetry.util.genai import types
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.events import Event, ToolResultsEvent
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.runtime.rendered_turns import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 
 _ROLES: Final = {
     EventKind.RESPONSE: types.Role.ASSISTANT,

@@ -17,7 +17,7 @@ from opentelemetry.util.genai.types import ContentCapturingMode, Error
 
 from otel_assembly._version import __version__
 from otel_assembly.errors import error_type, is_failure
-from otel_assembly.messages.describe import sendable
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.genai_content import Content
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
-    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.recorder import Projection
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.budget.attempt import Watch
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.ledger.figures import Prefix, Totals

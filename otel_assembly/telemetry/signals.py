@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import ConversationResumed, HaltEvent
     from otel_assembly.recorder import Whose

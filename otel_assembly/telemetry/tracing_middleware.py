@@ -10,7 +10,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import ExternalExecutionResultEvent, ModelResponse, ToolErrorEvent, ToolResultEvent
-from otel_assembly.messages.describe import sendable
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.recorder import default_recorder
 from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware
 from otel_assembly.runtime.middleware import MiddlewareBase

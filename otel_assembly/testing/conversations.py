@@ -19,7 +19,7 @@ from otel_assembly.events import (
     TurnStarted,
 )
 from otel_assembly.messages import broken_pairs
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

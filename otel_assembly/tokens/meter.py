@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import tiktoken
 
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import long_runs
 else:

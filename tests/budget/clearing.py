@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from otel_assembly import Candidate, ContextAssembler
+from otel_assembly import ContextAssembler
+from otel_assembly.context_assembler import Candidate
 
 SYSTEM = "You are the support desk of a shop. Never promise a refund."
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from recount import count
 
-from otel_assembly import Block, Cut, allocate, order_for_attention_and_cache
+from otel_assembly import Block, allocate
+from otel_assembly.budget import Cut, order_for_attention_and_cache
 
 
 def shortened(text: str, target_tokens: int) -> str:

@@ -10,11 +10,8 @@ import pytest
 from otel_assembly import (
     Block,
     BlockItem,
-    CompactedBlock,
-    Compactors,
     ConfigurationError,
     ContextOverflowError,
-    Cut,
     HaltedError,
     ModelRequest,
     ModelResponse,
@@ -22,8 +19,8 @@ from otel_assembly import (
     ToolResultEvent,
     allocate,
     allocate_async,
-    order_for_attention_and_cache,
 )
+from otel_assembly.budget import CompactedBlock, Compactors, Cut, order_for_attention_and_cache
 from otel_assembly.tokens import counter_for
 
 

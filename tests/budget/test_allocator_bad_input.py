@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import (
-    AssemblyError,
-    Block,
-    BlockItem,
-    ConfigurationError,
-    Cut,
-    DescribeError,
-    TokenizerError,
-    allocate,
-)
+from otel_assembly import AssemblyError, Block, BlockItem, ConfigurationError, allocate
+from otel_assembly.budget import Cut
+from otel_assembly.errors import DescribeError, TokenizerError
 
 
 def words(text):

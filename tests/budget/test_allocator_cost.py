@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
-from otel_assembly import Block, BlockItem, CalibratedCounter, allocate
+from otel_assembly import Block, BlockItem, allocate
 from otel_assembly.budget import measure as measuring
 from otel_assembly.budget import measure_for
-from otel_assembly.tokens import TiktokenCounter, counter_for
+from otel_assembly.tokens import CalibratedCounter, TiktokenCounter, counter_for
 
 
 class Spy:

@@ -12,7 +12,6 @@ from otel_assembly import (
     Block,
     BlockItem,
     ContextOverflowError,
-    Cut,
     ModelRequest,
     ModelResponse,
     Task,
@@ -20,6 +19,7 @@ from otel_assembly import (
     ToolResultEvent,
     allocate,
 )
+from otel_assembly.budget import Cut
 from otel_assembly.testing import RecordedTelemetry
 
 

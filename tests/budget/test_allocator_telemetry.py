@@ -14,19 +14,18 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_assembly import (
     Block,
     BlockItem,
-    CompactedBlock,
-    Compactors,
     ConfigurationError,
     ContextOverflowError,
     HaltedError,
     ModelRequest,
     ModelResponse,
-    TokenizerError,
     ToolCallEvent,
     ToolResultEvent,
     allocate,
     allocate_async,
 )
+from otel_assembly.budget import CompactedBlock, Compactors
+from otel_assembly.errors import TokenizerError
 from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry
 

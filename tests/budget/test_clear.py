@@ -14,8 +14,6 @@ from pydantic import ValidationError
 from recount import count, event_tokens
 
 from otel_assembly import (
-    Candidate,
-    CompactedBlock,
     ConfigurationError,
     Context,
     ContextAssembler,
@@ -26,6 +24,8 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from otel_assembly.budget import CompactedBlock
+from otel_assembly.context_assembler import Candidate
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"

@@ -9,7 +9,8 @@ from assembling import SpyCounter
 from clearing import Source, desk, passage, sent
 from recount import count
 
-from otel_assembly import CompactedBlock, Compactors, Context, ContextOverflowError, Task
+from otel_assembly import Context, ContextOverflowError, Task
+from otel_assembly.budget import CompactedBlock, Compactors
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions
 from otel_assembly.testing import RecordedTelemetry
 

@@ -9,17 +9,16 @@ from contextvars import ContextVar
 import pytest
 from clearing import desk
 
-from otel_assembly import (
+from otel_assembly import ConfigurationError, Task
+from otel_assembly.context_assembler import (
     Candidate,
-    ConfigurationError,
     KnowledgeRecall,
     KnowledgeWriteGate,
-    MemoryKnowledgeStore,
     QueuedWriteGate,
     Retained,
     RetentionOutcome,
-    Task,
 )
+from otel_assembly.knowledge import MemoryKnowledgeStore
 
 ASKED = "Why was I billed twice?"
 

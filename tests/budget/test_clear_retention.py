@@ -8,15 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from clearing import desk, sent
 
-from otel_assembly import (
-    Candidate,
-    ConfigurationError,
-    KnowledgeRecall,
-    KnowledgeWriteGate,
-    MemoryKnowledgeStore,
-    RetentionOutcome,
-    Task,
-)
+from otel_assembly import ConfigurationError, Task
+from otel_assembly.context_assembler import Candidate, KnowledgeRecall, KnowledgeWriteGate, RetentionOutcome
+from otel_assembly.knowledge import MemoryKnowledgeStore
 
 ASKED = "Which plan am I on?"
 FACT = Candidate(

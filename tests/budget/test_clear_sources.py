@@ -8,7 +8,9 @@ import logging
 import pytest
 from clearing import Failing, Source, contents, desk, passage, sent
 
-from otel_assembly import AssemblyError, Candidate, Context, HaltedError, SourceFailedError, Task
+from otel_assembly import AssemblyError, Context, HaltedError, Task
+from otel_assembly.context_assembler import Candidate
+from otel_assembly.errors import SourceFailedError
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"

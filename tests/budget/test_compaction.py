@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from otel_assembly import CompactionOutcome, Compactors, ConfigurationError, ContextOverflowError, HaltedError
-from otel_assembly.budget import compact_workers
+from otel_assembly import ConfigurationError, ContextOverflowError, HaltedError
+from otel_assembly.budget import CompactionOutcome, Compactors, compact_workers
 
 TEXT = "The order 4411 was late. The customer wants a refund. The agent promised one by Friday. " * 4
 CURRENT = contextvars.ContextVar("CURRENT", default="outside")
@@ -247,7 +247,7 @@ def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(releas
 def test_a_process_ends_while_a_compactor_hangs():
     program = (
         "import threading\n"
-        "from otel_assembly import Compactors\n"
+        "from otel_assembly.budget import Compactors\n"
         "hang = lambda text, target: threading.Event().wait()\n"
         "print(Compactors(hang, deadline=0.01).run('a b c d e f', 2, lambda t: len(t.split())).tokens)\n"
     )

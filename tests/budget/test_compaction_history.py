@@ -12,25 +12,19 @@ import pytest
 from pydantic import ValidationError
 
 from otel_assembly import (
-    CompactedBlock,
-    CompactionError,
-    CompactionSummary,
     ConfigurationError,
-    DescribeError,
-    EventKind,
     History,
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
     ToolResultEvent,
-    compact_history,
-    compact_history_async,
     describe,
-    event_from_json,
-    event_to_json,
 )
-from otel_assembly.budget import leaves
+from otel_assembly.budget import CompactedBlock, compact_history, compact_history_async, leaves
+from otel_assembly.errors import CompactionError, DescribeError
+from otel_assembly.events import CompactionSummary, event_from_json, event_to_json
 from otel_assembly.knowledge import render_events
+from otel_assembly.messages import EventKind
 from otel_assembly.tokens import counter_for
 
 TRANSCRIPTS = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_assembly import Compactors, ConfigurationError, ModelCompactor
-from otel_assembly.budget import DEFAULT_COMPACTION_INSTRUCTIONS
+from otel_assembly import ConfigurationError
+from otel_assembly.budget import DEFAULT_COMPACTION_INSTRUCTIONS, Compactors, ModelCompactor
 
 
 def words(text):

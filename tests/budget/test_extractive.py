@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import ExtractiveCompactor
+from otel_assembly.budget import ExtractiveCompactor
 from otel_assembly.tokens import TiktokenCounter, shared_encoding
 
 COUNT = TiktokenCounter("o200k_base").count
@@ -201,7 +201,7 @@ def test_the_counter_of_the_caller_decides_unless_it_has_one_of_its_own():
 def test_the_same_in_every_process():
     program = (
         "import json, sys, hashlib\n"
-        "from otel_assembly import ExtractiveCompactor\n"
+        "from otel_assembly.budget import ExtractiveCompactor\n"
         "for text in json.load(sys.stdin):\n"
         "    for target in (9, 70, 500):\n"
         "        print(hashlib.sha256(ExtractiveCompactor()(text, target).encode()).hexdigest())\n"

@@ -10,17 +10,9 @@ from clearing import SYSTEM, Source, desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import (
-    Block,
-    BlockItem,
-    Candidate,
-    ConfigurationError,
-    Context,
-    ModelRequest,
-    ModelResponse,
-    Task,
-    order_for_attention_and_cache,
-)
+from otel_assembly import Block, BlockItem, ConfigurationError, Context, ModelRequest, ModelResponse, Task
+from otel_assembly.budget import order_for_attention_and_cache
+from otel_assembly.context_assembler import Candidate
 
 
 def blocks() -> list[Block]:

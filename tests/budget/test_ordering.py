@@ -12,17 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recount import count, event_tokens
 
-from otel_assembly import (
-    Block,
-    BlockItem,
-    ConfigurationError,
-    Cut,
-    ModelRequest,
-    ModelResponse,
-    allocate,
-    order_for_attention_and_cache,
-)
-from otel_assembly.budget import Zone
+from otel_assembly import Block, BlockItem, ConfigurationError, ModelRequest, ModelResponse, allocate
+from otel_assembly.budget import Cut, Zone, order_for_attention_and_cache
 
 
 def blocks() -> list[Block]:
@@ -210,7 +201,8 @@ def test_a_stable_block_that_changes_changes_the_hash():
 
 PROGRAM = """
 import datetime, uuid
-from otel_assembly import Block, order_for_attention_and_cache
+from otel_assembly import Block
+from otel_assembly.budget import order_for_attention_and_cache
 import random
 names = {"system", "schema", "examples", "clock", "query"}
 made = {

@@ -11,7 +11,6 @@ from otel_assembly import (
     Block,
     BlockItem,
     BudgetPolicy,
-    Compactors,
     Context,
     ContextAssembler,
     ContextOverflowError,
@@ -20,6 +19,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     allocate,
 )
+from otel_assembly.budget import Compactors
 from otel_assembly.context_assembler import Candidate, Task
 from otel_assembly.model_context import BufferedChatCompletionContext, TokenLimitedChatCompletionContext
 

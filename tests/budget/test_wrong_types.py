@@ -10,24 +10,31 @@ from pydantic import ValidationError
 from otel_assembly import (
     Block,
     BlockItem,
-    CompactedBlock,
     ConfigurationError,
     Context,
     ContextAssembler,
-    ExtractiveCompactor,
-    KnowledgeRecall,
-    KnowledgeWriteGate,
-    MemoryKnowledgeStore,
-    ModelCompactor,
     ModelRequest,
-    QueuedWriteGate,
     allocate,
     allocate_async,
-    compact_history,
-    order_for_attention_and_cache,
 )
-from otel_assembly.budget import leaves, texts_of
-from otel_assembly.context_assembler import Candidate, RetentionOutcome, Task
+from otel_assembly.budget import (
+    CompactedBlock,
+    ExtractiveCompactor,
+    ModelCompactor,
+    compact_history,
+    leaves,
+    order_for_attention_and_cache,
+    texts_of,
+)
+from otel_assembly.context_assembler import (
+    Candidate,
+    KnowledgeRecall,
+    KnowledgeWriteGate,
+    QueuedWriteGate,
+    RetentionOutcome,
+    Task,
+)
+from otel_assembly.knowledge import MemoryKnowledgeStore
 from otel_assembly.tokens import counter_for
 
 SECRET = "the patient's name"

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import otel_assembly.cli.transcript_records as records_module
-from otel_assembly import TranscriptError, describe
+from otel_assembly import describe
 from otel_assembly.cli import Transcript, read_transcripts
+from otel_assembly.errors import TranscriptError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 CHAT = [

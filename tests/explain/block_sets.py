@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from strategies import TEXTS, conversations
 
-from otel_assembly import Block, BlockItem, CompactedBlock, Compactors, ContextOverflowError, Cut, allocate
+from otel_assembly import Block, BlockItem, ContextOverflowError, allocate
+from otel_assembly.budget import CompactedBlock, Compactors, Cut
 from otel_assembly.explain import Explainer
 from otel_assembly.telemetry import read_ledgers
 from otel_assembly.testing import RecordedTelemetry

@@ -6,7 +6,8 @@ import pytest
 from block_sets import Allocated, block_sets, budgets, compactors, counts, more_together
 from hypothesis import HealthCheck, given, settings
 
-from otel_assembly import Block, BlockItem, CompactedBlock, Compactors
+from otel_assembly import Block, BlockItem
+from otel_assembly.budget import CompactedBlock, Compactors
 from otel_assembly.explain import said
 
 QUICK = settings(

@@ -8,11 +8,13 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import Candidate, Context, ContextAssembler, ContextOverflowError, Task, TiktokenCounter
+from otel_assembly import Context, ContextAssembler, ContextOverflowError, Task
 from otel_assembly.budget import texts_of
+from otel_assembly.context_assembler import Candidate
 from otel_assembly.explain import Explainer, explain
 from otel_assembly.telemetry import ContentCapture, TelemetrySettings, read_ledgers
 from otel_assembly.testing import RecordedTelemetry, conversation
+from otel_assembly.tokens import TiktokenCounter
 
 MODEST = settings(
     max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

@@ -159,7 +159,8 @@ def test_no_smaller_extra_keeps_it_in_many_more_conversations(limit, messages):
 
 
 def test_where_a_summary_and_then_an_older_item_would_fit_the_smallest_extra_is_found():
-    from otel_assembly import CompactionSummary, ModelRequest
+    from otel_assembly import ModelRequest
+    from otel_assembly.events import CompactionSummary
 
     events = [
         ModelRequest(content="older " * 10),

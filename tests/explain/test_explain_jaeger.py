@@ -11,7 +11,8 @@ import talk
 from explained import play
 from recorded_jaeger import BEGUN, ENDED, TRACES, serving
 
-from otel_assembly import AssemblyError, ConfigurationError, UnknownNameError
+from otel_assembly import AssemblyError, ConfigurationError
+from otel_assembly.errors import UnknownNameError
 from otel_assembly.explain import explain
 from otel_assembly.telemetry import read_jaeger, read_ledgers, violations
 

@@ -9,9 +9,10 @@ import pytest
 from explained import as_ledger
 from provider_talks import FORMS, chain, talk
 
-from otel_assembly import Assembler, AssemblyError, BudgetPolicy, Context, History, KnowledgeStore, MemoryKnowledgeStore
+from otel_assembly import Assembler, AssemblyError, BudgetPolicy, Context, History
 from otel_assembly.chain import chain_from_config
 from otel_assembly.explain import Explainer
+from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.testing import RecordedTelemetry
 
 PROMPTS = ("Be brief.",)

@@ -9,19 +9,18 @@ from explained import as_ledger, play
 
 from otel_assembly import (
     AssemblyError,
-    CompactionSummary,
     Context,
     ConversationPolicy,
-    DecisionOutcome,
     DecisionReason,
     ModelRequest,
     ObserverAlert,
-    Outcome,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     ToolCallEvent,
     Verdict,
 )
+from otel_assembly.decision import DecisionOutcome, Outcome
+from otel_assembly.events import CompactionSummary
 from otel_assembly.explain import Explainer, Limit, explain, headline, said
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import RecordedTelemetry, conversation

@@ -31,32 +31,27 @@ import otel_assembly
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CalibratedCounter,
-    Candidate,
-    CharacterCounter,
     Context,
     ContextAssembler,
     ConversationPolicy,
     EventFacts,
-    EventKind,
     History,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    Proposal,
-    QueuedWriteGate,
     SlidingWindowPolicy,
-    SqliteKnowledgeStore,
-    Stream,
     Task,
     TokenBudgetPolicy,
     WorkingMemoryPolicy,
     configure,
     describe,
 )
+from otel_assembly.context_assembler import Candidate, Proposal, QueuedWriteGate
+from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore, SqliteKnowledgeStore
+from otel_assembly.messages import EventKind
+from otel_assembly.runtime import Stream
 from otel_assembly.telemetry import SpanFileExporter
+from otel_assembly.tokens import CalibratedCounter, CharacterCounter
 
 #: Seconds within which a child answers that does not hang; far more than any needs.
 PATIENCE = 15

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import DecisionOutcome, DecisionReason
+from otel_assembly import DecisionReason
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.instrumentation import (
     Asker,
     Instrumentation,

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import pytest
 
-from otel_assembly import DecisionReason, UnknownNameError, instrument, uninstrument
+from otel_assembly import DecisionReason, instrument, uninstrument
+from otel_assembly.errors import UnknownNameError
 from otel_assembly.instrumentation import FRAMEWORKS, AssemblyInstrumentor, Hook, HookState, in_module, instrumentor_of
 
 SOURCE = """

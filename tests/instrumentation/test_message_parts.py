@@ -5,8 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from otel_assembly import EventFacts, EventKind, describe
+from otel_assembly import EventFacts, describe
 from otel_assembly.instrumentation import MessagePart, MessageParts
+from otel_assembly.messages import EventKind
 
 
 @dataclass

@@ -8,7 +8,8 @@ import inspect
 import pytest
 from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, steps
 
-from otel_assembly import DecisionOutcome, DecisionReason, Verdict, uninstrument
+from otel_assembly import DecisionReason, Verdict, uninstrument
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, current_model_call, within
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import CompactionOutcome, DecisionReason
+from otel_assembly import DecisionReason
+from otel_assembly.budget import CompactionOutcome
 from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, Sent, summed_up
 from otel_assembly.messages import summary_like
 

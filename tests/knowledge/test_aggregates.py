@@ -10,19 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from otel_assembly import (
-    CompactionSummary,
     ConfigurationError,
-    DescribeError,
-    KnowledgeError,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
     Severity,
     ToolCallEvent,
     ToolResultEvent,
-    ToolResultsEvent,
-    TurnStarted,
 )
+from otel_assembly.errors import DescribeError, KnowledgeError
+from otel_assembly.events import CompactionSummary, ToolResultsEvent, TurnStarted
 from otel_assembly.knowledge import (
     CONVERSATIONS_PREFIX,
     MAX_TOOL_RESULT_CHARACTERS,

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from otel_assembly import KnowledgePathError, KnowledgeStoreError
+from otel_assembly.errors import KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import DiskKnowledgeStore, _descriptors
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import KnowledgeStore, StoreOfItems
 
 

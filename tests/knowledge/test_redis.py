@@ -12,7 +12,8 @@ import uuid
 import pytest
 from redis_server import RedisServer
 
-from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import RedisKnowledgeStore
 
 redis = pytest.importorskip("redis", reason="not installed: python -m pip install -e '.[redis]'")

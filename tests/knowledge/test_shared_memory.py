@@ -12,7 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from otel_assembly import ConfigurationError, KnowledgeConflictError, ModelRequest
+from otel_assembly import ConfigurationError, ModelRequest
+from otel_assembly.errors import KnowledgeConflictError
 from otel_assembly.knowledge import (
     WORKING_MEMORY_PATH,
     DiskKnowledgeStore,

@@ -7,7 +7,8 @@ import sqlite3
 
 import pytest
 
-from otel_assembly import ConfigurationError, KnowledgeStoreError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import KnowledgeStoreError
 from otel_assembly.knowledge import SqliteKnowledgeStore
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import (
     CONVERSATIONS_PREFIX,
     WORKING_MEMORY_PATH,

@@ -9,7 +9,8 @@ import sys
 import pytest
 from recount import count
 
-from otel_assembly import Assembler, Context, TiktokenCounter, TokenMeter, describe
+from otel_assembly import Assembler, Context, describe
+from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 METER = TokenMeter(TiktokenCounter("o200k_base"))
 PARAMETERS = {"type": "object", "properties": {"q": {"type": "string", "description": "what"}}, "required": ["q"]}

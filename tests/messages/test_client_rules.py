@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Assembler, Context, EventFacts, MessageFraming
+from otel_assembly import Assembler, Context, EventFacts
 from otel_assembly.messages.provider_rules import ClientRules, rules_of_client, rules_of_unknown_client
+from otel_assembly.tokens import MessageFraming
 
 
 def made(module, name):

@@ -465,7 +465,7 @@ def test_an_item_of_an_unknown_type_is_other_and_counts():
 
 
 async def test_strict_refuses_what_nobody_knows_and_leaves_the_rest_as_it_was():
-    from otel_assembly import DescribeError
+    from otel_assembly.errors import DescribeError
 
     good, bad = {"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "hologram", "x": "secret"}]}
     history = History([good], strict=True)

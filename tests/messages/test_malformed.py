@@ -14,7 +14,6 @@ from otel_assembly import (
     BudgetPolicy,
     Context,
     ConversationPolicy,
-    DescribeError,
     EventFacts,
     History,
     ModelRequest,
@@ -22,6 +21,7 @@ from otel_assembly import (
     ToolResultEvent,
     describe,
 )
+from otel_assembly.errors import DescribeError
 
 
 class Note:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from otel_assembly import EventKind, describe
+from otel_assembly import describe
 from otel_assembly.instrumentation import Instrumentation, ModelCall
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
+    EventKind,
     answers,
     asks,
     edited,

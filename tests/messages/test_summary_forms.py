@@ -14,7 +14,8 @@ from botocore.validate import ParamValidator
 from google.genai import types as gemini
 from pydantic import TypeAdapter
 
-from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, DecisionOutcome, describe
+from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, describe
+from otel_assembly.decision import DecisionOutcome
 
 WORDS = "word " * 30
 CALL = {"order": "4711"}

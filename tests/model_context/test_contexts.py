@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_context.talks import OURS, WordClient, broken, filled, places, said, table
 
-from otel_assembly import ConfigurationError, ContextOverflowError, DescribeError, ObserverAlert, Severity
+from otel_assembly import ConfigurationError, ContextOverflowError, ObserverAlert, Severity
 from otel_assembly import model_context as home
-from otel_assembly.errors import AssemblyError, HaltedError
+from otel_assembly.errors import AssemblyError, DescribeError, HaltedError
 from otel_assembly.explain import explain
 from otel_assembly.model_context import (
     BufferedChatCompletionContext,

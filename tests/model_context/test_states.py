@@ -7,8 +7,9 @@ import json
 import pytest
 from model_context.talks import OURS, WordClient, filled, said, table
 
-from otel_assembly import ConfigurationError, UnknownNameError
+from otel_assembly import ConfigurationError
 from otel_assembly import model_context as home
+from otel_assembly.errors import UnknownNameError
 from otel_assembly.model_context import (
     BufferedChatCompletionContext,
     ChatCompletionContext,

@@ -17,8 +17,6 @@ from otel_assembly import (
     Block,
     BlockItem,
     BudgetPolicy,
-    Candidate,
-    Compactors,
     ConfigurationError,
     Context,
     ContextAssembler,
@@ -26,14 +24,15 @@ from otel_assembly import (
     ConversationPolicy,
     EpisodicMemoryPolicy,
     History,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
     SlidingWindowPolicy,
     Task,
     TokenBudgetPolicy,
     WorkingMemoryPolicy,
     allocate,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.context_assembler import Candidate
+from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import conversation
 

@@ -8,7 +8,8 @@ import re
 import pytest
 from page_runs import limited, messages, play
 
-from otel_assembly import BudgetPolicy, Compactors, ConversationPolicy, ModelRequest, ModelResponse, SlidingWindowPolicy
+from otel_assembly import BudgetPolicy, ConversationPolicy, ModelRequest, ModelResponse, SlidingWindowPolicy
+from otel_assembly.budget import Compactors
 from otel_assembly.page import write_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]

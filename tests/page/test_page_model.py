@@ -15,7 +15,6 @@ from otel_assembly import (
     Assembler,
     Block,
     BudgetPolicy,
-    Compactors,
     Context,
     ConversationPolicy,
     HaltedError,
@@ -23,11 +22,12 @@ from otel_assembly import (
     ModelResponse,
     ObserverAlert,
     SlidingWindowPolicy,
-    Stream,
     TokenBudgetPolicy,
     allocate,
 )
+from otel_assembly.budget import Compactors
 from otel_assembly.page import MAX_TEXT, LocalConversation, add_texts, page_model
+from otel_assembly.runtime import Stream
 from otel_assembly.telemetry import AlertSignal, StoredSpan, TelemetrySettings, read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 

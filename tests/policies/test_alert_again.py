@@ -16,13 +16,13 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
-    Stream,
     ToolCallEvent,
 )
+from otel_assembly.errors import PolicyFailedError
 from otel_assembly.recorder import NullRecorder
+from otel_assembly.runtime import Stream
 
 
 def alert(message="the disk is full", severity="warning"):

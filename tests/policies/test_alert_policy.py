@@ -13,18 +13,18 @@ from otel_assembly import (
     Context,
     ConversationPolicy,
     EventFacts,
-    EventKind,
     HaltedError,
     HaltEvent,
     History,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.errors import PolicyFailedError
+from otel_assembly.messages import EventKind
 from otel_assembly.runtime import Stream
 
 

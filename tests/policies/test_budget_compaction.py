@@ -8,17 +8,17 @@ from recount import assert_sendable, prompt_tokens
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
-    Compactors,
     Context,
     ContextOverflowError,
-    DecisionOutcome,
     History,
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
     ToolResultEvent,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.events import CompactionSummary
 from otel_assembly.messages import summary_like
 from otel_assembly.telemetry import read_ledgers
 

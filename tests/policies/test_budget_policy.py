@@ -12,12 +12,10 @@ from strategies import TOOLS
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
     ConfigurationError,
     Context,
     ContextOverflowError,
     ConversationPolicy,
-    DecisionOutcome,
     History,
     ModelRequest,
     ModelResponse,
@@ -26,6 +24,8 @@ from otel_assembly import (
     ToolResultEvent,
 )
 from otel_assembly.chain import chain_from_spec
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.events import CompactionSummary
 from otel_assembly.tokens import MessageFraming
 
 PROMPTS = ["You are a travel agent.", "Be brief."]

@@ -8,7 +8,6 @@ from counting import Rounds
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
     Context,
     ConversationPolicy,
     History,
@@ -17,6 +16,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from otel_assembly.events import CompactionSummary
 from otel_assembly.tokens import CharacterCounter
 
 

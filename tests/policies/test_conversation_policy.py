@@ -3,8 +3,6 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import (
-    AssemblyCompleted,
-    CompactionSummary,
     Context,
     ConversationPolicy,
     EventFacts,
@@ -14,14 +12,18 @@ from otel_assembly import (
     ModelResponse,
     ObserverAlert,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
+    describe,
+)
+from otel_assembly.events import (
+    AssemblyCompleted,
+    CompactionSummary,
+    ToolErrorEvent,
     ToolResultsEvent,
     TurnCompleted,
     TurnStarted,
     Usage,
     UsageEvent,
-    describe,
 )
 
 CALL = ToolCallEvent(id="a", name="search")

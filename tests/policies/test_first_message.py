@@ -17,8 +17,8 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     allocate,
-    order_for_attention_and_cache,
 )
+from otel_assembly.budget import order_for_attention_and_cache
 from otel_assembly.context_assembler import Task
 from otel_assembly.testing import ScriptedModel
 

@@ -7,11 +7,10 @@ from otel_assembly import (
     ConfigurationError,
     Context,
     EpisodicMemoryPolicy,
-    KnowledgeStoreError,
     ModelRequest,
-    PolicyFailedError,
     WorkingMemoryPolicy,
 )
+from otel_assembly.errors import KnowledgeStoreError, PolicyFailedError
 from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore, MemoryKnowledgeStore
 
 

@@ -13,7 +13,6 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
-    Compactors,
     Context,
     ConversationPolicy,
     EventFacts,
@@ -21,9 +20,10 @@ from otel_assembly import (
     ObserverAlert,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    TurnStarted,
     describe,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.events import TurnStarted
 from otel_assembly.messages import summary_like
 
 # Conversations of 100,000 events are made for it; `tests/test_turn_cost.py` holds the same promise sooner.

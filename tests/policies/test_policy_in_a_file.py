@@ -15,23 +15,23 @@ from otel_assembly import (
     Assembler,
     Context,
     DecidingPolicy,
-    DecisionOutcome,
     DecisionReason,
     History,
     ModelRequest,
-    Outcome,
     SlidingWindowPolicy,
     Verdict,
     WorkingMemoryPolicy,
     validate_order,
 )
 from otel_assembly.cli import main
+from otel_assembly.decision import DecisionOutcome, Outcome
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.explain import explain
 from otel_assembly.telemetry import read_ledgers
 
 SUBCLASSED = '''
-from otel_assembly import BudgetPolicy, Outcome
+from otel_assembly import BudgetPolicy
+from otel_assembly.decision import Outcome
 
 
 class CarefulBudget(BudgetPolicy):
@@ -53,7 +53,9 @@ class CarefulBudget(BudgetPolicy):
 ANEW = '''
 from typing import Literal
 
-from otel_assembly import DecidingPolicy, DecisionOutcome, DecisionReason, Outcome, PolicyLimit, Verdict
+from otel_assembly import DecidingPolicy, DecisionReason, Verdict
+from otel_assembly.decision import DecisionOutcome, Outcome
+from otel_assembly.policies import PolicyLimit
 
 
 class KeepNewest(DecidingPolicy):

@@ -12,11 +12,10 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
-    ToolResultsEvent,
     describe,
 )
+from otel_assembly.events import ToolErrorEvent, ToolResultsEvent
 from otel_assembly.messages import MEDIA_TOKENS, broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves from gate {number % 30}." for number in range(3_000))

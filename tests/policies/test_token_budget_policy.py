@@ -14,7 +14,6 @@ from otel_assembly import (
     Context,
     ContextOverflowError,
     ConversationPolicy,
-    DecisionOutcome,
     History,
     ModelRequest,
     ModelResponse,
@@ -22,8 +21,9 @@ from otel_assembly import (
     TokenBudgetPolicy,
     ToolCallEvent,
     ToolResultEvent,
-    ToolResultsEvent,
 )
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.events import ToolResultsEvent
 from otel_assembly.tokens import MessageFraming
 
 PROMPTS = ["You are a travel agent.", "Be brief."]

@@ -13,14 +13,13 @@ from otel_assembly import (
     Context,
     ConversationPolicy,
     DecidingPolicy,
-    DecisionOutcome,
     DecisionReason,
     History,
-    Outcome,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     Verdict,
 )
+from otel_assembly.decision import DecisionOutcome, Outcome
 
 SHORT, LONG, LONGEST = 1_000, 10_000, 50_000
 

@@ -4,10 +4,8 @@ import pytest
 
 from otel_assembly import (
     Assembler,
-    CompactionSummary,
     ConfigurationError,
     Context,
-    DecisionOutcome,
     DecisionReason,
     History,
     ModelRequest,
@@ -15,8 +13,9 @@ from otel_assembly import (
     SlidingWindowPolicy,
     ToolCallEvent,
     ToolResultEvent,
-    TurnStarted,
 )
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.events import CompactionSummary, TurnStarted
 
 
 def ask(text="ask"):

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from recount import count, event_tokens, pair
 from strategies import TEXTS, conversations
 
-from otel_assembly import (
-    Block,
-    BlockItem,
-    CompactedBlock,
-    Compactors,
-    ContextOverflowError,
-    Cut,
-    allocate,
-    describe,
-    order_for_attention_and_cache,
-)
+from otel_assembly import Block, BlockItem, ContextOverflowError, allocate, describe
+from otel_assembly.budget import CompactedBlock, Compactors, Cut, order_for_attention_and_cache
 from otel_assembly.messages import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 

@@ -14,11 +14,11 @@ from otel_assembly import (
     BudgetPolicy,
     Context,
     ContextOverflowError,
-    Cut,
     History,
     TokenBudgetPolicy,
     allocate,
 )
+from otel_assembly.budget import Cut
 
 QUICK = settings(
     max_examples=150,

@@ -17,26 +17,24 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
-    Compactors,
     Context,
     ContextOverflowError,
     ConversationPolicy,
-    DecisionOutcome,
     DecisionReason,
     History,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    Outcome,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     ToolCallEvent,
     ToolResultEvent,
-    TurnStarted,
     Verdict,
     describe,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.decision import DecisionOutcome, Outcome
+from otel_assembly.events import CompactionSummary, TurnStarted
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import CharacterCounter, TokenMeter

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from otel_assembly import (
-    ModelRequest,
-    ModelResponse,
-    ObserverAlert,
-    ToolCallEvent,
-    ToolErrorEvent,
-    ToolResultEvent,
-)
+from otel_assembly import ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
+from otel_assembly.events import ToolErrorEvent
 
 
 def calls(*named, arguments="{}"):

@@ -10,28 +10,22 @@ from spoken_agents import calls, said, transfer
 
 from otel_assembly import (
     Agent,
-    AggregateObserver,
-    AggregateTrigger,
-    AggregationCompleted,
     BudgetPolicy,
-    CompactionSummary,
     ConfigurationError,
     Context,
     ContextOverflowError,
-    MemoryKnowledgeStore,
     MiddlewareBase,
-    ModelCallError,
-    ModelContextLengthError,
     ModelResponse,
-    ResponseChunk,
-    SessionError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     Tool,
     ToolCallEvent,
-    WorkingMemoryAggregate,
     WorkingMemoryPolicy,
 )
+from otel_assembly.errors import ModelCallError, ModelContextLengthError, SessionError
+from otel_assembly.events import AggregationCompleted, CompactionSummary, ResponseChunk
+from otel_assembly.knowledge import AggregateTrigger, MemoryKnowledgeStore, WorkingMemoryAggregate
+from otel_assembly.runtime import AggregateObserver
 from otel_assembly.testing import ScriptedModel
 
 

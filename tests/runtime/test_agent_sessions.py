@@ -8,23 +8,16 @@ import time
 import pytest
 from spoken_agents import Watchdog, calls, said, transfer
 
-from otel_assembly import (
-    Agent,
-    AggregateObserver,
-    AggregateTrigger,
+from otel_assembly import Agent, HaltedError, MiddlewareBase, ModelResponse, Tool, ToolCallEvent, ToolResultEvent
+from otel_assembly.errors import SessionError
+from otel_assembly.events import (
     ConfirmResult,
     ConversationResumed,
     ExternalExecutionResultEvent,
-    HaltedError,
-    MemoryKnowledgeStore,
-    MiddlewareBase,
-    ModelResponse,
-    SessionError,
-    Tool,
-    ToolCallEvent,
-    ToolResultEvent,
     UserConfirmResultEvent,
 )
+from otel_assembly.knowledge import AggregateTrigger, MemoryKnowledgeStore
+from otel_assembly.runtime import AggregateObserver
 from otel_assembly.testing import ScriptedModel
 
 # Waiting for somebody

@@ -10,28 +10,28 @@ from types import SimpleNamespace
 import pytest
 
 from otel_assembly import (
-    AggregateObserver,
-    AggregateTrigger,
-    AggregationCompleted,
-    AggregationFailed,
     ConfigurationError,
     Context,
-    ConversationSummaryAggregate,
     HaltEvent,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    Stream,
     ToolCallEvent,
     ToolResultEvent,
-    TurnCompleted,
-    TurnStarted,
-    WorkingMemoryAggregate,
     attach,
 )
-from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, render_events
+from otel_assembly.events import AggregationCompleted, AggregationFailed, TurnCompleted, TurnStarted
+from otel_assembly.knowledge import (
+    CONVERSATIONS_PREFIX,
+    WORKING_MEMORY_PATH,
+    AggregateTrigger,
+    ConversationSummaryAggregate,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
+    WorkingMemoryAggregate,
+    render_events,
+)
+from otel_assembly.runtime import AggregateObserver, Stream
 
 SECRET = "4111-1111-1111-1111"
 

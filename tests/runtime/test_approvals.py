@@ -6,22 +6,17 @@ import pytest
 from pydantic import BaseModel
 from spoken_agents import calls, said
 
-from otel_assembly import (
-    Agent,
+from otel_assembly import Agent, MiddlewareBase, ModelResponse, Tool, ToolResultEvent
+from otel_assembly.errors import ModelCallError, SessionError
+from otel_assembly.events import (
     ConfirmResult,
     ExternalExecutionResultEvent,
-    MiddlewareBase,
-    ModelCallError,
-    ModelResponse,
-    PermissionDecision,
-    SessionError,
-    Tool,
+    ToolArgumentsChanged,
     ToolErrorEvent,
-    ToolResultEvent,
-    TracingMiddleware,
     UserConfirmResultEvent,
 )
-from otel_assembly.events import ToolArgumentsChanged
+from otel_assembly.runtime import PermissionDecision
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 

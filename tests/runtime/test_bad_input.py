@@ -11,18 +11,11 @@ import pytest
 from opentelemetry.sdk.trace import SpanProcessor
 from spoken_agents import calls, said
 
-from otel_assembly import (
-    Agent,
-    MiddlewareBase,
-    MiddlewareError,
-    ModelCallError,
-    ModelResponse,
-    Tool,
-    ToolCallEvent,
-    ToolErrorEvent,
-    TracingMiddleware,
-    mcp_tools,
-)
+from otel_assembly import Agent, MiddlewareBase, ModelResponse, Tool, ToolCallEvent
+from otel_assembly.errors import MiddlewareError, ModelCallError
+from otel_assembly.events import ToolErrorEvent
+from otel_assembly.runtime import mcp_tools
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 SECRET = "sesame-4711"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Agent, BudgetPolicy, CompactionSummary, MiddlewareBase, TracingMiddleware
+from otel_assembly import Agent, BudgetPolicy, MiddlewareBase
+from otel_assembly.events import CompactionSummary
 from otel_assembly.recorder import NullRecorder, using_recorder
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 SECRET = "sesame-4711"

@@ -6,17 +6,11 @@ import pytest
 from pydantic import BaseModel
 from spoken_agents import calls, said
 
-from otel_assembly import (
-    Agent,
-    ModelResponse,
-    StructuredOutputError,
-    Tool,
-    ToolErrorEvent,
-    TracingMiddleware,
-    event_from_json,
-    event_to_json,
-)
+from otel_assembly import Agent, ModelResponse, Tool
+from otel_assembly.errors import StructuredOutputError
+from otel_assembly.events import ToolErrorEvent, event_from_json, event_to_json
 from otel_assembly.runtime import UnfinishedCalls
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 CUT_OFF = ["length", "max_tokens", "content_filter", "refusal", "pause_turn", "error", "model_context_window_exceeded"]

@@ -13,15 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_assembly import (
-    Agent,
-    ConfigurationError,
-    ModelResponse,
-    ToolCallEvent,
-    ToolErrorEvent,
-    ToolResultEvent,
-    mcp_tools,
-)
+from otel_assembly import Agent, ConfigurationError, ModelResponse, ToolCallEvent, ToolResultEvent
+from otel_assembly.events import ToolErrorEvent
+from otel_assembly.runtime import mcp_tools
 from otel_assembly.testing import ScriptedModel
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))

@@ -10,21 +10,19 @@ import pytest
 from otel_assembly import (
     Agent,
     AlertPolicy,
-    AssemblerMiddleware,
     ConfigurationError,
     HaltedError,
     HaltEvent,
     MiddlewareBase,
-    MiddlewareError,
-    ModelCallError,
     ModelRequest,
     ModelResponse,
-    PermissionDecision,
     SlidingWindowPolicy,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
 )
+from otel_assembly.errors import MiddlewareError, ModelCallError
+from otel_assembly.events import ToolErrorEvent
+from otel_assembly.runtime import AssemblerMiddleware, PermissionDecision
 from otel_assembly.testing import ScriptedModel
 
 CALL = ModelResponse(tool_calls=(ToolCallEvent(id="c", name="add", arguments='{"a": 1, "b": 2}'),))

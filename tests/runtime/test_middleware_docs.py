@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_assembly import Agent, MiddlewareBase, ModelCallError, TracingMiddleware
+from otel_assembly import Agent, MiddlewareBase
+from otel_assembly.errors import ModelCallError
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import ScriptedModel
 
 ROOT = Path(__file__).parents[2]

@@ -33,18 +33,16 @@ from otel_assembly import (
     Context,
     ConversationPolicy,
     History,
-    ModelCallError,
-    ModelClient,
-    ModelContextLengthError,
     ModelRequest,
     ModelResponse,
     OpenAIModel,
-    ResponseChunk,
     ToolResultEvent,
-    Usage,
     to_anthropic,
     to_openai,
 )
+from otel_assembly.errors import ModelCallError, ModelContextLengthError
+from otel_assembly.events import ResponseChunk, Usage
+from otel_assembly.runtime import ModelClient
 
 pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
 pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import (
-    AssemblyCompleted,
     ConfigurationError,
     HaltedError,
     HaltEvent,
@@ -11,10 +10,9 @@ from otel_assembly import (
     ObserverAlert,
     Severity,
     ToolCallEvent,
-    UnknownNameError,
-    Usage,
-    UsageEvent,
 )
+from otel_assembly.errors import UnknownNameError
+from otel_assembly.events import AssemblyCompleted, Usage, UsageEvent
 from otel_assembly.runtime import BudgetMonitor, LoopDetector, Stream, TokenMonitor, attach
 
 SECRET = "4111-1111-1111-1111"
@@ -371,7 +369,8 @@ async def test_a_loop_in_chat_dicts_is_found_and_a_results_echo_is_none():
 
 
 async def test_a_type_of_the_programs_own_is_watched_once_it_has_a_row():
-    from otel_assembly import EventFacts, ToolCallFacts, describe
+    from otel_assembly import EventFacts, describe
+    from otel_assembly.messages import ToolCallFacts
 
     class Mine:
         pass

@@ -14,33 +14,28 @@ from strategies import as_events, as_messages, prompt_lists, scripts
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
     Context,
     ContextOverflowError,
     ConversationPolicy,
-    DescribeError,
     EventFacts,
-    EventKind,
     HeadAndTailPolicy,
     History,
     ModelRequest,
     ModelResponse,
-    RenderError,
     SlidingWindowPolicy,
-    TiktokenCounter,
     TokenBudgetPolicy,
-    TokenMeter,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
-    ToolResultsEvent,
     describe,
     to_anthropic,
     to_openai,
 )
-from otel_assembly.messages import ChatSummary, summary_text
+from otel_assembly.errors import DescribeError, RenderError
+from otel_assembly.events import CompactionSummary, ToolErrorEvent, ToolResultsEvent
+from otel_assembly.messages import ChatSummary, EventKind, summary_text
 from otel_assembly.runtime import NO_RESULT_YET
 from otel_assembly.testing import conversation
+from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 METER = TokenMeter(TiktokenCounter("o200k_base"))
 #: What a made-up answer costs.

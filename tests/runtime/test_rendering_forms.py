@@ -17,13 +17,12 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
-    ToolResultsEvent,
     describe,
     to_anthropic,
     to_openai,
 )
+from otel_assembly.events import ToolErrorEvent, ToolResultsEvent
 
 OPENAI = TypeAdapter(list[openai.types.chat.ChatCompletionMessageParam])
 ANTHROPIC = TypeAdapter(list[anthropic.types.MessageParam])

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import (
-    AssemblyError,
-    ConfigurationError,
-    ModelCallError,
-    ModelClient,
-    ModelContextLengthError,
-    ModelRequest,
-    ModelResponse,
-    ResponseChunk,
-    ToolCallEvent,
-)
-from otel_assembly.errors import error_type
+from otel_assembly import AssemblyError, ConfigurationError, ModelRequest, ModelResponse, ToolCallEvent
+from otel_assembly.errors import ModelCallError, ModelContextLengthError, error_type
+from otel_assembly.events import ResponseChunk
+from otel_assembly.runtime import ModelClient
 from otel_assembly.testing import ReceivedCall, ScriptedModel
 
 ASK = ModelRequest(content="Where is my bag?")

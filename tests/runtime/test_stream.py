@@ -12,10 +12,7 @@ from otel_assembly import (
     AssemblyError,
     ConfigurationError,
     Context,
-    DescribeError,
-    Event,
     EventFacts,
-    EventKind,
     HaltedError,
     HaltEvent,
     History,
@@ -24,10 +21,11 @@ from otel_assembly import (
     ObserverAlert,
     Severity,
     ToolResultEvent,
-    TurnCompleted,
-    TurnStarted,
     describe,
 )
+from otel_assembly.errors import DescribeError
+from otel_assembly.events import Event, TurnCompleted, TurnStarted
+from otel_assembly.messages import EventKind
 from otel_assembly.runtime import MAX_NESTED_SENDS, NestedSendError, Stream
 
 SECRET = "4111-1111-1111-1111"

@@ -15,17 +15,15 @@ from otel_assembly import (
     Agent,
     AnthropicModel,
     ConfigurationError,
-    ConfirmResult,
     MiddlewareBase,
     ModelResponse,
     OpenAIModel,
-    StructuredOutputError,
     Tool,
     ToolCallEvent,
-    ToolErrorEvent,
-    TracingMiddleware,
-    UserConfirmResultEvent,
 )
+from otel_assembly.errors import StructuredOutputError
+from otel_assembly.events import ConfirmResult, ToolErrorEvent, UserConfirmResultEvent
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import ScriptedModel
 
 

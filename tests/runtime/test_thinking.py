@@ -28,18 +28,17 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     OpenAIModel,
-    Thinking,
-    TokenMeter,
     ToolCallEvent,
     ToolResultEvent,
-    TracingMiddleware,
     counter_for,
     describe,
     to_anthropic,
     to_openai,
 )
-from otel_assembly.telemetry import ContentCapture, TelemetrySettings
+from otel_assembly.events import Thinking
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings, TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
+from otel_assembly.tokens import TokenMeter
 
 pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
 pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")

@@ -14,18 +14,10 @@ import pytest
 from spoken_agents import calls, said
 
 import otel_assembly
-from otel_assembly import (
-    Agent,
-    ConversationPolicy,
-    DiskKnowledgeStore,
-    SqliteKnowledgeStore,
-    Tool,
-    TracingMiddleware,
-    WorkingMemoryPolicy,
-    event_from_json,
-    event_to_json,
-)
-from otel_assembly.events import ToolFinishedLate
+from otel_assembly import Agent, ConversationPolicy, Tool, WorkingMemoryPolicy
+from otel_assembly.events import ToolFinishedLate, event_from_json, event_to_json
+from otel_assembly.knowledge import DiskKnowledgeStore, SqliteKnowledgeStore
+from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 PACKAGE = Path(otel_assembly.__file__).parent
@@ -139,7 +131,7 @@ async def test_a_call_that_got_no_thread_in_time_never_runs(hang):
     tools = [hang.hung, Tool(quick, timeout=0.01)]
     agent = Agent("helper", "", ScriptedModel(calls("hung", "quick"), "done"), tools, max_tool_threads=1)
     ask = asyncio.ensure_future(agent.ask("Go."))
-    async with agent.session.stream.events(otel_assembly.ToolErrorEvent) as errors:
+    async with agent.session.stream.events(otel_assembly.events.ToolErrorEvent) as errors:
         error = await anext(aiter(errors))
     assert "did not start within 0.01 s" in error.error
     assert not error.still_running
@@ -160,7 +152,7 @@ async def test_a_late_end_is_recorded(hang, caplog):
             middlewares=[TracingMiddleware()],
         )
         await agent.ask("Go.")
-    (error,) = (event for event in agent.session.history if isinstance(event, otel_assembly.ToolErrorEvent))
+    (error,) = (event for event in agent.session.history if isinstance(event, otel_assembly.events.ToolErrorEvent))
     assert error.still_running
     assert event_from_json(event_to_json(error)) == error
     assert telemetry.span("execute_tool hung").attributes["assembly.tool.still_running"] is True
@@ -288,14 +280,16 @@ async def test_a_disk_store_does_not_wait_for_ever_for_the_lock_of_another_proce
     with subprocess.Popen([*command, str(lock)], stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout.readline() == b"locked\n"
         for change in (store.write("/notes", "new"), store.append("/notes", "new"), store.delete("/notes")):
-            with pytest.raises(otel_assembly.KnowledgeStoreError, match="kept the lock of the store for too long"):
+            with pytest.raises(
+                otel_assembly.errors.KnowledgeStoreError, match="kept the lock of the store for too long"
+            ):
                 await change
         assert await store.read("/notes") == "old"
         holder.communicate(b"\n")
     await store.write("/notes", "new")
     with subprocess.Popen([*command, str(tmp_path / "notes")], stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout.readline() == b"locked\n"
-        with pytest.raises(otel_assembly.KnowledgeStoreError, match=r"cannot read '/notes'.*too long"):
+        with pytest.raises(otel_assembly.errors.KnowledgeStoreError, match=r"cannot read '/notes'.*too long"):
             await store.read("/notes")
         holder.communicate(b"\n")
     assert await store.read("/notes") == "new"

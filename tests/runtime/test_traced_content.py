@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from otel_assembly import Agent, ModelResponse, ToolCallEvent, TracingMiddleware
-from otel_assembly.telemetry import ContentCapture, TelemetrySettings
+from otel_assembly import Agent, ModelResponse, ToolCallEvent
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings, TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 

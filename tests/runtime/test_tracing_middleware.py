@@ -14,25 +14,26 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import (
     Agent,
-    AssemblerMiddleware,
-    ExternalExecutionResultEvent,
     HaltedError,
     MiddlewareBase,
-    ModelCallError,
     ModelResponse,
     ObserverAlert,
     SlidingWindowPolicy,
     Tool,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
-    TracingMiddleware,
+)
+from otel_assembly.errors import ModelCallError
+from otel_assembly.events import (
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    ToolErrorEvent,
     Usage,
     UserConfirmResultEvent,
 )
-from otel_assembly.events import ConfirmResult
 from otel_assembly.recorder import NullRecorder, using_recorder
-from otel_assembly.telemetry import ContentCapture, TelemetrySettings
+from otel_assembly.runtime import AssemblerMiddleware
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings, TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 SECRET = "sesame-4711"

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from striking import Strike, StrikingLog
 
-from otel_assembly import LogUnavailableError, LogUnsureError, ProtocolError
+from otel_assembly.errors import LogUnavailableError, LogUnsureError, ProtocolError
 from otel_assembly.sessions import (
     EV_TEXT,
     DiscussionAdapter,

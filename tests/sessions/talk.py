@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from otel_assembly import ProtocolError
+from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions import (
     EV_TEXT,
     AdapterResult,

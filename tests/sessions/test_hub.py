@@ -8,10 +8,10 @@ import logging
 import pytest
 from sessions.talk import Talk, TalkState, assert_in_order, opened, said, text
 
-from otel_assembly import (
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import (
     AccessDeniedError,
     AdapterError,
-    ConfigurationError,
     InboxFull,
     LogConflictError,
     LogRegressed,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sessions.talk import Talk, assert_in_order, said, text
 
-from otel_assembly import InboxFull, LogUnsureError, NetworkError, ProtocolError
+from otel_assembly.errors import InboxFull, LogUnsureError, NetworkError, ProtocolError
 from otel_assembly.sessions import Hub, MemorySessionLog, SessionState
 
 WHO = ("ann", "bob", "cid")

@@ -17,7 +17,7 @@ from postgres_server import BIN, MISSING
 from rows import created, on, row
 from striking import AFTER, BEFORE, DURING, Strike, StrikingLog
 
-from otel_assembly import LogConflictError
+from otel_assembly.errors import LogConflictError
 from otel_assembly.sessions import MemorySessionLog
 
 HERE = Path(__file__).parent

@@ -9,18 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from sessions.talk import Talk, opened, said, text
 
-from otel_assembly import (
-    Agent,
-    AlertPolicy,
-    ConfigurationError,
-    ConversationPolicy,
-    HaltedError,
-    LogUnavailableError,
-    ModelCallError,
-    NotFoundError,
-    ObserverAlert,
-    Tool,
-)
+from otel_assembly import Agent, AlertPolicy, ConfigurationError, ConversationPolicy, HaltedError, ObserverAlert, Tool
+from otel_assembly.errors import LogUnavailableError, ModelCallError, NotFoundError
 from otel_assembly.events import ModelResponse, ToolCallEvent
 from otel_assembly.sessions import (
     EV_EXPECTATION_VIOLATED,

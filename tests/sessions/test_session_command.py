@@ -13,7 +13,7 @@ import pytest
 from cli.command_line import runner
 from sessions.talk import Talk, text
 
-from otel_assembly import LogDamagedError, LogUnavailableError
+from otel_assembly.errors import LogDamagedError, LogUnavailableError
 from otel_assembly.sessions import (
     EV_TEXT,
     ConsultingAdapter,

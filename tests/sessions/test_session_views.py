@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 from sessions.talk import Talk, opened, text
 
-from otel_assembly import AccessDeniedError, Assembler, CompactionSummary, ConfigurationError, Context, describe
-from otel_assembly.events import ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
+from otel_assembly import Assembler, ConfigurationError, Context, describe
+from otel_assembly.errors import AccessDeniedError
+from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
 from otel_assembly.sessions import (
     EV_TEXT,
     BudgetedView,

@@ -8,7 +8,7 @@ import logging
 import pytest
 from sessions.talk import Talk, assert_in_order, text
 
-from otel_assembly import ProtocolError
+from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions import (
     EV_EXPECTATION_VIOLATED,
     EV_SESSION_CLOSED,

@@ -15,8 +15,8 @@ import pytest
 from rows import created, on, row
 from sessions.talk import Talk, opened, said, text
 
-from otel_assembly import Agent, AlertPolicy, ConversationPolicy, LogConflictError, LogUnavailableError, Tool
-from otel_assembly.errors import TurnClaimLostError
+from otel_assembly import Agent, AlertPolicy, ConversationPolicy, Tool
+from otel_assembly.errors import LogConflictError, LogUnavailableError, TurnClaimLostError
 from otel_assembly.events import ModelResponse, ToolCallEvent, ToolErrorEvent, ToolResultEvent
 from otel_assembly.sessions import DiscussionAdapter, Hub, MemorySessionLog, TurnClaim, serve
 

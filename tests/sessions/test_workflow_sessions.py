@@ -8,9 +8,10 @@ from typing import ClassVar
 import pytest
 from protocol_sessions import Played
 
-from otel_assembly import ModelResponse, Tool, ToolCallEvent, ToolResultEvent, ToolResultsEvent
+from otel_assembly import ModelResponse, Tool, ToolCallEvent, ToolResultEvent
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, ProtocolError
+from otel_assembly.events import ToolResultsEvent
 from otel_assembly.sessions import (
     EV_CONTEXT_SET,
     EV_PACKET,

@@ -30,8 +30,8 @@ from otel_assembly import (
     HaltedError,
     ModelRequest,
     ObserverAlert,
-    PolicyFailedError,
 )
+from otel_assembly.errors import PolicyFailedError
 
 QUESTION = ModelRequest(content="Where is my parcel? It was to come on Monday.")
 

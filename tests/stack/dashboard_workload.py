@@ -23,7 +23,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from otel_assembly import (
-    AccessDeniedError,
     AlertPolicy,
     Assembler,
     AssemblyError,
@@ -35,10 +34,11 @@ from otel_assembly import (
     OpenTelemetryRecorder,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    Usage,
     instrument,
     uninstrument,
 )
+from otel_assembly.errors import AccessDeniedError
+from otel_assembly.events import Usage
 from otel_assembly.recorder import using_recorder
 from otel_assembly.sessions import EV_TEXT, ConversationAdapter, Envelope, Expectation, Hub, MemorySessionLog
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings

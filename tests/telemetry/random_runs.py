@@ -12,16 +12,16 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     AssemblyError,
-    CompactionSummary,
     Context,
     ConversationPolicy,
-    DecisionOutcome,
     History,
     ModelRequest,
     ModelResponse,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.events import CompactionSummary
 
 
 class DropAnswers:

@@ -13,11 +13,8 @@ from otel_assembly import (
     AssemblyError,
     Context,
     ConversationPolicy,
-    DiskKnowledgeStore,
     EpisodicMemoryPolicy,
     HaltEvent,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
@@ -25,11 +22,12 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     ToolCallEvent,
-    ToolErrorEvent,
     ToolResultEvent,
     WorkingMemoryPolicy,
     configure,
 )
+from otel_assembly.events import ToolErrorEvent
+from otel_assembly.knowledge import DiskKnowledgeStore, KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.recorder import default_recorder, set_default_recorder
 from otel_assembly.telemetry import TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation

@@ -15,18 +15,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_assembly import (
-    CompactionOutcome,
-    Cut,
-    DecisionOutcome,
-    DecisionReason,
-    EventKind,
-    OverflowCause,
-    Severity,
-)
+from otel_assembly import DecisionReason, Severity
+from otel_assembly.budget import CompactionOutcome, Cut
 from otel_assembly.cli import tree_facts
-from otel_assembly.decision import PrefixBreak, PromptPart
+from otel_assembly.decision import DecisionOutcome, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.explain import RULES
+from otel_assembly.messages import EventKind
 from otel_assembly.policies import INJECTION, REDUCTION
 from otel_assembly.sessions import Expectation, PostOutcome
 from otel_assembly.telemetry import (

@@ -11,18 +11,17 @@ import pytest
 from otel_assembly import (
     Assembler,
     Block,
-    CharacterCounter,
     Context,
     ContextAssembler,
     ContextOverflowError,
     HaltedError,
-    PolicyFailedError,
-    SourceFailedError,
     Task,
     allocate_async,
     invoke_agent,
 )
+from otel_assembly.errors import PolicyFailedError, SourceFailedError
 from otel_assembly.testing import conversation
+from otel_assembly.tokens import CharacterCounter
 
 LONG = " ".join(["word"] * 300)
 

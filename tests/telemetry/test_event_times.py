@@ -15,7 +15,6 @@ from otel_assembly import (
     Assembler,
     AssemblyError,
     Block,
-    BudgetMonitor,
     BudgetPolicy,
     Context,
     ContextOverflowError,
@@ -23,12 +22,12 @@ from otel_assembly import (
     HaltEvent,
     History,
     SlidingWindowPolicy,
-    Stream,
     TokenBudgetPolicy,
     allocate,
     attach,
 )
 from otel_assembly.observe import ObservedAssembler
+from otel_assembly.runtime import BudgetMonitor, Stream
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

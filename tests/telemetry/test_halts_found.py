@@ -23,13 +23,12 @@ from otel_assembly import (
     ModelRequest,
     ModelResponse,
     ObserverAlert,
-    Stream,
-    TokenMonitor,
-    Usage,
     attach,
     invoke_agent,
 )
+from otel_assembly.events import Usage
 from otel_assembly.recorder import using_recorder
+from otel_assembly.runtime import Stream, TokenMonitor
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
 

@@ -20,9 +20,9 @@ from otel_assembly import (
     ModelResponse,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
-    Usage,
     invoke_agent,
 )
+from otel_assembly.events import Usage
 from otel_assembly.sessions import ConversationAdapter, Expectation, Hub, MemorySessionLog
 from otel_assembly.telemetry import Bounded
 from otel_assembly.telemetry import conventions_registry as registry

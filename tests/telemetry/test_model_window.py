@@ -11,20 +11,19 @@ import pytest
 from otel_assembly import (
     AlertPolicy,
     Assembler,
-    AssemblyCompleted,
-    BudgetMonitor,
     ConfigurationError,
     Context,
     ContextOverflowError,
-    OverflowCause,
     SlidingWindowPolicy,
-    Stream,
     TokenBudgetPolicy,
     attach,
 )
 from otel_assembly.cli.tree_facts import said_of_overflow
+from otel_assembly.decision import OverflowCause
+from otel_assembly.events import AssemblyCompleted
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.page import page_model
+from otel_assembly.runtime import BudgetMonitor, Stream
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
 from otel_assembly.tokens import ListedWindow, context_window

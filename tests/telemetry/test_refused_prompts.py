@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Assembler, Context, ConversationPolicy, ModelContextLengthError, invoke_agent
+from otel_assembly import Assembler, Context, ConversationPolicy, invoke_agent
+from otel_assembly.errors import ModelContextLengthError
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Agent, HaltEvent, TracingMiddleware
-from otel_assembly.telemetry import AlertSignal, TelemetrySettings
+from otel_assembly import Agent, HaltEvent
+from otel_assembly.telemetry import AlertSignal, TelemetrySettings, TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

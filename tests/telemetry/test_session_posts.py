@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from sessions.talk import Talk, opened, text
 
-from otel_assembly import (
+from otel_assembly.errors import (
     AccessDeniedError,
     AdapterError,
     InboxFull,

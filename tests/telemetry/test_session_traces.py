@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace import SpanProcessor
 from sessions.talk import Talk, opened, said, text
 from telemetry.test_unheard import calls_into_opentelemetry
 
-from otel_assembly import Agent, ConversationPolicy, ObserverAlert, OpenTelemetryRecorder, ProtocolError
+from otel_assembly import Agent, ConversationPolicy, ObserverAlert, OpenTelemetryRecorder
+from otel_assembly.errors import ProtocolError
 from otel_assembly.recorder import using_recorder
 from otel_assembly.sessions import (
     EV_TEXT,

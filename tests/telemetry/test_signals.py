@@ -13,7 +13,6 @@ from opentelemetry.trace import get_current_span
 from otel_assembly import (
     AlertPolicy,
     Assembler,
-    BudgetMonitor,
     Context,
     ContextOverflowError,
     ConversationPolicy,
@@ -21,14 +20,13 @@ from otel_assembly import (
     HaltEvent,
     History,
     ObserverAlert,
-    PolicyContractError,
-    PolicyFailedError,
     SlidingWindowPolicy,
-    Stream,
     TokenBudgetPolicy,
     attach,
     invoke_agent,
 )
+from otel_assembly.errors import PolicyContractError, PolicyFailedError
+from otel_assembly.runtime import BudgetMonitor, Stream
 from otel_assembly.testing import conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

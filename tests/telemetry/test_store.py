@@ -22,7 +22,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_assembly import AssemblyError, ConfigurationError, TranscriptError
+from otel_assembly import AssemblyError, ConfigurationError
+from otel_assembly.errors import TranscriptError
 from otel_assembly.telemetry import (
     LogFileExporter,
     SpanFileExporter,

@@ -12,14 +12,14 @@ from telemetry.turn_checks import Ledger, Talk, adds_up, bytes_of, last, recount
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CompactionSummary,
-    Compactors,
     Context,
     ContextOverflowError,
     ModelRequest,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
+from otel_assembly.budget import Compactors
+from otel_assembly.events import CompactionSummary
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import read_ledgers
 from otel_assembly.tokens import CharacterCounter

@@ -15,12 +15,12 @@ from otel_assembly import (
     Assembler,
     AssemblyError,
     BudgetPolicy,
-    CompactionSummary,
     Context,
     ModelResponse,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
+from otel_assembly.events import CompactionSummary
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import RecordedTelemetry
 

@@ -10,9 +10,10 @@ from counting import WordCounter
 from telemetry.forty_lines import read
 from telemetry.turn_checks import Ledger, Talk, adds_up, last, recounted, turns_of
 
-from otel_assembly import Assembler, CalibratedCounter, Context, ModelRequest, ModelResponse, SlidingWindowPolicy
+from otel_assembly import Assembler, Context, ModelRequest, ModelResponse, SlidingWindowPolicy
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import conversation
+from otel_assembly.tokens import CalibratedCounter
 
 OUTSIDE = ("dropped", "outside_window", "sliding_window", 0)
 

@@ -20,13 +20,13 @@ from otel_assembly import (
     Assembler,
     Block,
     BlockItem,
-    Compactors,
     Context,
     ModelRequest,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     allocate,
 )
+from otel_assembly.budget import Compactors
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import read_ledgers
 from otel_assembly.testing import RecordedTelemetry

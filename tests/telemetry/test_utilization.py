@@ -12,12 +12,12 @@ from otel_assembly import (
     ContextOverflowError,
     ModelRequest,
     ModelResponse,
-    OverflowCause,
     TokenBudgetPolicy,
     ToolCallEvent,
     ToolResultEvent,
     allocate,
 )
+from otel_assembly.decision import OverflowCause
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import conversation
 

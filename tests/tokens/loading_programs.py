@@ -61,8 +61,8 @@ def the_loop_runs():
 
 def the_model_says_which():
     """What is read is the vocabulary of the model, where it is known."""
-    from otel_assembly import Assembler, ContextAssembler, TiktokenCounter, allocate_async
-    from otel_assembly.tokens import CharacterCounter
+    from otel_assembly import Assembler, ContextAssembler, allocate_async
+    from otel_assembly.tokens import CharacterCounter, TiktokenCounter
 
     GO.set()
     Assembler([], counter=CharacterCounter(4))
@@ -78,7 +78,8 @@ def the_model_says_which():
 
 def in_step():
     """What cannot wait otherwise waits for the thread, and reads nothing itself."""
-    from otel_assembly import Assembler, TiktokenCounter
+    from otel_assembly import Assembler
+    from otel_assembly.tokens import TiktokenCounter
 
     Assembler([])
     threading.Timer(0.05, GO.set).start()
@@ -157,7 +158,8 @@ def damaged():
     """A vocabulary that cannot be read costs nobody anything who does not count; who counts is told."""
     import lzma
 
-    from otel_assembly import Assembler, ModelRequest, TokenizerError
+    from otel_assembly import Assembler, ModelRequest
+    from otel_assembly.errors import TokenizerError
 
     def fails(content):
         raise lzma.LZMAError

@@ -6,7 +6,8 @@ import tiktoken.model
 import tiktoken.registry
 import tiktoken_ext.openai_public as published
 
-from otel_assembly import Assembler, Context, ModelRequest, TokenBudgetPolicy, TokenizerError
+from otel_assembly import Assembler, Context, ModelRequest, TokenBudgetPolicy
+from otel_assembly.errors import TokenizerError
 from otel_assembly.tokens import CalibratedCounter, TiktokenCounter, counter_for, models, vocabulary
 
 BUNDLED = {"o200k_base": "o200k_base", "o200k_harmony": "o200k_base", "cl100k_base": "cl100k_base"}

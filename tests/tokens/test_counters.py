@@ -8,7 +8,8 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import ConfigurationError, TokenizerError, UnknownNameError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import TokenizerError, UnknownNameError
 from otel_assembly.tokens import CharacterCounter, TiktokenCounter, long_runs, meter
 from otel_assembly.tokens import vocabulary as vocabulary_module
 

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_counters import TEXTS
 
-from otel_assembly import (
-    Assembler,
-    FastTiktokenCounter,
-    ModelRequest,
-    TiktokenCounter,
-    TokenizerError,
-    UnknownNameError,
-)
+from otel_assembly import Assembler, ModelRequest
+from otel_assembly.errors import TokenizerError, UnknownNameError
+from otel_assembly.tokens import FastTiktokenCounter, TiktokenCounter
 
 toktok = pytest.importorskip("toktok", reason="toktok-rs has no wheel for this platform")
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly import ConfigurationError, EventFacts, EventKind
+from otel_assembly import ConfigurationError, EventFacts
+from otel_assembly.messages import EventKind
 from otel_assembly.tokens import MessageFraming, TokenMeter, counter_for
 
 FRAMING = MessageFraming()

@@ -9,15 +9,14 @@ import pytest
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
-    CharacterCounter,
     ConfigurationError,
     ContextAssembler,
     ContextOverflowError,
-    MessageFraming,
     ModelRequest,
     Task,
     TokenBudgetPolicy,
 )
+from otel_assembly.tokens import CharacterCounter, MessageFraming
 
 HEAVY = MessageFraming(per_message=40, per_role=9, reply_priming=7)
 EVENTS = [ModelRequest(content="one two"), ModelRequest(content="three")]

@@ -10,16 +10,16 @@ from otel_assembly import (
     ConfigurationError,
     Context,
     EventFacts,
-    EventKind,
     History,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
     TokenBudgetPolicy,
-    TokenizerError,
     ToolCallEvent,
     describe,
 )
+from otel_assembly.errors import TokenizerError
+from otel_assembly.messages import EventKind
 from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 
 

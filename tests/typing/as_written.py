@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly import (
-    AggregateObserver,
-    AggregateTrigger,
     AlertPolicy,
     AnthropicModel,
     Assembler,
@@ -21,28 +19,28 @@ from otel_assembly import (
     Context,
     ContextAssembler,
     ConversationPolicy,
-    ConversationSummaryAggregate,
-    KnowledgeStore,
-    LoopDetector,
-    MemoryKnowledgeStore,
-    ModelClient,
     ModelRequest,
     ObserverAlert,
     OpenAIModel,
     Severity,
     SlidingWindowPolicy,
-    Stream,
     TokenBudgetPolicy,
-    TokenMonitor,
-    WorkingMemoryAggregate,
     WorkingMemoryPolicy,
     allocate,
     attach,
-    order_for_attention_and_cache,
     to_anthropic,
     to_openai,
     validate_order,
 )
+from otel_assembly.budget import order_for_attention_and_cache
+from otel_assembly.knowledge import (
+    AggregateTrigger,
+    ConversationSummaryAggregate,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
+    WorkingMemoryAggregate,
+)
+from otel_assembly.runtime import AggregateObserver, LoopDetector, ModelClient, Stream, TokenMonitor
 from otel_assembly.testing import ScriptedModel
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.messages import Draft, register_results, spelled, summary_like
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import edited
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
+from otel_assembly.conversation_state import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.conversation import alert_facts, is_alert
+from otel_assembly.conversation_state import alert_facts, is_alert
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.conversation import asker_of, model_of, preparing, turn_of
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
@@ -27,12 +27,12 @@ from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import is_ours, name_of, unsummed
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugged_in, reducing
 from otel_assembly.instrumentation.upkeep import keeps_up
-from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_framework import Content, Message
 
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import answers, asks, holds, is_silent, read_each, register_parts, says, shows, thinks
 

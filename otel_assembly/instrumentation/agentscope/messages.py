@@ -23,7 +23,7 @@ from agentscope.message import (
 from otel_assembly.instrumentation.message_parts import MessagePart
 from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
 from otel_assembly.messages.rows import answers, asks, holds, read_each, says, shows, thinks
 

@@ -22,7 +22,7 @@ from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
 from otel_assembly.instrumentation.splicing import found
 from otel_assembly.messages.context_messages import reported_skips
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

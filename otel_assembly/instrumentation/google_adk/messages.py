@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.genai.types import Content, Part
 
 from otel_assembly.messages import ROLES, edited, function_schema, register_results, register_summaries
-from otel_assembly.messages.describe import EventKind, spelled
+from otel_assembly.messages.event_facts import EventKind, spelled
 from otel_assembly.messages.keyed_parts import response_text
 from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows
 

@@ -10,7 +10,7 @@ from haystack.dataclasses import ChatMessage, ToolCallResult
 
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, function_schema, register_results, register_summaries
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import answers, asks, holds, register_parts, result_text, says, shows, thinks
 

@@ -16,7 +16,7 @@ from langchain_core.messages import (
 
 from otel_assembly.messages import ROLES, Draft, read_content
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import register_summaries, result_texts, shortened
 
 if TYPE_CHECKING:

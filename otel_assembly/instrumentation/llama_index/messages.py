@@ -11,7 +11,7 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.rows import asks, holds, is_silent, register_parts, result_text, says, shows, thinks
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from openai import BaseModel
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.messages import function_schema, summary_like
 from otel_assembly.messages.content_snapshot import read_as
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

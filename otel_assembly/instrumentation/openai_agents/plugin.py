@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
 from otel_assembly.instrumentation.openai_agents.runs import RUN
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import as_prompts
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
 from otel_assembly.instrumentation.splicing import found, same
 from otel_assembly.instrumentation.stored_histories import StoredHistories
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

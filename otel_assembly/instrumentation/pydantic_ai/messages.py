@@ -13,7 +13,7 @@ from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 from otel_assembly.instrumentation.prompts import PromptsInFront, as_prompts
 from otel_assembly.messages import function_schema, register_results, register_summaries
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import (
     answers,

@@ -12,7 +12,7 @@ from semantic_kernel.contents.utils.author_role import AuthorRole
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
 from otel_assembly.messages.content_snapshot import written_on
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows, thinks
 

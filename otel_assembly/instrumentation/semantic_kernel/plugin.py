@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.reductions import plugged_in
 from otel_assembly.instrumentation.semantic_kernel.calls import asker_of, model_of, schemas_of
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts, is_prompt
 from otel_assembly.instrumentation.splicing import same_objects
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from ag2_package import MemoryStream, answer, ask, call, events, part
 
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, describe
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, describe
+from otel_assembly.errors import DescribeError
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
 from otel_assembly.messages import MEDIA_TOKENS, broken_pairs
 

@@ -29,17 +29,16 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
-    TokenMonitor,
     describe,
 )
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
+from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.messages import broken_pairs
+from otel_assembly.runtime import TokenMonitor
 from otel_assembly.tokens import TokenMeter, counter_for
 
 

@@ -23,12 +23,12 @@ from otel_assembly import (
     ConfigurationError,
     ContextOverflowError,
     ConversationPolicy,
-    ExtractiveCompactor,
     HaltedError,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
 )
+from otel_assembly.budget import ExtractiveCompactor
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.agent_framework import AssemblyMiddleware
 

@@ -15,7 +15,8 @@ from agentscope.message import (
 )
 from scripted import ScriptedModel, agent, talk, tool
 
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, describe
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, describe
+from otel_assembly.errors import DescribeError
 from otel_assembly.instrumentation.agentscope import AssemblyMiddleware
 from otel_assembly.messages import MEDIA_TOKENS
 

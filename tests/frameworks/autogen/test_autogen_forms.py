@@ -8,7 +8,8 @@ from autogen_ext.models.openai._openai_client import to_oai_type
 from autogen_talk import calls, results, user
 
 import otel_assembly.instrumentation.autogen.messages  # noqa: F401  # the rows
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, describe
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, describe
+from otel_assembly.errors import DescribeError
 from otel_assembly.messages import broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves." for number in range(2_000))

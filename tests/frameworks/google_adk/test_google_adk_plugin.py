@@ -22,14 +22,14 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    ExtractiveCompactor,
     HaltedError,
     ObserverAlert,
-    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.budget import ExtractiveCompactor
+from otel_assembly.errors import PolicyFailedError
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.google_adk import AssemblyPlugin
 from otel_assembly.testing import RecordedTelemetry

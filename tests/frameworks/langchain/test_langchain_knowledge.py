@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly import ConfigurationError
+from otel_assembly.errors import KnowledgePathError, KnowledgeStoreError
 from otel_assembly.instrumentation.langchain import GraphKnowledgeStore
 from otel_assembly.knowledge import KnowledgeStore
 

@@ -17,8 +17,9 @@ from langchain_core.messages import (
 )
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # the rows
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, EventKind, describe
-from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, describe
+from otel_assembly.errors import DescribeError
+from otel_assembly.messages import MEDIA_TOKENS, EventKind, result_texts, shortened, summary_like
 
 KINDS = [
     (HumanMessage("a"), EventKind.REQUEST),

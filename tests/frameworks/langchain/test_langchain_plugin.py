@@ -16,12 +16,12 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    ExtractiveCompactor,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.budget import ExtractiveCompactor
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
 from otel_assembly.tokens import TokenMeter, counter_for

@@ -20,8 +20,8 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.llm import ToolSelection
 
 import otel_assembly.instrumentation.llama_index.messages  # noqa: F401  # importing it registers the rows
-from otel_assembly import EventKind, describe
-from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
+from otel_assembly import describe
+from otel_assembly.messages import MEDIA_TOKENS, EventKind, result_texts, shortened, summary_like
 
 TEXT = TextBlock(text="hello")
 PICTURE = ImageBlock(url="https://example.org/a.png")

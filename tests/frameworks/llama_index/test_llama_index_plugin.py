@@ -23,13 +23,13 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    ExtractiveCompactor,
     HaltedError,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.budget import ExtractiveCompactor
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.llama_index import AssemblyMemory
 from otel_assembly.testing import RecordedTelemetry

@@ -25,13 +25,13 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    ExtractiveCompactor,
     HaltedError,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.budget import ExtractiveCompactor
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.semantic_kernel import AssemblyChatCompletion, AssemblyHistoryReducer
 from otel_assembly.testing import RecordedTelemetry

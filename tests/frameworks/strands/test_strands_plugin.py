@@ -21,15 +21,15 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
-    ExtractiveCompactor,
     HaltedError,
     HeadAndTailPolicy,
     ObserverAlert,
-    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
     describe,
 )
+from otel_assembly.budget import ExtractiveCompactor
+from otel_assembly.errors import PolicyFailedError
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 

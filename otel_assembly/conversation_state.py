@@ -20,7 +20,7 @@ from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import HaltedError
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly import events
     from otel_assembly._internal.forks import Lock
     from otel_assembly.events import HaltEvent
-    from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.event_facts import EventFacts
 else:
     events = Later("otel_assembly.events")
 
