@@ -136,7 +136,9 @@ def test_every_lock_of_ours_comes_from_the_one_helper():
 
 def test_a_program_that_ends_with_a_counter_in_hand_says_nothing():
     program = (
-        "from otel_assembly.tokens import TiktokenCounter\ncounter = TiktokenCounter('cl100k_base')\ncounter.count('one')"
+        "from otel_assembly.tokens import TiktokenCounter\n"
+        "counter = TiktokenCounter('cl100k_base')\n"
+        "counter.count('one')"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stderr == ""

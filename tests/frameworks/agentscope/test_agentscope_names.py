@@ -15,10 +15,10 @@ from agentscope.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResul
 from agentscope.model import AnthropicChatModel, OpenAIChatModel
 from recount import count
 
-from otel_assembly import BudgetPolicy, MessageFraming, TiktokenCounter, describe
+from otel_assembly import BudgetPolicy, describe
 from otel_assembly.instrumentation.agentscope import AssemblyMiddleware
 from otel_assembly.messages.provider_rules import rules_of_client
-from otel_assembly.tokens import TokenMeter
+from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 
 LONG = "Maria-Magdalena-Wolkenstein-Trostburg"
 
