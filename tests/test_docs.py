@@ -21,6 +21,7 @@ from cli.command_line import runner
 from environments import UV, make_environment
 
 from otel_assembly.cli import parser
+from otel_assembly.telemetry import conventions_registry as registry
 
 ROOT = Path(__file__).parents[1]
 #: Pages whose commands a newcomer types.
@@ -315,3 +316,11 @@ def test_links_between_pages_lead_somewhere():
     for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_attribute_and_metric_of_the_glossary_is_registered():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"`(assembly\.[a-z_.]*[a-z])`", page))
+    known = {*registry.attributes(), *(metric.name for metric in registry.metrics())}
+    assert len(shown) >= 50
+    assert shown - known - {event.name for event in registry.events()} == set()

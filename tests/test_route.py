@@ -1,7 +1,8 @@
-"""How many modules one message enters on its way to its spans: it only falls, and no two call each other both ways."""
+"""The modules that one message enters: their number, calls in both directions, and the page that describes them."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,28 @@ def test_no_two_modules_call_each_other_both_ways(walk, printed):
     assert "both ways" not in printed[walk], printed[walk]
 
 
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NAMED = set(re.findall(r"`((?:\w+/)+[\w*.]+|\w+/)`", PAGE)) | {
+    f"instrumentation/{name}"
+    for row in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    for name in re.findall(r"\w+", row)
+}
+
+
 def test_the_architecture_names_every_module_of_the_route(printed):
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     entered = [line.split()[0] for line in printed["assemble"].splitlines()[1:]]
-    assert not [module for module in entered if f"`{module}`" not in page]
+    assert not [module for module in entered if f"`{module}`" not in PAGE]
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_a_path_in_the_architecture_exists(name):
+    folders = (ROOT / "otel_assembly", ROOT)
+    assert any([*folder.glob(name), *folder.glob(f"{name}.py")] for folder in folders), name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w+\.\w+)(?:\(|`)", PAGE))))
+def test_a_method_in_the_architecture_exists(name):
+    kind, method = name.split(".")
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "otel_assembly").rglob("*.py")]
+    bodies = [re.split(rf"^class {kind}\b", source, flags=re.MULTILINE)[1:] for source in sources]
+    assert any(re.search(rf"^    (?:async )?def {method}\(", body, re.MULTILINE) for found in bodies for body in found)
