@@ -25,6 +25,13 @@ FOREIGN = {
     "gen_ai_client_inference_duration_seconds_count": "GenAI's client metrics that replace them",
     "gen_ai_client_inference_usage_input_tokens_total": "GenAI's client metrics that replace them",
 }
+#: Names of GenAI's conventions that were replaced, as Prometheus spells them, and what replaced each.
+RENAMED = {
+    "gen_ai_client_token_usage": r"gen_ai_client_inference_usage_\w+_tokens",
+    "gen_ai_client_operation_duration": "gen_ai_client_inference_duration",
+    "cache_creation_input_tokens": "cache_write_input_tokens",
+    "cache_write_input_tokens": "cache_creation_input_tokens",
+}
 #: The Collector and Jaeger about themselves.
 PIPELINE = "otelcol_"
 #: Rule → what it does not hold for, and why.
@@ -378,3 +385,25 @@ def test_a_quantile_in_the_open_bucket_is_marked(name, dashboard):
         text = mapping["options"]["result"]["text"]
         assert text.startswith("≥ ")
         assert f"`{text}`" in panel["description"]
+
+
+def _queries():
+    """Yield each query of the dashboards, the recording and alert rules, and the docs."""
+    for dashboard in DASHBOARDS.values():
+        yield from (target["expr"] for _, target in _targets(dashboard))
+    for rules in ("alerts", "recording"):
+        read = yaml.safe_load((ROOT / "dashboards" / "rules" / f"{rules}.yaml").read_text(encoding="utf-8"))
+        yield from (rule["expr"] for group in read["groups"] for rule in group["rules"])
+    for page in (ROOT / "docs").rglob("*.md"):
+        for block in re.findall(
+            r"^```(?:promql|text)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            yield from block.splitlines()
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_query_that_reads_a_replaced_name_reads_the_new_one_too(name):
+    """During a migration, some services send the old name and some the new one."""
+    reading = [query for query in _queries() if re.search(rf"{name}(?![a-z])", query.replace(".", "_"))]
+    assert [query for query in reading if not re.search(RENAMED[name], query.replace(".", "_"))] == []
+    assert reading or name.startswith("cache_")  # no query reads the tokens of a cache
