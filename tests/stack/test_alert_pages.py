@@ -37,9 +37,7 @@ def test_every_section_of_the_runbook_is_that_of_an_alert():
     groups = yaml.safe_load((RULES / "alerts.yaml").read_text())["groups"]
     assert set(sections) == {rule["alert"] for group in groups for rule in group["rules"]}
     for text in re.split(r"^## .+$", (DOCS / "runbook.md").read_text(), flags=re.MULTILINE)[1:]:
-        assert text.count("**Means:**") == 1
-        assert "**Look first" in text
-        assert "**Silence:**" in text
+        assert re.findall(r"^\*\*(\w+):\*\*", text, re.MULTILINE) == ["Meaning", "Check", "Do", "Silence"]
 
 
 @pytest.fixture(scope="module")
