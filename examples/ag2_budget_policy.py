@@ -1,9 +1,9 @@
-"""A real token budget in an AG2 agent: one of our policies among its own, on AG2's own events, offline.
+"""A token budget for an AG2 agent: `BudgetPolicy` in AG2's own list of policies. It needs no network.
 
     python examples/ag2_budget_policy.py
 
-AG2's token budget counts what an event prints, which it cuts at eighty characters; a long document goes past it. Here
-the budget counts what the model is sent, and the newest request of the user is never what gives way.
+AG2's own token budget counts the printed form of an event, which is truncated at 80 characters, so a long document
+exceeds it. `BudgetPolicy` counts the content that the model receives, and never drops the newest user request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from otel_assembly.instrumentation.ag2 import AssembledPolicy
 
 
 class Seen:
-    """A policy of AG2's form that changes nothing: it shows what the one before it let through."""
+    """An AG2 policy that prints the events that the previous policy kept, and changes nothing."""
 
     name = "seen"
 

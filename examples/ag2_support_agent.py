@@ -1,10 +1,10 @@
-"""A support agent on AG2, as anybody might have written it; the model is a script, so that it runs offline.
+"""A support agent on AG2, without any code for otel-assembly. A scripted model replaces the provider.
 
     python examples/ag2_support_agent.py
-    otel-assembly demo        # the same agent under opentelemetry-instrument, and what its spans say
+    otel-assembly demo        # runs this agent under opentelemetry-instrument and prints its spans
 
-The customer's first request is cut by the window, a long document goes past the token budget, an observer warns that
-the agent repeats itself, and another one halts it.
+The window drops the customer's first request, a long document exceeds the token budget, an observer warns that the
+agent repeats itself, and another observer halts it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def refund(order: str, euros: int) -> str:
 
 @observer(ToolCallEvent.name == "refund")
 async def refund_limit(event: ToolCallEvent, context: Context) -> None:
-    """Nobody but a human pays back more than 100 EUR."""
+    """Halt the agent at a refund of more than 100 EUR, which a person has to approve."""
     euros = event.serialized_arguments["euros"]
     if euros > 100:
         message = f"a refund of {euros} EUR is above the limit of 100 EUR"
@@ -53,7 +53,7 @@ MODEL = TestConfig(
     ToolCallEvent("read_handbook", id="call-4"),
     "Damaged parcels are replaced or refunded within fourteen days.",
     ToolCallEvent("refund", arguments='{"order": "4711", "euros": 480}', id="call-5"),
-    "Your money is on its way!",  # never said: the agent has been halted by then
+    "Your money is on its way!",  # never reached: the agent is halted before
     model="gpt-4o",
 )
 

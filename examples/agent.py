@@ -1,4 +1,4 @@
-"""An agent on otel-assembly alone, offline: a tool, a confirmation, a halt, and a session that goes on from a file.
+"""An agent without a framework: a tool, an approval, a halt, and a session that is saved and loaded.
 
 python examples/agent.py
 """
@@ -27,7 +27,7 @@ def calls(name: str, arguments: str) -> ModelResponse:
     return ModelResponse(tool_calls=(ToolCallEvent(name=name, arguments=arguments),))
 
 
-#: In place of `OpenAIModel("gpt-4o")`, so that this runs without a key.
+#: Replaces `OpenAIModel("gpt-4o")`, so the example needs no API key.
 MODEL = ScriptedModel(
     calls("weather", '{"city": "Bonn"}'),
     "It is sunny in Bonn. Shall I book the 9:14?",
@@ -57,7 +57,7 @@ async def main() -> None:
         print(f"may it run? {call.name} {call.arguments}")
     saved = agent.session.save()
 
-    # Another process, another day: the session goes on where it stood, the call still waits.
+    # Another process can load the session later; the call still waits for approval.
     later = clerk().load_session(saved)
     agreed = [ConfirmResult(tool_call=call, confirmed=True) for call in later.session.pending.values()]
     print((await later.ask(UserConfirmResultEvent(confirm_results=tuple(agreed)))).content)

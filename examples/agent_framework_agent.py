@@ -1,6 +1,6 @@
-"""A booking agent on Microsoft's agent-framework, as anybody would write it: nothing in here knows of otel-assembly.
+"""A booking agent on Microsoft's agent-framework, without any code for otel-assembly.
 
-Its strategy keeps the last three groups of messages, so that before long the model no longer sees what it was asked:
+Its strategy keeps the last three groups of messages, so the model soon no longer receives the original request:
 
     opentelemetry-instrument python examples/agent_framework_agent.py
 """
@@ -45,7 +45,7 @@ def call(call_id: str, name: str, arguments: str) -> Content:
 
 
 class Model(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):
-    """What it says is written down here, so that the example needs no network and no key."""
+    """A scripted model, so the example needs no network and no API key."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""An agent of agent-framework whose prompts hold a budget, with the request in them and every call with its result.
+"""A token budget for an agent of Microsoft's agent-framework, which keeps the request and complete tool calls.
 
-It needs no network: the model is a script that looks ten rooms up, in one run. The session stays whole.
+A scripted model calls a tool ten times in one run, so the example needs no network. The session keeps all messages.
 
     python examples/agent_framework_budget_policy.py
 """
@@ -32,7 +32,7 @@ def room(number: int) -> str:
 
 
 class Guide(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """Looks up the next room, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next room."""
 
     model = "gpt-4o"
     asked = 0

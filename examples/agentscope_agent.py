@@ -1,7 +1,7 @@
-"""An AgentScope agent whose context compression loses the opening request: it knows nothing of otel-assembly.
+"""An AgentScope agent whose context compression loses the first request. It has no code for otel-assembly.
 
-Offline: the model is a script, and its summaries fail, as they do where a provider refuses a long prompt. AgentScope
-then cuts the context and logs a warning; the order number of the first message is gone, and the answer shows it.
+A scripted model replaces the provider. Its summaries fail, as if a provider refused a long prompt. AgentScope then
+truncates the context and logs a warning. The order number in the first message is lost, which the answer shows.
 
     OTEL_ASSEMBLY_SPAN_FILE=spans.jsonl OTEL_TRACES_EXPORTER=otel_assembly_file opentelemetry-instrument \
         python examples/agentscope_agent.py
@@ -25,7 +25,7 @@ PROBLEM = "It will not turn on, and I have tried every socket in the house. " * 
 
 
 class ScriptedModel(ChatModelBase):
-    """Answers from what it is sent, and cannot summarise."""
+    """Answers from the messages that it receives; summaries fail."""
 
     class Parameters(BaseModel):
         """It has none."""
@@ -49,7 +49,7 @@ class ScriptedModel(ChatModelBase):
 
 
 async def main() -> None:
-    """Tell of the order first, then of everything else, and ask for the refund at the end."""
+    """Mention the order first, then other subjects, and ask for the refund last."""
     agent = Agent("support", "You refund orders.", ScriptedModel(), context_config=ContextConfig(reserve_ratio=0.3))
     for text in ("My order is 4711: a kettle.", *[PROBLEM] * 5, "Please refund it."):
         answer = await agent.reply(UserMsg("customer", text))

@@ -1,7 +1,7 @@
-"""An AgentScope agent whose prompts hold a budget, with the newest request in them and every call with its result.
+"""A token budget for an AgentScope agent, which keeps the newest request and complete tool calls.
 
-Offline: the model is a script that looks fares up, ten times in one reply. AgentScope keeps all of that in one message;
-`AssemblyMiddleware` sends the model as much of it as fits.
+A scripted model calls a tool ten times in one reply, so the example needs no network. AgentScope keeps all calls in one
+message; `AssemblyMiddleware` sends the part that fits the budget.
 
     python examples/agentscope_budget_policy.py
 """
@@ -27,7 +27,7 @@ BUDGET = 1_500
 
 
 class ScriptedModel(ChatModelBase):
-    """Asks for ten fares, one after the other, and says how much of that it was sent."""
+    """Prints how many tool results it received, then calls the tool, ten times in all."""
 
     class Parameters(BaseModel):
         """It has none."""

@@ -1,10 +1,10 @@
-"""Prints the alerts that Alertmanager sends, for whoever is on call; the standard library is enough.
+"""Print the alerts that Alertmanager sends. It needs only the standard library.
 
     python examples/alert_receiver.py --host 127.0.0.1 --port 9095
 
-It stands where a pager and a chat would: the `*.url` files beside `collectors/alertmanager/alertmanager.yaml` point to
-it. Each alert is printed with how bad it is, what happened and to which agent, where its traces are and what to do. Of
-the Watchdog, which always fires, only the silence is told: once it has come, and then not for ten minutes.
+It replaces a pager and a chat: the `*.url` files next to `collectors/alertmanager/alertmanager.yaml` contain its
+address. Each alert is printed with severity, summary, agent, and links to traces and runbook. The Watchdog alert always
+fires, so it is not printed. A line is printed if it stays away for ten minutes after it has arrived once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 WATCHDOG = "Watchdog"
-#: Alertmanager repeats it every five minutes: one may be late.
+#: Alertmanager repeats it every five minutes, and one repetition may be late.
 SILENCE = 600
 
 
 def shown(alert: dict[str, Any], receiver: str) -> str:
-    """One alert as a few lines to read."""
+    """Format one alert as a few lines."""
     labels, told = alert["labels"], alert["annotations"]
     if alert["status"] == "resolved":
         head = f"resolved  {told.get('summary', labels['alertname'])}"
@@ -42,7 +42,7 @@ def shown(alert: dict[str, Any], receiver: str) -> str:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Takes Alertmanager's webhook at any path; the path is the receiver's name."""
+    """Accept Alertmanager's webhook at any path; the path is the receiver's name."""
 
     def do_POST(self) -> None:
         try:
@@ -68,11 +68,11 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """One line for each request would hide the alerts."""
+        """Suppress the line per request, which would hide the alerts."""
 
 
 class Dog:
-    """Tells when the Watchdog falls silent."""
+    """Print a line when the Watchdog alert stays away."""
 
     def __init__(self) -> None:
         self._last: float | None = None

@@ -1,6 +1,6 @@
-"""A booking agent on AutoGen, as anybody would write it: nothing in here knows of otel-assembly.
+"""A booking agent on AutoGen, without any code for otel-assembly.
 
-Its model context keeps the last four messages, so that before long the model no longer sees what it was asked. See it:
+Its model context keeps the last four messages, so the model soon no longer receives the original request:
 
     opentelemetry-instrument python examples/autogen_agent.py
 """
@@ -45,7 +45,7 @@ def call(call_id: str, name: str, arguments: str) -> CreateResult:
     )
 
 
-# What the model says is written down here, so that the example needs no network and no key.
+# The responses are scripted, so the example needs no network and no API key.
 ANSWERS = [
     call("1", "free_tables", '{"day": "Friday", "people": 6}'),
     "Da Nino and The Anchor have a table for six on Friday. Which one, and when?",

@@ -1,4 +1,4 @@
-"""An AutoGen agent whose context is kept by our allocator: a real token budget, pairs whole, the request never lost.
+"""A token budget for an AutoGen agent, which keeps the newest request and complete tool calls.
 
 python examples/autogen_budget_policy.py
 """

@@ -1,6 +1,6 @@
-"""A team of AutoGen's on contexts that keep tool calls whole and hold their token limit for the whole prompt.
+"""An AutoGen team whose model contexts keep complete tool calls and enforce a token limit for the whole prompt.
 
-Only the import of the contexts is another one.
+Only the import of the contexts differs from a program for AutoGen.
 
 python examples/autogen_contexts.py
 """
@@ -38,7 +38,7 @@ def asks(day: str) -> CreateResult:
 
 
 async def main() -> None:
-    # AutoGen's scripted client says of each tool call that it counts texts alone.
+    # AutoGen's scripted client logs a warning for each tool call, because it counts texts only.
     logging.getLogger(EVENT_LOGGER_NAME).setLevel(logging.ERROR)
     days = ("Monday", "Tuesday", "Wednesday", "Thursday")
     clerk_client = scripted(*(answer for day in days for answer in (asks(day), f"There are three trains on {day}.")))

@@ -1,7 +1,7 @@
-"""A support desk assembles its prompts: offline, no model, no network.
+"""Assemble the prompts of a support desk, without a model or network.
 
-Run it with ``python examples/context_assembler.py``. It asks two questions in one conversation, prints what went into
-the prompt and what did not, with the reason, and remembers a fact after the first answer that the second one recalls.
+Run it with ``python examples/context_assembler.py``. It asks two questions in one conversation, and prints the kept and
+dropped items with the reasons. After the first answer it stores a fact, which the second question recalls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CUSTOMERS: dict[str, dict[str, object]] = {"ada": {"plan": "pro", "open_cases": 
 
 
 class Handbook:
-    """A retriever: what shares the most words with the question comes first."""
+    """A retriever that ranks pages by the number of words shared with the question."""
 
     name = "handbook"
 
@@ -39,17 +39,17 @@ class Handbook:
 
 
 def permitted_scopes(user: str, task: Task) -> set[str]:
-    """A customer sees the public handbook and what is remembered of them, and nothing of the staff's."""
+    """Return the scopes of a customer: the public handbook and their own memories, nothing for staff."""
     return {"public", f"customer:{user}"}
 
 
 def load_state(task: Task, scopes: Collection[str]) -> dict[str, object]:
-    """The source of truth: it is never cut."""
+    """Return the application's state, which is never cut."""
     return CUSTOMERS.get(task.entity or "", {})
 
 
 def worth_remembering(proposal: Proposal) -> bool:
-    """The rule of the write gate: only what has a source."""
+    """Return True for a memory with a source."""
     return proposal.candidate.source is not None
 
 
@@ -80,7 +80,7 @@ async def main() -> None:
     context = await assembler.assemble(task, user="ada", context=conversation)
     show(context)
 
-    # send(context.messages) to your model; once its answer is out, what should last goes past the gate.
+    # Send context.messages to your model. After the answer, propose memories to the write gate.
     retained = await context.retain(
         "The first charge is a reservation, it expires.",
         candidates=[

@@ -1,10 +1,9 @@
-"""An agent as Google ADK's own guides make one: a tool, a plugin that filters the context, nothing of otel-assembly.
+"""An agent on Google ADK with a tool and a plugin that filters the context, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/google_adk_agent.py
 
-It needs no network: the model is a class that says the way that suits the guest for as long as it can still read who
-that is. The plugin keeps the newest two invocations. By the third answer the guest's first sentence is gone, and the
-way leads up the stairs.
+A scripted model replaces the provider. It describes a way without stairs while the prompt contains the guest's first
+message. The plugin keeps the newest two invocations, so the third answer leads up the stairs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
 
 
 class Guide(BaseLlm):
-    """Looks the way up, and then says it."""
+    """Calls the tool, then describes the way."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -56,7 +55,7 @@ agent = Agent(
     instruction="You guide guests through a museum. Say the way that suits them.",
     tools=[way_to],
 )
-# What the model needs is what was said last, surely.
+# The setting that loses the guest's first message.
 app = App(name="museum", root_agent=agent, plugins=[ContextFilterPlugin(num_invocations_to_keep=2)])
 
 

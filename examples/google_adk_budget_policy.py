@@ -1,6 +1,6 @@
-"""A Google ADK agent whose requests hold a budget, with the newest request in them and every call with its result.
+"""A token budget for a Google ADK agent, which keeps the newest request and complete tool calls.
 
-It needs no network: the model is a class that looks ten rooms up, in one run. The session stays whole.
+A scripted model calls a tool ten times in one run, so the example needs no network. The session keeps all messages.
 
     python examples/google_adk_budget_policy.py
 """
@@ -26,7 +26,7 @@ REQUEST = "I use a wheelchair. Which of the ten rooms can I visit?"
 
 
 class Guide(BaseLlm):
-    """Looks up the next room, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next room."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False

@@ -1,17 +1,17 @@
-"""An agent as Haystack's own guides make one: a tool, its compaction, and nothing of otel-assembly.
+"""An agent on Haystack with a tool and compaction, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/haystack_agent.py
 
-It needs no network: the generator is a component that advises what suits the customer for as long as it can still read
-what that is. Haystack's sliding window makes room when the conversation fills its small context. By the fourth answer
-the customer's first sentence is gone, and the paint is one that she cannot have in the house.
+A scripted generator replaces the provider. It recommends a suitable paint while the prompt contains the customer's
+first message. Haystack's sliding window drops messages when the conversation fills its small context, so the fourth
+answer recommends a paint that the customer cannot use.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # read as Haystack is imported
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # Haystack reads it on import
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def paints_for(room: str) -> str:
 
 @component
 class AdvisingGenerator:
-    """Looks the paints up, and then advises one."""
+    """Calls the tool, then recommends a paint."""
 
     model = "gpt-4o"
 

@@ -1,6 +1,6 @@
-"""A Haystack agent whose calls hold a budget, with the newest request in them and every call with its result.
+"""A token budget for a Haystack agent, which keeps the newest request and complete tool calls.
 
-It needs no network: the generator is a component that looks ten paints up, in one run. The history stays whole.
+A scripted generator calls a tool ten times in one run, so the example needs no network. The history keeps all messages.
 
     python examples/haystack_budget_policy.py
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # read as Haystack is imported
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # Haystack reads it on import
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def paint(number: int) -> str:
 
 @component
 class AdvisingGenerator:
-    """Looks the next paint up, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next paint."""
 
     model = "gpt-4o"
 

@@ -1,11 +1,11 @@
-"""An agent as LangChain's own guides make one: tools, a summarising middleware, and nothing of otel-assembly.
+"""An agent on LangChain with tools and a summarization middleware, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/langchain_agent.py
 
-It needs no network: the model is LangChain's fake one, which here checks the invoices one by one for as long as it can
-still read what it was asked. After forty messages the middleware summarises all but the last six. But what it gives its
-summariser is trimmed to the newest 4,000 tokens, and must begin with the user's words: no user has spoken for so long
-that nothing is left. The summariser is never called, and the history is replaced by a sentence that says so.
+LangChain's fake model replaces the provider. It checks invoices one by one while the prompt contains the request. After
+forty messages the middleware summarizes all but the last six. It trims the summarizer's input to the newest 4,000
+tokens, and the input must start with a user message. The only user message is older, so the input is empty. The
+summarizer is never called, and a fixed sentence replaces the history.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_invoice(number: int) -> str:
 
 
 class Clerk(GenericFakeChatModel):
-    """Reads the next invoice, if it still knows what for."""
+    """Calls the tool for the next invoice while the prompt contains the request."""
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         return self

@@ -1,9 +1,9 @@
-"""A real token budget in a LangChain agent: our policies as its middleware, on LangChain's own messages, offline.
+"""A token budget for a LangChain agent: policies as middleware, on LangChain's messages. It needs no network.
 
     python examples/langchain_budget_policy.py
 
-The clerk of `langchain_agent.py` loses what it was asked for. This one sees as many of the newest invoices as its model
-has room for, counted with the model's tokenizer, each call with its result; and the request is never what gives way.
+The agent of `langchain_agent.py` loses its request. This agent keeps the request, and as many of the newest invoices as
+fit the budget, counted with the model's tokenizer. Each tool call keeps its result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_invoice(number: int) -> str:
 
 
 class Clerk(GenericFakeChatModel):
-    """Says what it is sent."""
+    """Prints the messages that it receives."""
 
     model_name: str = "gpt-4o"  # whose tokenizer counts
 

@@ -1,10 +1,9 @@
-"""An agent as LlamaIndex's own guides make one: a tool, a memory with a limit, and nothing of otel-assembly.
+"""An agent on LlamaIndex with a tool and a memory with a limit, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/llama_index_agent.py
 
-It needs no network: the model is a class, which says the way that suits the guest for as long as it can still read who
-that is. The memory keeps as many of the newest messages as fit. By the third answer the guest's first sentence is gone,
-and the way leads up the stairs.
+A scripted model replaces the provider. It describes a way without stairs while the prompt contains the guest's first
+message. The memory keeps the newest messages that fit its limit, so the third answer leads up the stairs.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
 
 
 class Guide(FunctionCallingLLM):
-    """Looks the way up, and then says it."""
+    """Calls the tool, then describes the way."""
 
     model: str = "gpt-4o"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What the model can do."""
+        """Return the model's capabilities."""
         return LLMMetadata(model_name=self.model, is_chat_model=True, is_function_calling_model=True)
 
     def chat(self, messages: Any, **kwargs: Any) -> ChatResponse:
@@ -51,7 +50,7 @@ class Guide(FunctionCallingLLM):
         return {"messages": list(chat_history or []), "tools": [tool.metadata.to_openai_tool() for tool in tools]}
 
     def get_tool_calls_from_response(self, response: ChatResponse, **kwargs: Any) -> list[ToolSelection]:
-        """What tools the answer asks for."""
+        """Return the tool calls of the response."""
         return [
             ToolSelection(tool_id=block.tool_call_id or "", tool_name=block.tool_name, tool_kwargs=block.tool_kwargs)
             for block in response.message.blocks

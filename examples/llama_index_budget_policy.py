@@ -1,6 +1,6 @@
-"""A LlamaIndex agent whose calls hold a budget, with the newest request in them and every call with its result.
+"""A token budget for a LlamaIndex agent, which keeps the newest request and complete tool calls.
 
-It needs no network: the model is a class that looks ten rooms up, in one run. The memory holds everything.
+A scripted model calls a tool ten times in one run, so the example needs no network. The memory keeps all messages.
 
     python examples/llama_index_budget_policy.py
 """
@@ -22,13 +22,13 @@ REQUEST = "I use a wheelchair. Which of the ten rooms can I visit?"
 
 
 class Guide(FunctionCallingLLM):
-    """Looks up the next room, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next room."""
 
     model: str = "gpt-4o"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What the model can do."""
+        """Return the model's capabilities."""
         return LLMMetadata(model_name=self.model, is_chat_model=True, is_function_calling_model=True)
 
     def chat(self, messages: Any, **kwargs: Any) -> ChatResponse:
@@ -49,7 +49,7 @@ class Guide(FunctionCallingLLM):
         return {"messages": list(chat_history or []), "tools": [tool.metadata.to_openai_tool() for tool in tools]}
 
     def get_tool_calls_from_response(self, response: ChatResponse, **kwargs: Any) -> list[ToolSelection]:
-        """What tools the answer asks for."""
+        """Return the tool calls of the response."""
         return [
             ToolSelection(tool_id=block.tool_call_id or "", tool_name=block.tool_name, tool_kwargs=block.tool_kwargs)
             for block in response.message.blocks

@@ -1,6 +1,6 @@
-"""Middlewares to take along: timing, a rate limit, a prompt that changes, a fallback model, tools of a middleware.
+"""Five middlewares: timing, a rate limit, a dynamic system prompt, a fallback model, and one that provides tools.
 
-Each runs in `otel_assembly.Agent`, and as it stands in an agent of AgentScope 2.x.
+They run unchanged in `otel_assembly.Agent` and in AgentScope 2.x.
 
 python examples/middlewares.py
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TimingMiddleware(MiddlewareBase):
-    """Says how long each model call took."""
+    """Print the duration of each model call."""
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self._say = say
@@ -34,14 +34,14 @@ class TimingMiddleware(MiddlewareBase):
 
 
 class RateLimitMiddleware(MiddlewareBase):
-    """Keeps model calls apart, those of all sessions and agents that share it."""
+    """Enforce a minimum interval between model calls of all agents and sessions that share it."""
 
     def __init__(self, min_interval: float = 1.0) -> None:
         self._min_interval = min_interval
         self._next_call = 0.0
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Any]) -> Any:
-        # The slot is taken before anybody waits: calls that come at once queue up.
+        # Reserve the slot before waiting, so that concurrent calls queue up.
         now = time.monotonic()
         slot = max(now, self._next_call)
         self._next_call = slot + self._min_interval
@@ -50,7 +50,7 @@ class RateLimitMiddleware(MiddlewareBase):
 
 
 class DynamicContextMiddleware(MiddlewareBase):
-    """Puts what is true now under the system prompt."""
+    """Append current information to the system prompt."""
 
     def __init__(self, context_fn: Callable[[], str]) -> None:
         self._context_fn = context_fn
@@ -60,7 +60,7 @@ class DynamicContextMiddleware(MiddlewareBase):
 
 
 class ModelFallbackMiddleware(MiddlewareBase):
-    """Asks another model where the first one fails."""
+    """Call another model if the first one fails."""
 
     def __init__(self, fallback_model: Any) -> None:
         self._fallback = fallback_model
@@ -74,7 +74,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
 
 
 class NotebookMiddleware(MiddlewareBase):
-    """Brings a tool along; whoever makes the agent asks for it."""
+    """Provide a tool, which `list_tools` returns."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

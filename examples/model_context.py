@@ -1,4 +1,4 @@
-"""A conversation that AutoGen saved goes on without AutoGen: the same contexts, with no tool call cut in two.
+"""Continue a conversation that AutoGen saved, without AutoGen, with model contexts that keep complete tool calls.
 
 python examples/model_context.py
 """
@@ -19,7 +19,7 @@ from otel_assembly.model_context import (
     UserMessage,
 )
 
-#: What `await agent.save_state()` wrote, as it stands in a file.
+#: The output of `await agent.save_state()`.
 SAVED = json.dumps(
     {
         "type": "AssistantAgentState",

@@ -1,10 +1,9 @@
-"""An agent as the OpenAI Agents SDK's own guides make one: a tool, a session, and nothing of otel-assembly.
+"""An agent on the OpenAI Agents SDK with a tool and a session, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/openai_agents_agent.py
 
-It needs no network: the model is a class of the program's, which says the way that suits the guest for as long as it
-can still read who that is. The session gives the agent its newest three items. By the second answer the guest's first
-sentence is gone, and the way leads up the stairs.
+A scripted model replaces the provider. It describes a way without stairs while the prompt contains the guest's first
+message. The session returns its newest three items, so the second answer leads up the stairs.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ def way_to(room: str) -> str:
 
 
 class Guide(Model):
-    """Looks the way up, and then says it."""
+    """Calls the tool, then describes the way."""
 
     model = "gpt-4o"
 
     async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
-        """Answer what was said."""
+        """Return the scripted response."""
         newest = given["input"][-1]
         if newest.get("type") == "function_call_output":
             knows = "wheelchair" in str(given["input"])
@@ -56,7 +55,7 @@ class Guide(Model):
         return _answer(call)
 
     def stream_response(self, *_: Any, **__: Any) -> Any:
-        """It says all at once."""
+        """Streaming is not supported."""
         raise NotImplementedError
 
 
@@ -79,9 +78,9 @@ agent = Agent(
 
 async def main() -> None:
     """Ask for one room after the other, in one conversation."""
-    set_tracing_disabled(True)  # nothing is sent to the SDK's maker
+    set_tracing_disabled(True)  # export no traces to OpenAI
     session = SQLiteSession("museum")
-    # What the model needs is what was said last, surely.
+    # The setting that loses the guest's first message.
     config = RunConfig(session_settings=SessionSettings(limit=3))
     for number, room in enumerate(ROOMS):
         said = f"{GUEST} First to {room}." if number == 0 else f"And now to {room}?"

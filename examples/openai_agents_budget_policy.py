@@ -1,6 +1,6 @@
-"""An agent of the OpenAI Agents SDK whose calls hold a budget, with the newest request in them and every call's result.
+"""A token budget for an agent of the OpenAI Agents SDK, which keeps the newest request and complete tool calls.
 
-It needs no network: the model is a class that looks ten rooms up, in one run. The run's result has everything.
+A scripted model calls a tool ten times in one run, so the example needs no network. The run's result has all messages.
 
     python examples/openai_agents_budget_policy.py
 """
@@ -27,12 +27,12 @@ def room(number: int) -> str:
 
 
 class Guide(Model):
-    """Looks up the next room, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next room."""
 
     model = "gpt-4o"
 
     async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
-        """Answer what was said."""
+        """Return the scripted response."""
         items = given["input"]
         asked = [json.loads(item["arguments"])["number"] for item in items if item.get("type") == "function_call"]
         print(f"{len(items)} items; it knows of the wheelchair: {'wheelchair' in str(items)}")
@@ -49,7 +49,7 @@ class Guide(Model):
         return ModelResponse(output=[call], usage=Usage(), response_id=None)
 
     def stream_response(self, *_: Any, **__: Any) -> Any:
-        """It says all at once."""
+        """Streaming is not supported."""
         raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ budget = AssemblyInputFilter([BudgetPolicy(window=1_000, output_reserve=200)])
 
 async def main() -> None:
     """Ask once."""
-    set_tracing_disabled(True)  # nothing is sent to the SDK's maker
+    set_tracing_disabled(True)  # export no traces to OpenAI
     config = RunConfig(call_model_input_filter=budget)
     result = await Runner.run(agent, REQUEST, hooks=budget, run_config=config, max_turns=20)
     print(result.final_output, f"The run has {len(result.to_input_list())} items.")

@@ -1,10 +1,9 @@
-"""An agent as Pydantic AI's own guides make one: a tool, a history processor, and nothing of otel-assembly.
+"""An agent on Pydantic AI with a tool and a history processor, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/pydantic_ai_agent.py
 
-It needs no network: the model is a function, which says the way that suits the guest for as long as it can still read
-who that is. The processor keeps the newest six messages. By the second answer the guest's first sentence is gone, and
-the way leads up the stairs.
+A scripted model replaces the provider. It describes a way without stairs while the prompt contains the guest's first
+message. The processor keeps the newest six messages, so the second answer leads up the stairs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
 
 
 def keep_recent(messages: list[ModelMessage]) -> list[ModelMessage]:
-    """What the model needs is what was said last, surely."""
+    """Keep the newest six messages."""
     return messages[-6:]
 
 
@@ -31,7 +30,7 @@ def way_to(room: str) -> str:
 
 
 def guide(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Looks the way up, and then says it."""
+    """Calls the tool, then describes the way."""
     newest = messages[-1]
     asked = [part for part in newest.parts if isinstance(newest, ModelRequest)]
     if not any(isinstance(part, ToolReturnPart) for part in asked):

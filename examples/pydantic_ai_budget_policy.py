@@ -1,6 +1,6 @@
-"""A Pydantic AI agent whose requests hold a budget, with the newest request in them and every call with its result.
+"""A token budget for a Pydantic AI agent, which keeps the newest request and complete tool calls.
 
-It needs no network: the model is a function that looks ten rooms up, in one run. The history stays whole.
+A scripted model calls a tool ten times in one run, so the example needs no network. The history keeps all messages.
 
     python examples/pydantic_ai_budget_policy.py
 """
@@ -25,7 +25,7 @@ def room(number: int) -> str:
 
 
 def guide(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Looks up the next room, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next room."""
     asked = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
     last = asked[-1].args_as_dict()["number"] if asked else 0
     print(f"{len(messages)} messages; it knows of the wheelchair: {'wheelchair' in str(messages)}")

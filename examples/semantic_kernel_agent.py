@@ -1,10 +1,9 @@
-"""An agent as Semantic Kernel's own guides make one: a plugin, a history that is truncated, nothing of otel-assembly.
+"""An agent on Semantic Kernel with a plugin and a truncated history, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/semantic_kernel_agent.py
 
-It needs no network: the model is a service of its own, which books the table that suits the guest for as long as it can
-still read what that is. The history keeps the newest six messages. By the third answer the guest's first sentence is
-gone, and the table stands by the smokers.
+A scripted model replaces the provider. It books a suitable table while the prompt contains the guest's first message.
+The history keeps the newest six messages, so the third booking is a table next to the smokers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday")
 
 
 class Tables:
-    """What the agent may look up."""
+    """The agent's tools."""
 
     @kernel_function
     def free_on(self, day: str) -> str:
@@ -44,14 +43,14 @@ class Tables:
 
 
 class ScriptedSettings(PromptExecutionSettings):
-    """What the service is asked with."""
+    """The settings of a request."""
 
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | None = None
 
 
 class ScriptedService(ChatCompletionClientBase):
-    """Looks the tables up, and then books one."""
+    """Calls the tool, then books a table."""
 
     SUPPORTS_FUNCTION_CALLING: ClassVar[bool] = True
 

@@ -1,6 +1,6 @@
-"""A Semantic Kernel agent each of whose requests holds a budget, with the question in it and calls with their results.
+"""A token budget for a Semantic Kernel agent, which keeps the question and complete tool calls.
 
-It needs no network: the model is a service of its own that looks ten tables up, in one run. The thread stays whole.
+A scripted model calls a tool ten times in one run, so the example needs no network. The thread keeps all messages.
 
     python examples/semantic_kernel_budget_policy.py
 """
@@ -28,7 +28,7 @@ REQUEST = "I have asthma. At which of the ten tables does nobody smoke?"
 
 
 class Tables:
-    """What the agent may look up."""
+    """The agent's tools."""
 
     @kernel_function
     def look(self, number: int) -> str:
@@ -37,14 +37,14 @@ class Tables:
 
 
 class ScriptedSettings(PromptExecutionSettings):
-    """What the service is asked with."""
+    """The settings of a request."""
 
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | None = None
 
 
 class ScriptedService(ChatCompletionClientBase):
-    """Looks the next table up, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next table."""
 
     SUPPORTS_FUNCTION_CALLING: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Three agents in a discussion, offline: a log in SQLite that loses nothing, and for each of them a view of its own.
+"""Three agents in a discussion, with a durable SQLite log and one view per agent. It needs no network.
 
 python examples/session.py
 """
@@ -22,7 +22,7 @@ from otel_assembly.sessions import (
 )
 from otel_assembly.testing import ScriptedModel
 
-#: What stands in for real models; an empty text says nothing, so that the discussion rests.
+#: Responses of the scripted models. An empty response posts nothing, so the discussion pauses.
 SCRIPTS = {
     "planner": ("Then leave at nine, and have lunch at the harbour.", ""),
     "treasurer": ("The boat is 40 each. Can we afford it?", "Fine: the boat it is."),
@@ -56,7 +56,7 @@ async def main(folder: Path) -> None:
         await hub.close(trip, "planner", "all is said")
         await asyncio.gather(*served)
 
-    # Another process reads the same log, and comes to the same.
+    # A second hub, here or in another process, reads the same state from the log.
     async with Hub(log, [DiscussionAdapter()]) as later:
         for envelope in await later.envelopes(trip):
             if envelope.event_type == EV_TEXT:

@@ -1,4 +1,4 @@
-"""Three agents in a workflow, each in a process of its own; a log in PostgreSQL, or in a file, is all that they share.
+"""Three agents in a workflow, one process each, which share only a log in PostgreSQL or in a file.
 
 python examples/session_processes.py [postgresql://…]
 """
@@ -52,13 +52,13 @@ def settle(summary: str) -> Finish:
     return Finish(summary, "settled")
 
 
-#: The tool that each agent calls, with what, and what it says then.
+#: For each agent: the tool that it calls, the arguments, and its answer.
 AGENTS: dict[str, tuple[Callable[..., Any], dict[str, str], str]] = {
     "triage": (hand_over, {"to": "billing", "reason": "charged twice"}, "Billing will look at it."),
     "billing": (charges, {"order": "4711"}, "There are two charges; one is to go back."),
     "clerk": (settle, {"summary": "25.00 back"}, "We are sorry: 25.00 are on their way to you."),
 }
-#: The graph gives triage what the customer says, and the clerk what billing says; triage's tool picks billing.
+#: After the customer comes triage, and after billing the clerk. The tool of triage selects billing.
 GRAPH = TransitionGraph(
     "customer",
     [
@@ -71,7 +71,7 @@ GRAPH = TransitionGraph(
 def agent(name: str) -> Agent:
     tool, arguments, answer = AGENTS[name]
     call = ToolCallEvent(name=tool.__name__, arguments=json.dumps(arguments))
-    # In the place of the script, a real model: OpenAIModel("gpt-4o").
+    # For a real model, use OpenAIModel("gpt-4o").
     model = ScriptedModel(ModelResponse(tool_calls=(call,)), f"{answer} (process {os.getpid()})")
     return Agent(name, f"You are the {name} of a shop.", model, [tool], assembly=[AlertPolicy(), ConversationPolicy()])
 
@@ -87,13 +87,13 @@ async def hub_on(where: str) -> AsyncIterator[Hub]:
 
 
 async def answer(where: str, case: str, name: str) -> None:
-    """What a process does that was started for an agent, here or on another machine; it ends with the session."""
+    """Serve one agent until the session is over; run in the agent's process, on any machine."""
     async with hub_on(where) as hub:
         await serve(hub, agent(name), name, session_id=case)
 
 
 async def process(where: str, case: str, name: str) -> None:
-    """Start such a process, and wait for its end."""
+    """Start an agent's process and wait for its end."""
     started = await asyncio.create_subprocess_exec(sys.executable, __file__, where, case, name)
     try:
         if await started.wait() != 0:
@@ -105,11 +105,11 @@ async def process(where: str, case: str, name: str) -> None:
 
 
 async def ask(where: str) -> None:
-    """What the first process does: it asks as the customer, and tells what all of them said."""
+    """Create the session, start the agents, ask as the customer, and print all messages."""
     async with hub_on(where) as hub:
         knobs = {"graph": GRAPH.to_dict()}
         case = (await hub.create("workflow", "customer", ["customer", *AGENTS], knobs=knobs)).session_id
-        # One of them that fails ends the others too.
+        # If one process fails, the task group stops the others.
         async with asyncio.TaskGroup() as processes:
             for name in AGENTS:
                 processes.create_task(process(where, case, name))
@@ -127,7 +127,7 @@ async def ask(where: str) -> None:
 
 
 def export_as(service: str) -> None:
-    """Where an endpoint is given, export what OpenTelemetry is told in this process, as a service of its own."""
+    """Export this process's telemetry under a service name, if an endpoint is configured."""
     if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
         from opentelemetry.instrumentation.auto_instrumentation import initialize
 

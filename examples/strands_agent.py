@@ -1,10 +1,9 @@
-"""An agent as Strands' own guides make one: a tool, a sliding window, and nothing of otel-assembly.
+"""An agent on Strands with a tool and a sliding window, without any code for otel-assembly.
 
     opentelemetry-instrument python examples/strands_agent.py
 
-It needs no network: the model is a class of Strands' own that serves a dish without nuts for as long as it can still
-read who must not eat them. The window holds six messages. With the third order the guest's first sentence is gone, and
-nuts are on the plate.
+A scripted model replaces the provider. It serves a dish without nuts while the prompt contains the guest's first
+message. The window holds six messages, so the third dish contains nuts.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ def recipe(dish: str) -> str:
 
 
 class Waiter(Model):
-    """Looks the dish up, and then serves it."""
+    """Calls the tool, then serves a dish."""
 
     def update_config(self, **model_config: Any) -> None:
-        """There is nothing to set."""
+        """Do nothing: there are no settings."""
 
     def get_config(self) -> Any:
-        """What it calls itself."""
+        """Return the model's name."""
         return {"model_id": "gpt-4o"}
 
     def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-        """It only talks."""
+        """Structured output is not supported."""
         raise NotImplementedError
 
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """Answer in the form of Bedrock's stream."""
+        """Yield the response as Bedrock stream events."""
         yield {"messageStart": {"role": "assistant"}}
         knows = any("toolResult" in block for block in messages[-1]["content"])
         if knows:

@@ -1,7 +1,6 @@
-"""A Strands agent whose calls hold a budget, with the newest request in them and every tool call with its result.
+"""A token budget for a Strands agent, which keeps the newest request and complete tool calls.
 
-It needs no network: the model is a class of Strands' own that looks ten dishes up, in one run. What the agent holds
-stays whole.
+A scripted model calls a tool ten times in one run, so the example needs no network. The agent keeps all messages.
 
     python examples/strands_budget_policy.py
 """
@@ -34,21 +33,21 @@ def recipe(number: int) -> str:
 
 
 class Waiter(Model):
-    """Looks up the next dish, and says what it was sent."""
+    """Prints how many messages it received, then calls the tool for the next dish."""
 
     def update_config(self, **model_config: Any) -> None:
-        """There is nothing to set."""
+        """Do nothing: there are no settings."""
 
     def get_config(self) -> Any:
-        """What it calls itself."""
+        """Return the model's name."""
         return {"model_id": "gpt-4o"}
 
     def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-        """It only talks."""
+        """Structured output is not supported."""
         raise NotImplementedError
 
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """Answer in the form of Bedrock's stream."""
+        """Yield the response as Bedrock stream events."""
         asked = [
             block["toolUse"]["input"]["number"] for one in messages for block in one["content"] if "toolUse" in block
         ]

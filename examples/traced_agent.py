@@ -1,4 +1,4 @@
-"""An agent whose run is one trace by GenAI's conventions, offline; the spans are printed as a tree.
+"""Trace an agent's run by OpenTelemetry's GenAI conventions, and print the spans as a tree. It needs no network.
 
 python examples/traced_agent.py
 """
@@ -18,7 +18,7 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-#: In place of `OpenAIModel("gpt-4o")`, so that this runs without a key.
+#: Replaces `OpenAIModel("gpt-4o")`, so the example needs no API key.
 MODEL = ScriptedModel(
     ModelResponse(tool_calls=(ToolCallEvent(name="weather", arguments='{"city": "Bonn"}'),)),
     "It is sunny.",
@@ -27,7 +27,7 @@ MODEL = ScriptedModel(
 
 
 async def main() -> None:
-    # In place of `opentelemetry-instrument`, or of providers that you have set.
+    # Replaces `opentelemetry-instrument`, or your own providers.
     with RecordedTelemetry().as_default() as telemetry:
         chain = AssemblerMiddleware([ConversationPolicy(), SlidingWindowPolicy(20)])
         agent = Agent("clerk", "Be brief.", MODEL, [weather], middlewares=[chain, TracingMiddleware()])

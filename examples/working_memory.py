@@ -1,6 +1,6 @@
-"""A conversation whose working memory is written in the background, after its turns, and read in the next one.
+"""A conversation whose working memory is written in the background after each turn, and read in the next turn.
 
-A scripted summariser stands for your model; two processes on one store would lose nothing of each other's.
+A scripted summarizer replaces your model. Several processes can share the store without losing updates.
 
 python examples/working_memory.py
 """
@@ -37,7 +37,7 @@ async def conversation(memory: AggregateObserver, store: KnowledgeStore, *questi
             assembly = await Assembler([WorkingMemoryPolicy()]).assemble(["Be brief."], stream.history, context)
             print(question, "| the model is told:", assembly.prompts[1:])
             await stream.send(ModelResponse(content="Noted."))
-            await stream.send(TurnCompleted(turn=turn))  # nobody waits for the summariser here
+            await stream.send(TurnCompleted(turn=turn))  # does not wait for the summarizer
     await memory.end(stream)
 
 
