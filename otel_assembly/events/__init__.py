@@ -88,12 +88,15 @@ class ToolCallEvent(Event):
         name: The tool's name.
         arguments: Its arguments, as the JSON text that the model wrote.
         awaiting_approval: Whether the call waits for a person: it stays pending however old it is.
+        external: True if the call waits for a result because this agent does not run it: its tool is external, or a
+            permission check decided so.
     """
 
     type: Literal["tool_call"] = "tool_call"
     name: str
     arguments: str = "{}"
     awaiting_approval: bool = False
+    external: bool = False
 
 
 class Usage(BaseModel):

@@ -326,8 +326,11 @@ class Loop:
         try:
             for call in response.tool_calls:
                 decision = await self._permit(agent, session, call)
-                waits = decision.behavior in {"ask", "external"}
-                shown.append(call.model_copy(update={"awaiting_approval": True}) if waits else call)
+                external = decision.behavior == "external"
+                waits = external or decision.behavior == "ask"
+                marks = {"awaiting_approval": waits, "external": external}
+                # Nothing that a model client put there counts: a call would run and wait at the same time.
+                shown.append(call if _has(call, marks) else call.model_copy(update=marks))
                 if decision.behavior == "deny":
                     refused.append(not_run(call, f"not run: {decision.message or 'it is not allowed'}"))
                 elif not waits:
@@ -551,6 +554,10 @@ def _decision(tool: Tool | None) -> PermissionDecision:
     if tool.external:
         return PermissionDecision("external")
     return PermissionDecision("ask") if tool.needs_approval else _ALLOWED
+
+
+def _has(call: ToolCallEvent, marks: dict[str, bool]) -> bool:
+    return all(getattr(call, name) is value for name, value in marks.items())
 
 
 def _with_input(call: ToolCallEvent, decision: PermissionDecision) -> ToolCallEvent:

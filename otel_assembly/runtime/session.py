@@ -390,14 +390,14 @@ def _check_confirmation(call: ToolCallEvent, result: ConfirmResult, tool: Tool |
     Raises:
         SessionError: The call is run by somebody else, or the changed arguments are not what the tool takes.
     """
-    if tool is None or not result.confirmed:
+    if not result.confirmed:
         return
-    if tool.external:
+    if call.external or (tool is not None and tool.external):
         raise SessionError(
             f"call {call.id} of tool {call.name!r} is run by somebody else; give its result in an "
             "ExternalExecutionResultEvent"
         )
-    if result.tool_call.arguments != call.arguments:
+    if tool is not None and result.tool_call.arguments != call.arguments:
         try:
             tool.read(result.tool_call.arguments)
         except ToolError as error:

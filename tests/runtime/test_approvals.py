@@ -121,6 +121,58 @@ async def test_a_call_that_somebody_else_runs_cannot_be_confirmed():
     assert "error fetch: not run: it was not confirmed" in said(agent.session)
 
 
+async def test_a_call_that_a_permission_check_made_external_cannot_be_confirmed():
+    class Elsewhere(MiddlewareBase):
+        async def on_check_permission(self, agent, input_kwargs, next_handler):
+            return PermissionDecision("external") if input_kwargs["tool"].name == "pay" else await next_handler()
+
+    agent, ran = bank(calls("pay", "look", arguments='{"amount": 1}'), "done", middlewares=[Elsewhere()])
+    pay, look = (await agent.ask("Pay.")).tool_calls
+    assert (pay.external, look.external) == (True, False)
+    agent = agent.load_session(agent.session.save())
+    for wrong in (confirm(pay), confirm(look, pay), confirm(pay, external=False), confirm(pay, arguments="{}")):
+        with pytest.raises(SessionError, match="call call-0 of tool 'pay' is run by somebody else"):
+            await agent.ask(wrong)
+    assert ran == []
+    assert list(agent.session.pending) == ["call-0", "call-1"]
+    await agent.ask(confirm(look))
+    assert ran == [("look", 1)]
+    paid = ToolResultEvent(parent_id="call-0", name="pay", content="paid elsewhere")
+    await agent.ask(ExternalExecutionResultEvent(execution_results=(paid,)))
+    assert ran == [("look", 1)]
+    assert "result pay: paid elsewhere" in said(agent.session)
+
+
+async def test_an_external_call_stays_external_when_its_tool_has_a_function_later():
+    agent, _ = bank(calls("fetch"), "done")
+    (call,) = (await agent.ask("Fetch.")).tool_calls
+    ran = []
+
+    def fetch() -> str:
+        ran.append(1)
+        return "fetched"
+
+    later = Agent("bank", "", ScriptedModel("done"), [fetch]).load_session(agent.session.save())
+    with pytest.raises(SessionError, match="is run by somebody else"):
+        await later.ask(confirm(call))
+    assert ran == []
+
+
+async def test_marks_that_a_model_client_put_on_a_call_do_not_count():
+    ran = []
+
+    async def look() -> str:
+        ran.append(1)
+        return "fine"
+
+    made = calls("look")
+    marked = [call.model_copy(update={"awaiting_approval": True, "external": True}) for call in made.tool_calls]
+    agent = Agent("bank", "", ScriptedModel(made.model_copy(update={"tool_calls": tuple(marked)}), "done"), [look])
+    assert (await agent.ask("Look.")).content == "done"
+    assert ran == [1]
+    assert not agent.session.pending
+
+
 async def test_an_external_result_is_one_of_the_call_that_waits():
     agent, _ = bank(calls("fetch", "wire"), "done")
     await agent.ask("Go.")
