@@ -18,26 +18,26 @@ __all__ = ["PARTS", "RULES", "headline", "said", "said_of_unsent"]
 
 #: What each reason means, to somebody who reads it for the first time.
 RULES: Final = {
-    DecisionReason.NOT_CONVERSATION: "it is no part of the conversation",
-    DecisionReason.OUTSIDE_WINDOW: "it is older than the window's newest events",
-    DecisionReason.OVER_BUDGET: "newer items had taken the budget",
-    DecisionReason.BELOW_FLOOR: "what was left of it would have been below its floor",
-    DecisionReason.LOW_RANK: "others of its block rank higher",
-    DecisionReason.ORPHANED_TOOL_RESULT: "a tool result without its call",
-    DecisionReason.ORPHANED_TOOL_CALL: "a tool call without its result",
+    DecisionReason.NOT_CONVERSATION: "it is not part of the conversation",
+    DecisionReason.OUTSIDE_WINDOW: "it is older than the newest events that the window keeps",
+    DecisionReason.OVER_BUDGET: "newer items used the budget",
+    DecisionReason.BELOW_FLOOR: "the rest of the block would have been below its minimum",
+    DecisionReason.LOW_RANK: "other items of its block have a higher rank",
+    DecisionReason.ORPHANED_TOOL_RESULT: "it is a tool result without its call",
+    DecisionReason.ORPHANED_TOOL_CALL: "it is a tool call without its result",
     DecisionReason.ORPHANED_REASONING: (
-        "reasoning without the item that the model answered with behind it, or such an item without its reasoning"
+        "it is reasoning without the item that followed it, or such an item without its reasoning"
     ),
     DecisionReason.BEFORE_USER_MESSAGE: (
-        "it came before the user message that the provider requires a prompt to start with"
+        "it was in front of the user message that the provider requires as the first message"
     ),
-    DecisionReason.DUPLICATE: "another item says the same",
-    DecisionReason.FORBIDDEN_SCOPE: "its scope is not allowed here",
-    DecisionReason.STALE: "a newer version of it is there",
-    DecisionReason.COMPACTED: "a summary stands for it",
-    DecisionReason.PINNED: "it may not be dropped",
-    DecisionReason.PENDING_TOOL_CALL: "a tool call that waits for its result",
-    DecisionReason.FITS: "there is room for it",
+    DecisionReason.DUPLICATE: "another item has the same content",
+    DecisionReason.FORBIDDEN_SCOPE: "its scope is not allowed in this prompt",
+    DecisionReason.STALE: "a newer version of it exists",
+    DecisionReason.COMPACTED: "a summary replaced it",
+    DecisionReason.PINNED: "it must not be dropped",
+    DecisionReason.PENDING_TOOL_CALL: "it is a tool call that waits for its result",
+    DecisionReason.FITS: "it fits",
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }

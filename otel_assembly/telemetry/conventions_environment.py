@@ -23,7 +23,7 @@ ALERT_SIGNAL: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_ALERT_SIGNAL",
     ("span_event", "log_event", "both"),
     "span_event",
-    f"What carries `{names.EVENT_OVERFLOW}`, `{names.EVENT_ALERT}` and `{names.EVENT_HALT}`: events on the span, log"
+    f"The signal of `{names.EVENT_OVERFLOW}`, `{names.EVENT_ALERT}` and `{names.EVENT_HALT}`: span events, log"
     " records with that event name, or both. Jaeger shows span events only; log records do not depend on sampling.",
 )
 CAPTURE_ALERT_MESSAGE: Final = EnvironmentVariable(
@@ -36,30 +36,29 @@ CAPTURE_MESSAGE_CONTENT: Final = EnvironmentVariable(
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
     ("NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"),
     "NO_CONTENT",
-    "Whether content is exported, and where. `SPAN_ONLY` and `SPAN_AND_EVENT` add the opt-in attributes below to"
-    " our spans; no event of ours carries content.",
+    "Whether and where content is exported. `SPAN_ONLY` and `SPAN_AND_EVENT` add the opt-in attributes below to"
+    " assembly spans; assembly events never contain content.",
     standard=True,
 )
 SPAN_FILE: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_SPAN_FILE",
     (),
     "otel-assembly-spans.jsonl",
-    "Where `OTEL_TRACES_EXPORTER=otel_assembly_file` writes: OTLP JSON lines, which `otel-assembly explain`,"
-    " `otel-assembly view` and the Collector read.",
+    "The file that `OTEL_TRACES_EXPORTER=otel_assembly_file` writes. It contains OTLP JSON lines, which"
+    " `otel-assembly explain`, `otel-assembly view` and the Collector read.",
 )
 UNCAPTURED_HINT: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_UNCAPTURED_HINT",
     ("true", "false"),
     "true",
-    "Whether an instrumented process that calls a model through a provider's client, and records no assembly, logs one"
-    " line about it at its end.",
+    "Whether an instrumented process that calls a provider's client and records no assembly logs one line about it"
+    " when it ends.",
 )
 SDK_METRICS: Final = EnvironmentVariable(
     "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
     ("true", "false"),
     "false",
-    "Whether the SDK (1.45 and later) counts the spans that it started, exported and lost: without it, what was lost is"
-    " a line in a log.",
+    "Whether the SDK (1.45 and later) counts started, exported and lost spans. Otherwise lost spans are only logged.",
     standard=True,
 )
 
@@ -67,9 +66,8 @@ FLUSH_ON_SIGTERM: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM",
     ("true", "false"),
     "false",
-    "Whether `opentelemetry-instrument` installs a handler that exports what is queued when the process gets SIGTERM,"
-    " and then calls the handler that was there. A number of seconds instead of `true` limits the export; with `true`,"
-    " the limit is 5.",
+    "Whether `opentelemetry-instrument` installs a SIGTERM handler that exports queued telemetry and then calls the"
+    " previous handler. `true` limits the export to 5 seconds; a number sets another limit.",
 )
 
 ENVIRONMENT: Final = (
@@ -83,14 +81,14 @@ ENVIRONMENT: Final = (
         "OTEL_SDK_DISABLED",
         ("true", "false"),
         "false",
-        "`true`: nothing is exported. Assembly itself is the same.",
+        "`true` turns the export off. It does not change the assembly.",
         standard=True,
     ),
     EnvironmentVariable(
         "OTEL_TRACES_SAMPLER",
         (),
         "parentbased_always_on",
-        "Spans that are not sampled carry nothing; metrics and log records stay whole.",
+        "Spans that are not sampled have no attributes; metrics and log records are complete.",
         standard=True,
     ),
     SDK_METRICS,
@@ -98,14 +96,14 @@ ENVIRONMENT: Final = (
         "OTEL_SPAN_EVENT_COUNT_LIMIT",
         (),
         "128",
-        f"A span keeps its newest events only; `{names.ALERTS_DELIVERED}` counts all of them.",
+        f"A span keeps only its newest events; `{names.ALERTS_DELIVERED}` counts all alerts.",
         standard=True,
     ),
     EnvironmentVariable(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
         (),
         "none",
-        f"Cuts every string; below a few hundred characters `{names.POLICY_CONFIG}` is no JSON any more.",
+        f"Cuts each string. Below a few hundred characters, `{names.POLICY_CONFIG}` is not valid JSON.",
         standard=True,
     ),
 )

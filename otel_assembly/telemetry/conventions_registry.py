@@ -25,7 +25,7 @@ FOLDER: Final = Path(__file__).with_name("registry")
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNLESS: Final = re.compile(r"always, unless `(.+)`")
-_GIVEN: Final = re.compile(r"where `(.+)` is (?:there|true)")
+_GIVEN: Final = re.compile(r"if `(.+)` is (?:set|true)")
 
 
 class Level(StrEnum):

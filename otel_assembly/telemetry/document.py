@@ -98,7 +98,7 @@ def _when(use: Use) -> str:
     if use.level is registry.Level.OPT_IN:
         return "opt-in"
     if use.given:
-        return f"where `{use.given}` is" + (" true" if registry.attributes()[use.given].type == "boolean" else " there")
+        return f"if `{use.given}` is " + ("true" if registry.attributes()[use.given].type == "boolean" else "set")
     if use.level is registry.Level.REQUIRED:
         return f"always, unless `{use.unless}`" if use.unless else "always"
     return use.when

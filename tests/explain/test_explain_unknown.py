@@ -238,7 +238,7 @@ def test_the_newest_request_is_pinned():
     played = play(WINDOW, conversation("ask", "answer", "answer", "answer", "answer"))
     answer = explain(played.ledger, 0, "0")
     assert (answer.outcome, answer.reason) == ("kept", "pinned")
-    assert "it may not be dropped" in text(answer)
+    assert "it must not be dropped" in text(answer)
 
 
 def test_what_the_caller_no_longer_offers_is_not_of_that_turn():

@@ -45,7 +45,7 @@ def test_what_may_not_be_dropped_is_said_to_be_larger_than_the_budget():
     assert why.needed == why.fixed == sum(part.tokens for part in why.parts) > why.budget == 12
     assert headline(answer).endswith("was in no prompt on turn 1: nothing was sent.")
     assert f"nothing sent: token_budget (policy 0): fixed content takes {why.needed} of 12 tokens" in text(answer)
-    assert "newer items had taken the budget" not in text(answer)
+    assert "newer items used the budget" not in text(answer)
     (change,) = why.raises
     assert sent([{"token_budget": {"max_tokens": change.to}}], EVENTS[:3])
     with pytest.raises(ContextOverflowError):

@@ -154,10 +154,10 @@ def test_spans_and_events_have_their_constants_too():
 
 
 def test_bounds_that_the_registry_names_are_those_of_the_code():
-    assert f"past {c.MAX_BLOCK_SPANS}," in ATTRIBUTES[c.BLOCKS_NAMES].brief
+    assert f"the first {c.MAX_BLOCK_SPANS})" in ATTRIBUTES[c.BLOCKS_NAMES].brief
     assert f"more than {c.MAX_BLOCK_SPANS} blocks" in {use.name: use.when for _, use in all_uses()}[c.BLOCKS_NAMES]
     for name in (c.ALERT_MESSAGE, c.HALT_REASON):
-        assert f"cut at {c.MAX_ALERT_MESSAGE} characters" in ATTRIBUTES[name].brief
+        assert f"at most {c.MAX_ALERT_MESSAGE} characters" in ATTRIBUTES[name].brief
 
 
 def test_what_is_taken_off_a_span_of_an_unknown_input_is_what_the_registry_excuses():

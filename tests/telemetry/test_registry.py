@@ -185,10 +185,10 @@ def test_every_group_is_used_but_those_that_are_for_readers():
 
 def test_a_condition_that_names_an_attribute_is_one_that_is_read():
     """Of the two forms that programs read there is no third that only looks like them."""
-    read = re.compile(r"always, unless `[a-z_.]+`|where `[a-z_.]+` is (there|true)")
+    read = re.compile(r"always, unless `[a-z_.]+`|if `[a-z_.]+` is (set|true)")
     said = [ref["requirement_level"] for _, one in listed() for ref in one["attributes"] if "requirement_level" in ref]
     for text in {one["conditionally_required"] for one in said if isinstance(one, dict)}:
-        assert read.fullmatch(text) or not ("`" in text or text.startswith(("always", "where"))), text
+        assert read.fullmatch(text) or not ("`" in text or text.startswith("always")), text
 
 
 def test_what_is_defined_elsewhere_is_referenced_once_with_how_it_is_used():
