@@ -2,7 +2,7 @@
 
 Floor and allocator run in turn in one process, on the same blocks and the same memory of counts, so that a machine that
 slows down slows both; the ratio is the median over rounds. The first call is measured apart, against the floor with
-tokenising: what is new has to be tokenised by anybody.
+tokenizing: what is new has to be tokenized by anybody.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _promptbudget(blocks: list[Block], count: Callable[[str], int]) -> dict[str,
 
 
 def _first_call(number: int) -> Timing:
-    """What the allocator takes for texts that nobody has counted, beside the floor that tokenises them."""
+    """What the allocator takes for texts that nobody has counted, beside the floor that tokenizes them."""
     ours, plain = [], []
     for seed in range(number, number + 5):
         blocks = blocks_of(number, seed=seed)
@@ -98,7 +98,7 @@ async def report(size: Size) -> list[Table]:
     numbers, work = SIZES[size]
     table = Table(
         "allocator",
-        "one allocation of blocks that were counted before: median (quartiles), and the median ratio to the floor",
+        "one allocation of blocks with cached counts: median (quartiles), and the median ratio to the floor",
         ["blocks", *(f"{number:,}" for number in numbers)],
     )
     count = measure_for(None).text
@@ -119,5 +119,5 @@ async def report(size: Size) -> list[Table]:
         taken = await race(runners, max(7, min(100, work // number)), floor=FLOOR, warm_up=2)
         for name, timing in taken.items():
             table.put(name, timing)
-        table.put("ours, first call (floor: with tokenising)", _first_call(number))
+        table.put("ours, first call (floor: with tokenizing)", _first_call(number))
     return [table]

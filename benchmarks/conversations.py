@@ -71,10 +71,10 @@ async def report(size: Size) -> list[Table]:
     count, length, turns = SIZES[size]
     table = Table(
         "conversations",
-        f"a turn among conversations of {length:,} messages, nobody recording",
+        f"a turn among conversations of {length:,} messages, not recorded",
         [
             "open",
-            "median (quartiles), its ratio to one beside them",
+            "median (quartiles), its ratio to a single conversation",
             "mean",
             "longest",
             "of it the collector",
@@ -106,7 +106,7 @@ async def report(size: Size) -> list[Table]:
     gc.freeze()
     row(f"{count:,}, after `gc.freeze()`", *await _run(both, turns, 25))
     gc.unfreeze()
-    table.notes += ["In the row of first turns the ratio is to later turns of the one conversation beside them."]
+    table.notes += ["In the row of first turns, the ratio is to later turns of the single conversation."]
     return [table]
 
 

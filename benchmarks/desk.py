@@ -166,7 +166,7 @@ async def report(size: Size) -> list[Table]:
     """A row for each chat and window."""
     table = Table(
         "desk",
-        f"prompts of a ContextAssembler, {TURNS} turns: mean share of the last prompt that the next one begins with",
+        f"prompts of a ContextAssembler, {TURNS} turns: mean share of the previous prompt at the start of the next one",
         [
             "chat",
             "order=attention",

@@ -157,12 +157,12 @@ def page(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {one}" for name, one in results["versions"].items())
     machine = f"{results['processors']} × {results['processor']}, {results['system']}, Python {results['python']}"
     lines = [
-        "# Measured",
+        "# Benchmark results",
         "",
-        f"By `{results['command']}`, on {machine}; load at the start {results['load']}.",
+        f"Measured with `{results['command']}` on {machine}; initial load {results['load']}.",
         f"{versions}.",
         "",
-        "[What each table means](README.md). The ratio is what to read: a machine that slows down slows all rows.",
+        "[What each table means](README.md). Compare ratios, not times: if the machine slows down, all rows slow down.",
         *(f"\n{Table(**one).markdown()}" for one in results["tables"]),
         "",
     ]

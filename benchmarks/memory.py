@@ -37,6 +37,6 @@ async def report(size: Size) -> list[Table]:
     table.put("appended", round((appended - before) / count, 1))
     table.put("every token counted (at most 200 are promised)", round((counted - before) / count, 1))
     table.notes += [
-        "The memory of counts by text, 65,536 of them at most, is among it, and weighs more the fewer events."
+        "This includes the cache of counts by text: at most 65,536 entries, which weigh more for fewer events."
     ]
     return [table]

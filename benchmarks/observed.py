@@ -105,8 +105,8 @@ async def report(size: Size) -> list[Table]:
     lengths, rounds = SIZES[size]
     table = Table(
         "observed",
-        "two reducers of a framework, a turn that added two messages: median µs that are added, the SDK's included; in "
-        "brackets the same spans and points by hand; and the ratio",
+        "two reducers of a framework, a turn that added two messages: added median µs, including the SDK; in brackets "
+        "the same spans and points by hand; and the ratio",
         ["events", *(f"{length:,}" for length in lengths)],
     )
     for name, reducers in REDUCERS.items():

@@ -57,7 +57,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
     if "turns" in tables:
         turns = tables["turns"]
         for row, label, style in (
-            ("floor: tokenise two, scan back", "floor: tokenise two, scan back", {"color": GREY, "linestyle": ":"}),
+            ("floor: tokenize two, scan back", "floor: tokenize two, scan back", {"color": GREY, "linestyle": ":"}),
             ("TokenBudgetPolicy", "otel-assembly", {"color": OURS, "linewidth": 2.6, "marker": "o"}),
             (
                 "TokenBudgetPolicy, SDK, recording, with metrics",

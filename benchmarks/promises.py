@@ -1,4 +1,4 @@
-"""What was promised, what these tables say of it, and why, where it is not so."""
+"""Targets, the measured values from the tables, and the causes of missed targets."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ OVER_HAND = "(recording − silent) ÷ by hand"
 COMPARED = "one comparison of two equal lists, in C"
 
 PYTHON = (
-    "a turn is some two hundred short calls in Python, none of which takes a tenth of it: ids, tokens, pairs, the cut, "
-    "and the record that spans and `explain` are read from; the floor is one call of the tokeniser and one sum"
+    "a turn makes about two hundred short calls in Python, each less than a tenth of its time: ids, tokens, tool "
+    "pairs, the cut, and the record for spans and `explain`; the floor is one call of the tokenizer and one sum"
 )
 ASSEMBLER = (
-    "each question ranks all that is remembered of the conversation, and lays out anew what it keeps; what a turn of "
-    "the conversation is, was read once"
+    "each question ranks all turns of the conversation and lays out the kept ones again; each turn is read only once"
 )
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One of them.
+    """One target.
 
     Attributes:
-        says: What is promised.
-        limit: The number that none of the measured ones may pass.
-        measured: What was measured.
-        why: The cause, where it is not kept.
-        form: How a number is shown.
-        at_least: Whether the limit is the least, and not the most.
-        who: Of whom the number is.
+        says: The description of the target.
+        limit: The limit for all measured values.
+        measured: The measured values.
+        why: The cause, if the target is missed.
+        form: The format of a value.
+        at_least: True if the limit is a minimum.
+        who: The package that was measured.
     """
 
     says: str
@@ -49,25 +48,25 @@ class Promise:
 
     @property
     def kept(self) -> bool:
-        """Whether no number passes the limit."""
+        """True if all values meet the limit."""
         return all(one >= self.limit if self.at_least else one <= self.limit for one in self.measured)
 
 
 def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """The table of promises; below it, the cause of each that is not kept."""
-    table = Table("promises", "promised and measured", ["promise", "at most", "measured"])
+    """Return the table of targets, with the causes of missed targets as notes."""
+    table = Table("promises", "targets and measurements", ["target", "at most", "measured"])
     for promise in _promises(_Found(tables)):
         shown = " · ".join(promise.form.format(one) for one in promise.measured)
         limit = f"(at least) {promise.limit:g}" if promise.at_least else f"{promise.limit:g}"
         table.rows[promise.says] = [limit, f"{shown}{promise.who}" if shown else None]
         if not promise.kept:
             what = promise.says.partition(", at ")[0]
-            table.notes.append(f"Not kept: {what}. {promise.why[0].upper()}{promise.why[1:]}.")
+            table.notes.append(f"Missed: {what}. {promise.why[0].upper()}{promise.why[1:]}.")
     return table.plain()
 
 
 class _Found:
-    """Cells of the tables that were measured."""
+    """The cells of the measured tables."""
 
     def __init__(self, tables: list[dict[str, Any]]) -> None:
         self._tables = {one["name"]: Table(**one) for one in tables}
@@ -113,47 +112,47 @@ def _promises(found: _Found) -> list[Promise]:
             "the longest conversation's turn ÷ the shortest one's",
             1.1,
             [flat[-1] / flat[0]] if flat else [],
-            "what a processor's caches no longer hold of a long conversation",
+            "a long conversation does not fit the processor's caches",
         ),
         Promise(
             f"(recorded − silent) ÷ by hand, at {lengths}",
             1.6,
             _numbers(found.cells("turns", OVER_HAND)),
-            "by hand, the arguments are ready; ours works out of the turn what came in, what is out, by which step, "
-            "and why",
+            "by hand, the arguments are precomputed; a recorded turn computes its input and the dropped items, with "
+            "step and reason",
         ),
         Promise(
             "observed reducers ÷ by hand, the least and the most",
             1.8,
             [min(observed), max(observed)] if observed else [],
-            "a framework hands over lists, and takes lists back: each is compared with the one before, message by "
-            "message, where the hand-made spans know what they say; the most is that of a list of 100,000",
+            "each list of the framework is compared with the previous one, message by message; the spans by hand have "
+            "precomputed arguments; the maximum is a list of 100,000 messages",
         ),
         Promise(
             f"a plain list ÷ (a History + one comparison in C), at {lengths}",
             1.2,
             [listed / (silent + compared) for silent, listed, compared in lists],
-            "lists of the very same objects are compared with copies of what they said, so that a message that was "
-            "changed in place is seen: a deep comparison in C, where the one beside it is of identities",
+            "to detect messages that were changed in place, the list is compared with copies: a deep comparison in C, "
+            "while the reference compares identities",
         ),
         Promise(
             "an event loop's longest stall, ms",
             5,
             [max(stalls)] if stalls else [],
-            "a first turn of 4 MiB sums up its columns, and writes the arrays of its span, in one piece each",
+            "a first turn of 4 MiB sums its columns, and writes the arrays of its span, without yielding",
             form="{:.1f}",
         ),
         Promise(
             "a turn among 500 conversations ÷ one's, with the collector as it is · frozen",
             1.2,
             [cells[0]["ratio"] for cells in rows.values() if cells[0]["ratio"]],
-            "each turn comes to a conversation that the processor's caches have forgotten",
+            "each turn works on a conversation that is no longer in the processor's caches",
         ),
         Promise(
             "an agent's turn with one async tool, besides model, history and assembly, µs",
             100,
             [1e6 * one for one in found.seconds("agent", "Agent.ask − model − assembly − history")],
-            "checked arguments, a time-out, a guard that is asked before each call, and events for whoever reads them",
+            "argument validation, a timeout, a guard check before each call, and events for subscribers",
             form="{:.0f}",
         ),
         *_of_sessions(found),
@@ -161,13 +160,13 @@ def _promises(found: _Found) -> list[Promise]:
             "import otel_assembly ÷ its core dependencies",
             1.3,
             found.ratios("imports", "import otel_assembly"),
-            "what is imported at once",
+            "modules that are imported eagerly",
         ),
         Promise(
             "the fastest exact peer that keeps the history ÷ ours, at 10,000",
             20,
             [fastest] if fastest is not None else [],
-            "its user wrote the memory of counts that ours has within; what is left to it is a walk over the "
+            "its user added a cache of counts, which otel-assembly has built in; what remains is a walk over the "
             "conversation",
             form="{:.1f}",
             at_least=True,
@@ -184,19 +183,19 @@ def _of_sessions(found: _Found) -> list[Promise]:
             f"a session's last thousand posts of 10,000 ÷ its first, processor time of hub and log, {stores}",
             1.2,
             found.ratios("sessions", "processor time of a post, last tenth, ratio to the first"),
-            "what a processor's caches no longer hold; what a post reads, folds and writes is counted in the tests",
+            "the processor's caches; tests count what a post reads, folds and writes",
         ),
         Promise(
             f"hydrating from a snapshot and the longest tail ÷ a fold from the start, {stores}",
             0.1,
             found.ratios("sessions", "hydrating from a snapshot and the longest tail"),
-            "what of it is no fold, as to find the session and its snapshot",
+            "the time to find the session and its snapshot",
         ),
         Promise(
             "a view's turn in a session of 10,000 ÷ of 1,000, a window · a budget",
             1.2,
             [one for ratios in views for one in ratios],
-            "what a processor's caches no longer hold of a long session",
+            "a long session does not fit the processor's caches",
         ),
     ]
 
@@ -218,6 +217,6 @@ def _fastest(found: _Found) -> tuple[float | None, str]:
 
 
 def _numbers(cells: Sequence[Any]) -> list[float]:
-    """The ratios that stand in bold, or else the first numbers, of cells that are texts."""
+    """Return the bold ratios, else the first numbers, of text cells."""
     texts = [cell for cell in cells if isinstance(cell, str)]
     return [float(text.split("**")[-2 if "**" in text else 0].split()[0].replace(",", "")) for text in texts]

@@ -166,8 +166,8 @@ async def report(size: Size) -> list[Table]:
                     found.append(await way(turns))
             table.put(name, f"{statistics.median(found) * 1e3:,.1f} ({max(found) * 1e3:,.1f})")
     table.notes += [
-        "The first four are assemblies. What a synchronous hook counts, it counts in place.",
-        "The garbage collector is off meanwhile.",
+        "The first four columns are assemblies. A synchronous hook counts tokens synchronously.",
+        "The garbage collector is off.",
     ]
     return [table]
 

@@ -45,8 +45,8 @@ PATIENCE = 2.0
 #: Whoever needs more seconds than this for a turn is not asked for ten times as long a conversation.
 SLOW = 0.3
 
-FLOOR = "floor: tokenise two, scan back"
-FLOOR_FIRST = "floor: tokenise all, scan back"
+FLOOR = "floor: tokenize two, scan back"
+FLOOR_FIRST = "floor: tokenize all, scan back"
 SILENT = "TokenBudgetPolicy"
 LISTED = "TokenBudgetPolicy, a list that the user appends to"
 RECORDING = "TokenBudgetPolicy, SDK, recording, with metrics"
@@ -176,9 +176,9 @@ async def steady(size: Size) -> Table:
         both = (taken.get(name) for name in (RECORDING, SILENT, BY_HAND))
         table.put(OVER_HAND, _over_hand(*both))
     table.notes += [
-        f"A recorded turn is {said}; by hand, they are made through the SDK alone, with ready-made arguments.",
-        "The garbage collector is kept from what was there before the first turn (`gc.freeze`), in all rows.",
-        f"`–`: more than {PATIENCE:.0f} s a turn, or {SLOW} s with a tenth of the messages; or another row says it.",
+        f"A recorded turn is {said}; by hand, the SDK alone creates them with precomputed arguments.",
+        "In all rows, the garbage collector ignores objects older than the first turn (`gc.freeze`).",
+        f"`–`: more than {PATIENCE:.0f} s a turn, or {SLOW} s with a tenth of the messages; or another row shows it.",
     ]
     return table
 
@@ -197,8 +197,8 @@ async def first(size: Size) -> Table:
         f"the first turn of a conversation, budget {BUDGET:,} tokens: median (quartiles), and its ratio to the floor",
         ["events", *(f"{length:,}" for length in lengths)],
         notes=[
-            "Every text is new. Past 4 MiB of them ours estimates the oldest; the floor counts them all.",
-            f"`–`: it took more than {PATIENCE:.0f} s with a tenth of the messages.",
+            "Every text is new. Beyond 4 MiB of text, otel-assembly estimates the oldest; the floor counts all.",
+            f"`–`: more than {PATIENCE:.0f} s with a tenth of the messages.",
         ],
     )
     silent = NullRecorder()

@@ -1,6 +1,6 @@
 """The conversation that engines are measured on, seeded: a user, an assistant that calls a tool, the tool, the answer.
 
-Beside it the floor, which is what no exact engine can be without: each new message is tokenised once, and remembered
+Beside it the floor, which is what no exact engine can be without: each new message is tokenized once, and remembered
 integers are scanned backwards until the budget is full. It needs nothing but tiktoken, so it runs beside any peer.
 """
 

@@ -106,7 +106,7 @@ def test_the_cause_stands_below_a_promise_that_is_not_kept(ratio, notes):
     turns = {"name": "turns", "title": "", "columns": ["events", "1,000"], "rows": {"BudgetPolicy": [cell]}}
     said = promises([turns])["notes"]
     assert len(said) == notes
-    assert all(note.startswith("Not kept: a silent turn ÷ the floor, BudgetPolicy. A turn") for note in said)
+    assert all(note.startswith("Missed: a silent turn ÷ the floor, BudgetPolicy. A turn") for note in said)
 
 
 async def test_the_floor_counts_and_cuts_as_ours_does():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.peer import Message, Peer
 
 WARM_UP = 4
-FLOOR = "floor: tokenise two, scan back"
+FLOOR = "floor: tokenize two, scan back"
 OURS = "otel-assembly, TokenBudgetPolicy"
 
 

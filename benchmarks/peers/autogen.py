@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.peer import Driver, Message
 
 
-def _autogen(*, memoised: bool) -> Driver:
+def _autogen(*, memoized: bool) -> Driver:
     from autogen_core import FunctionCall
     from autogen_core.model_context import TokenLimitedChatCompletionContext
     from autogen_core.models import (
@@ -53,7 +53,7 @@ def _autogen(*, memoised: bool) -> Driver:
         """What the context asks of its model client."""
 
         def count_tokens(self, some: Any, *, tools: Any = ()) -> int:
-            if not memoised:
+            if not memoized:
                 return sum(map(count, some))
             return sum(known.get(id(one)) or known.setdefault(id(one), count(one)) for one in some)
 
@@ -72,6 +72,6 @@ def _autogen(*, memoised: bool) -> Driver:
 
 
 PEERS = (
-    Peer("AutoGen TokenLimited, exact", "autogen-core", lambda: _autogen(memoised=False), "exact"),
-    Peer("AutoGen TokenLimited, memoised by its user", "autogen-core", lambda: _autogen(memoised=True), "exact"),
+    Peer("AutoGen TokenLimited, exact", "autogen-core", lambda: _autogen(memoized=False), "exact"),
+    Peer("AutoGen TokenLimited, memoized by its user", "autogen-core", lambda: _autogen(memoized=True), "exact"),
 )

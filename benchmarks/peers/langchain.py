@@ -57,11 +57,11 @@ def _langchain_exact() -> Driver:
     return _langchain(lambda some: sum(map(count, some)))
 
 
-def _langchain_memoised() -> Driver:
+def _langchain_memoized() -> Driver:
     count = _of_langchain()
     known: dict[int, tuple[int, Any]] = {}  # by identity, and the message kept, so that no other gets its identity
 
-    def memoised(some: list[Any]) -> int:
+    def memoized(some: list[Any]) -> int:
         total = 0
         for message in some:
             found = known.get(id(message))
@@ -70,11 +70,11 @@ def _langchain_memoised() -> Driver:
             total += found[0]
         return total
 
-    return _langchain(memoised)
+    return _langchain(memoized)
 
 
 PEERS = (
     Peer("LangChain trim_messages", "langchain-core", _langchain_approximate, "characters"),
     Peer("LangChain trim_messages, exact", "langchain-core", _langchain_exact, "exact"),
-    Peer("LangChain trim_messages, exact, memoised by its user", "langchain-core", _langchain_memoised, "exact"),
+    Peer("LangChain trim_messages, exact, memoized by its user", "langchain-core", _langchain_memoized, "exact"),
 )

@@ -76,7 +76,7 @@ async def report(size: Size) -> list[Table]:
     steady = Table(
         "peers",
         f"peers: a turn that added two messages, budget {BUDGET:,} tokens: median (quartiles), its ratio to the floor; "
-        "and how many times ours it takes, side by side",
+        "and its ratio to otel-assembly, measured together",
         ["peer", "counts", "history", *columns, *(f"÷ ours, {column}" for column in columns)],
     )
     first = Table("peers-first", "peers: the first turn", ["peer", *columns])
@@ -98,8 +98,8 @@ async def report(size: Size) -> list[Table]:
             first.rows[name] = [*map(_cell, said["first"]), *padding]
     steady.notes += [
         "`exact`: as tiktoken counts; `characters`: estimated from their number.",
-        "`replaced`: what was cut is gone for good, so that a turn reads what is left, and not the conversation.",
+        "`replaced`: dropped messages are deleted, so a turn reads the rest, not the whole conversation.",
         f"`–`: more than {PATIENCE:.0f} s a turn; or, with a tenth of the messages, {SLOW} s (a first one {2 * SLOW}).",
-        "AgentScope is measured where it finds nothing to compress: what it compresses, it asks a model for.",
+        "AgentScope is measured without anything to compress, because it compresses with a model call.",
     ]
     return [steady, first]
