@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from otel_assembly.errors import ProtocolError
+from otel_assembly.events.finish_reasons import CUT_OFF, finish_reason
 
 EV_TEXT: Final = "ag2.msg.text"
 EV_PACKET: Final = "ag2.packet"
@@ -84,6 +85,20 @@ class Envelope:
     idempotency_key: str | None = None
     ttl_seconds: float | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the sender's model stopped, if `serve` posted an incomplete answer; else None.
+
+        The values are those of `ModelResponse.finish_reason`; ``event_data`` has it under the same name.
+        """
+        reason = self.event_data.get("finish_reason")
+        return finish_reason(reason) if isinstance(reason, str) else None
+
+    @property
+    def is_truncated(self) -> bool:
+        """True if the text is incomplete: the sender's model was cut off at a token limit, filtered or interrupted."""
+        return self.finish_reason in CUT_OFF
 
     def visible_to(self, participant_id: str) -> bool:
         """Whether a participant may see it: its sender, its audience, or everybody where it has none."""

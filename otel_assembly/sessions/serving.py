@@ -22,7 +22,7 @@ from otel_assembly.errors import (
     ProtocolError,
     TurnClaimLostError,
 )
-from otel_assembly.events import event_from_json
+from otel_assembly.events import ModelResponse, event_from_json
 from otel_assembly.runtime.agent import Agent
 from otel_assembly.sessions.envelope import EV_SESSION_INVITE
 from otel_assembly.sessions.folded import FoldedSession, expected_turn
@@ -440,10 +440,16 @@ class _Served:
             self._give_up(envelope, AdapterError(manifest.type, manifest.version, "build_round_envelope", error))
             await self._leave_seat()
             return
+        reply, data = answered.reply, said.event_data if said is not None else {}
+        if isinstance(reply, ModelResponse) and reply.is_truncated:
+            if said is None:
+                self._give_up(envelope, NoAnswerError(f"the model's answer was cut off ({reply.finish_reason})"))
+                return
+            data = {**data, "finish_reason": reply.finish_reason}
         if said is None:
             _log.debug("session %r: %r says nothing to row %d", name, self.participant_id, envelope.seq)
             return
-        said = replace(said, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
+        said = replace(said, event_data=data, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
         for attempt in range(1, self.attempts + 1):
             try:
                 accepted = await hub.post(said, timeout=self._pause_after(attempt), claim=self.lease.claim)

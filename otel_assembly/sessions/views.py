@@ -69,9 +69,14 @@ class TranscriptView:
     named: ClassVar[bool] = False
 
     def render(self, envelope: Envelope, text: str, participant_id: str, name_for: Callable[[str], str]) -> Event:
-        """The event that stands for an envelope: what the participant said itself is its model's response."""
+        """Return the event that stands for an envelope: a response if the participant sent it, else a request.
+
+        A request has no finish reason, so that the text itself says that the sender's answer is incomplete.
+        """
         if envelope.sender_id == participant_id:
-            return ModelResponse(id=envelope.envelope_id, content=text)
+            return ModelResponse(id=envelope.envelope_id, content=text, finish_reason=envelope.finish_reason)
+        if envelope.is_truncated:
+            text = f"{text}\n[incomplete: {envelope.finish_reason}]"
         said = f"[{on_one_line(name_for(envelope.sender_id))}]: {text}" if self.named else text
         return ModelRequest(id=envelope.envelope_id, content=said)
 

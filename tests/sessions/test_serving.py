@@ -25,6 +25,7 @@ from otel_assembly.sessions import (
     Hub,
     MemorySessionLog,
     NamedWindowedSummary,
+    ParticipantView,
     SessionState,
     StayTarget,
     Transition,
@@ -134,6 +135,66 @@ async def test_an_answer_names_what_it_answers(hub):
         await has_said(hub, name, "well?", "yes")
     answer = (await hub.envelopes(name))[-1]
     assert (answer.causation_id, answer.idempotency_key) == (asked.envelope_id, asked.envelope_id)
+
+
+def cut_off(content, reason="max_tokens"):
+    return ModelResponse(content=content, finish_reason=reason)
+
+
+@pytest.mark.parametrize("answer", [lambda: agent_of("bob", cut_off("It is 4")), lambda: lambda _: cut_off("It is 4")])
+@pytest.mark.parametrize(("kind", "key"), [("consulting", "text"), ("workflow", "body")])
+async def test_an_answer_that_was_cut_off_says_so(open_log, kind, key, answer):
+    hub, reader = a_hub(open_log()), a_hub(open_log())
+    graph = TransitionGraph.round_robin(["ann", "bob"]).to_dict()
+    knobs = {"graph": graph} if kind == "workflow" else {}
+    name = (await hub.create(kind, "ann", ["ann", "bob"], knobs=knobs)).session_id
+    async with served(hub, [("bob", answer())], session_id=name):
+
+        async def is_open():
+            return (await hub.folded(name)).state is SessionState.ACTIVE
+
+        await until(is_open)
+        asked = await hub.post(text(name, "ann", "what is it?"))
+
+        async def is_answered():
+            return await reader.posted_under(name, "bob", asked.envelope_id)
+
+        await until(is_answered)
+    envelopes = await reader.envelopes(name)
+    (answered,) = (one for one in envelopes if one.causation_id == asked.envelope_id and one.sender_id == "bob")
+    assert answered.event_data[key] == "It is 4"
+    assert (answered.is_truncated, answered.finish_reason, asked.is_truncated) == (True, "length", False)
+
+
+async def test_the_models_of_others_read_that_an_answer_was_cut_off(hub):
+    bob = agent_of("bob", cut_off("It is 4"), "It is 42")
+    cid = agent_of("cid", "It is 4?", cut_off("So", "content_filter"))
+    name = (await hub.create("discussion", "ann", WHO)).session_id
+    for who in ("bob", "cid"):
+        await hub.join(name, who)
+    async with served(hub, [("bob", bob), ("cid", cid)], session_id=name):
+        await hub.post(text(name, "ann", "what is it?"))
+        await has_said(hub, name, "what is it?", "It is 4", "It is 4?")
+        await hub.post(text(name, "ann", "well?"))
+        await has_said(hub, name, "what is it?", "It is 4", "It is 4?", "well?", "It is 42", "So")
+    assert sent(cid, 0) == ["[ann]: what is it?", "[bob]: It is 4\n[incomplete: length]"]
+    assert sent(bob)[:2] == ["[ann]: what is it?", "It is 4"]
+    anew = await ParticipantView.open(hub, name, "bob")
+    await anew.read()
+    own = [event for event in anew.history if isinstance(event, ModelResponse)]
+    assert [(event.content, event.is_truncated) for event in own] == [("It is 4", True), ("It is 42", False)]
+    assert anew.history[-1].content == "[cid]: So\n[incomplete: content_filter]"
+
+
+async def test_an_answer_that_was_cut_off_before_its_first_word_is_audited(hub, caplog):
+    name = await opened(hub, "ann", "bob")
+    with caplog.at_level(logging.ERROR, "otel_assembly.sessions.audit"):
+        async with served(hub, [("bob", agent_of("bob", cut_off("")))], session_id=name):
+            await hub.post(text(name, "ann", "well?"))
+            await all_confirmed(hub, name, "bob")
+    assert await said(hub, name) == ["well?"]
+    assert "unanswered" in caplog.text
+    assert "the model's answer was cut off (length)" in caplog.text
 
 
 async def test_one_session_is_served_until_it_is_over(hub):
