@@ -38,9 +38,9 @@ async def main(folder: Path) -> None:
     log = SqliteSessionLog(folder / "trips.db")
     async with Hub(log, [DiscussionAdapter()]) as hub:
         trip = (await hub.create("discussion", "planner", ["planner", "treasurer", "guide"])).session_id
-        models = {name: ScriptedModel(*said) for name, said in SCRIPTS.items()}
+        models = {name: ScriptedModel(*responses) for name, responses in SCRIPTS.items()}
         window = NamedWindowedSummary(3)
-        served = [
+        servers = [
             asyncio.create_task(serve(hub, agent(name, model), name, session_id=trip, view=window))
             for name, model in models.items()
         ]
@@ -50,18 +50,18 @@ async def main(folder: Path) -> None:
         await hub.post(Envelope(trip, "planner", EV_TEXT, {"text": "Where do we go on Sunday?"}))
 
         async for _ in hub.changes():
-            said = [e for e in await hub.envelopes(trip) if e.event_type == EV_TEXT]
-            if len(said) == 6:
+            texts = [entry for entry in await hub.envelopes(trip) if entry.event_type == EV_TEXT]
+            if len(texts) == 6:
                 break
-        await hub.close(trip, "planner", "all is said")
-        await asyncio.gather(*served)
+        await hub.close(trip, "planner", "decided")
+        await asyncio.gather(*servers)
 
     # A second hub, here or in another process, reads the same state from the log.
-    async with Hub(log, [DiscussionAdapter()]) as later:
-        for envelope in await later.envelopes(trip):
+    async with Hub(log, [DiscussionAdapter()]) as second_hub:
+        for envelope in await second_hub.envelopes(trip):
             if envelope.event_type == EV_TEXT:
                 print(f"{envelope.seq}. {envelope.sender_id}: {envelope.event_data['text']}")
-        print("the session is", (await later.folded(trip)).state.value)
+        print("the session is", (await second_hub.folded(trip)).state.value)
     await log.close()
 
     print("\nWhat the guide's model was sent for its second turn:")
@@ -70,5 +70,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        asyncio.run(main(Path(made)))
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))

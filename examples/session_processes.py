@@ -121,8 +121,8 @@ async def ask(where: str) -> None:
 
         adapter = await hub.adapter(case)
         for envelope in await hub.envelopes(case):
-            if said := adapter.render_envelope(envelope):
-                print(f"{envelope.seq}. {envelope.sender_id}: {' '.join(said.splitlines())}")
+            if text := adapter.render_envelope(envelope):
+                print(f"{envelope.seq}. {envelope.sender_id}: {' '.join(text.splitlines())}")
         print("the session is", (await hub.folded(case)).state.value)
 
 
@@ -141,5 +141,5 @@ if __name__ == "__main__":
         asyncio.run(answer(*sys.argv[1:]))
     else:
         export_as("customer")
-        with tempfile.TemporaryDirectory() as made:
-            asyncio.run(ask(sys.argv[1] if len(sys.argv) == 2 else f"{made}/sessions.db"))
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(ask(sys.argv[1] if len(sys.argv) == 2 else f"{folder}/sessions.db"))
