@@ -93,10 +93,11 @@ USAGE = {
 }
 
 
-def completion(content="At gate 14.", calls=None, usage=USAGE, finish="stop"):
+def completion(content="At gate 14.", calls=None, usage=USAGE, finish=None):
     message = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
     if calls is not None:
-        message["tool_calls"], finish = calls, "tool_calls"
+        message["tool_calls"] = calls
+    finish = finish or ("stop" if calls is None else "tool_calls")
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
     return Answer(
         body={
@@ -299,7 +300,7 @@ def message(*content, usage=ANTHROPIC_USAGE, stop="end_turn"):
     )
 
 
-def message_pieces(*blocks, usage=ANTHROPIC_USAGE, stopped=True):
+def message_pieces(*blocks, usage=ANTHROPIC_USAGE, stopped=True, stop="end_turn"):
     """The events of a stream; a block is its beginning and its deltas."""
 
     def line(kind, **more):
@@ -312,7 +313,7 @@ def message_pieces(*blocks, usage=ANTHROPIC_USAGE, stopped=True):
         lines += [line("content_block_delta", index=index, delta=delta) for delta in deltas]
         lines.append(line("content_block_stop", index=index))
     if stopped:
-        ended = {"stop_reason": "end_turn", "stop_sequence": None}
+        ended = {"stop_reason": stop, "stop_sequence": None}
         lines.append(line("message_delta", delta=ended, usage={"output_tokens": usage["output_tokens"]}))
         lines.append(line("message_stop"))
     return lines

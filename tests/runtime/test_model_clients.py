@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import get_args
 
 import pytest
 from providers import (
@@ -26,7 +27,9 @@ from providers import (
     tool_block,
 )
 
+import otel_assembly.runtime
 from otel_assembly import (
+    Agent,
     AnthropicModel,
     Assembler,
     ConfigurationError,
@@ -43,6 +46,8 @@ from otel_assembly import (
 from otel_assembly.errors import ModelCallError, ModelContextLengthError
 from otel_assembly.events import ResponseChunk, Usage
 from otel_assembly.runtime import ModelClient
+from otel_assembly.telemetry import TracingMiddleware
+from otel_assembly.testing import RecordedTelemetry
 
 pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
 pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")
@@ -434,6 +439,103 @@ async def test_an_error_in_the_middle_of_a_stream_of_anthropics():
 
 
 # Both
+
+# Finish reasons of both
+
+#: What each API names the end of an answer, with the value of OpenTelemetry's GenAI conventions. Servers that have Chat
+#: Completions pass words of their own on: Gemini's, vLLM's, DeepSeek's.
+OPENAI_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    "content_filter": "content_filter",
+    "SAFETY": "content_filter",
+    "MAX_TOKENS": "length",
+    "abort": "error",
+    "insufficient_system_resource": "error",
+    "something_new": "something_new",
+}
+ANTHROPIC_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_call",
+    "refusal": "content_filter",
+    "pause_turn": "pause_turn",
+    "something_new": "something_new",
+}
+INCOMPLETE = {"length", "content_filter", "error", "pause_turn"}
+
+
+def openai_answers(reason, *, with_a_call, streams):
+    call = function_call("a", "{}")
+    if not streams:
+        return completion("At gate", [call] if with_a_call else None, finish=reason)
+    deltas = ["At ", "gate", *([{"tool_calls": [{"index": 0, **call}]}] if with_a_call else [])]
+    return Answer(pieces=completion_pieces(*deltas, finish=reason))
+
+
+def anthropic_answers(reason, *, with_a_call, streams):
+    call = {"type": "tool_use", "id": "a", "name": "search", "input": {}}
+    if not streams:
+        return message({"type": "text", "text": "At gate"}, *([call] if with_a_call else []), stop=reason)
+    blocks = [text_block("At ", "gate"), *([tool_block("a", "{}")] if with_a_call else [])]
+    return Answer(pieces=message_pieces(*blocks, stop=reason))
+
+
+CLIENTS = {
+    OpenAIModel: (openai_at, openai_answers, OPENAI_REASONS),
+    AnthropicModel: (anthropic_at, anthropic_answers, ANTHROPIC_REASONS),
+}
+
+
+def test_every_client_and_every_reason_that_its_sdk_knows_is_tried_here():
+    public = otel_assembly.runtime.__all__
+    assert {client.__name__ for client in CLIENTS} == {name for name in public if name.endswith("Model")}
+    from anthropic.types import StopReason
+    from openai.types.chat.chat_completion import Choice
+
+    assert set(get_args(Choice.model_fields["finish_reason"].annotation)) <= set(OPENAI_REASONS)
+    assert set(get_args(StopReason)) <= set(ANTHROPIC_REASONS)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("with_a_call", [False, True])
+@pytest.mark.parametrize(
+    ("client", "reason", "value"),
+    [(client, *pair) for client, (_, _, reasons) in CLIENTS.items() for pair in reasons.items()],
+)
+async def test_the_finish_reason_is_on_the_answer_and_on_its_span(client, reason, value, with_a_call, streams):
+    model_at, answers, _ = CLIENTS[client]
+    ran = []
+
+    async def search() -> str:
+        ran.append(1)
+        return "gate 14"
+
+    telemetry = RecordedTelemetry()
+    end = next(word for word, meaning in CLIENTS[client][2].items() if meaning == "stop")
+    replies = [answers(reason, with_a_call=with_a_call, streams=streams)]
+    replies += [answers(end, with_a_call=False, streams=streams)] * with_a_call
+    async with Provider(*replies) as server:
+        model = model_at(server, streams=streams)
+        agent = Agent("porter", "Be brief.", model, [search], middlewares=[TracingMiddleware()])
+        with telemetry.as_default():
+            answer = await agent.ask("Where is my bag?")
+        await model.close()
+    first = next(event for event in agent.session.history if isinstance(event, ModelResponse))
+    assert (first.finish_reason, first.is_truncated) == (value, value in INCOMPLETE)
+    assert ran == ([1] if with_a_call and value not in INCOMPLETE else [])
+    chats = telemetry.spans_named(f"chat {model.model}")
+    reasons = [list(span.attributes["gen_ai.response.finish_reasons"]) for span in chats]
+    assert reasons == [[value], ["stop"]][: 1 + with_a_call]
+    assert answer.finish_reason == ("stop" if with_a_call else value)
+    run = telemetry.span("invoke_agent porter")
+    assert list(run.attributes["gen_ai.response.finish_reasons"]) == [answer.finish_reason]
+    assert telemetry.violations() == []
+    telemetry.shutdown()
 
 
 async def test_what_was_billed_calibrates_the_next_prompt(recorder):
