@@ -25,7 +25,7 @@ from otel_assembly._internal.arguments import LARGEST_INTEGER, OnError, OnHalt  
 from otel_assembly._internal.unique_keys import RepeatedKeyError, read_json, read_yaml
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
-from otel_assembly.policies.base import SAYABLE, parameters_of
+from otel_assembly.policies.base import CONFIG_TYPES, parameters_of
 from otel_assembly.tokens import MessageFraming
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _form_of(policy: type) -> type[BaseModel]:
 def _sayable(hint: Any) -> Any:
     """A parameter's type where a file can say all of it; else anything, and the policy checks what it is given."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return hint if all(one in SAYABLE or get_origin(one) is Literal for one in members) else Any
+    return hint if all(one in CONFIG_TYPES or get_origin(one) is Literal for one in members) else Any
 
 
 def _first(error: ValidationError) -> str:

@@ -216,9 +216,9 @@ def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
         config = getattr(policy, "config", None) if held is None else held(context)
         settings = dict(config) if isinstance(config, Mapping) else {}
         if any(isinstance(value, str) for value in settings.values()):
-            from otel_assembly.policies.base import words_of  # not where a framework's own code runs
+            from otel_assembly.policies.base import literals_of  # not where a framework's own code runs
 
-            words = words_of(type(policy))
+            words = literals_of(type(policy))
     except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
         return {}
     return {

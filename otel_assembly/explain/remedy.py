@@ -82,7 +82,7 @@ class Remedy:
             return None
         if bound.unit == "events":
             out = step.attributes.get(names.EVENTS_OUT)
-            most = setting + (self._setting(step, bound.beside) or 0)
+            most = setting + (self._setting(step, bound.additional) or 0)
             return Limit("events", parameter, setting, most, None, int(out) if isinstance(out, int) else None)
         used = step.attributes.get(names.TOKENS_OUT)
         return Limit(

@@ -126,7 +126,7 @@ def summarised(
             if not room or room > plan.sharing.free:
                 return None
             self.state = SummaryState.SUMMARY
-            gone = plan.gone(self._beside_summary(plan, view)[1])
+            gone = plan.summarizable(self._selected_with_reserve(plan, view)[1])
             if gone is None:
                 return None
             items = self.gone = frozenset(event.item for event in gone)

@@ -1,4 +1,4 @@
-"""The policies that come with the engine, one file each."""
+"""The policies that come with this package, one module each."""
 
 from __future__ import annotations
 

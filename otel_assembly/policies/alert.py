@@ -1,4 +1,4 @@
-"""`AlertPolicy`: what observers say reaches the model; what is FATAL ends the run."""
+"""`AlertPolicy`: adds observers' alerts to the prompts, and halts the run on a fatal alert."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 
 class AlertPolicy(DecidingPolicy):
-    """Appends each new observer alert to the prompts; for a FATAL one it also emits a `HaltEvent` (as in AG2).
+    """Append each new observer alert to the prompts (as in AG2).
 
-    An alert is known by its source, severity and message, in one conversation; an enum and a string severity are the
-    same. What was shown is remembered by the conversation, so that one policy object may serve many agents. Where the
-    assembly fails after all, the next one shows the alert. So it does where the model call failed, which shows by this
-    that no response has come in since: up to three times, and the alert counts as delivered once. A `HaltEvent` is
-    emitted only if the guard has not closed before: one in a conversation.
+    If an alert is fatal, the policy also emits a `HaltEvent`, at most once per conversation.
 
-    Place it after other injections and before every filter or reduction, which would take alerts out of its sight.
+    Within a conversation, source, severity and message identify an alert; an enum and a string severity are equal. The
+    conversation records which alerts were injected, so one policy object can serve many agents.
+
+    An alert is injected again in two cases. If the assembly fails, the next assembly injects the alert. If no response
+    follows, the model call is taken to have failed, and the alert is injected up to three times; it counts as delivered
+    once.
+
+    Place this policy after other injections, and before every filter or reduction: those could drop the alerts.
     """
 
     name: str = "alert"
@@ -35,7 +38,7 @@ class AlertPolicy(DecidingPolicy):
     skippable: ClassVar[bool] = False
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the prompts with the new alerts, and those that the model has not answered."""
+        """Return the prompts with the new alerts and the alerts that no response has followed."""
         conversation, view = context.conversation, as_view(events)
         deliveries, came = conversation.deliveries, context.input if context.input is not None else view
         shown: list[AlertFacts] = []

@@ -1,4 +1,4 @@
-"""What a policy is, and what ours share."""
+"""The protocol of a policy, and the base class and helpers of the built-in policies."""
 
 from __future__ import annotations
 
@@ -45,87 +45,91 @@ if TYPE_CHECKING:
 
 INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
-#: The setting, on a reducer's span, which says that the prompt had to start with a user's request.
+#: Set on a reducer's span if the provider requires that a prompt starts with a user's request.
 USER_FIRST: Final = "user_first"
-#: The setting on a span of a budget with a compactor: roles alternate, so that a reply may stand behind a summary.
+#: Set on the span of a budget with a compactor if roles must alternate, so that a reply may follow a summary.
 ALTERNATES: Final = "alternates"
-#: The types of what a configuration file can say.
-SAYABLE: Final = (str, int, float, bool, NoneType)
+#: The types of values that a configuration file can contain.
+CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
 
 
 @runtime_checkable
 class AssemblyPolicy(Protocol):
-    """Transforms what the model gets to see (as in AG2): pure, and idempotent where it can be.
+    """Transforms the prompts and events that the model receives (as in AG2).
 
-    A policy returns modified copies; it never changes the lists or the events it was given. Beside `apply` it may have
-    a ``kind`` (``injection`` or ``reduction``), a ``config`` (a mapping of numbers and enum strings, for its span), and
-    ``async decide(prompts, events, context) -> Outcome``, which says why. `decide` is given an immutable `View`.
+    A policy returns modified copies and never changes its arguments. It should be idempotent where that is possible.
+
+    Besides `apply`, a policy may have:
+
+    * ``kind``: ``injection`` or ``reduction``;
+    * ``config``: a mapping of numbers and enum strings, which is recorded on the policy's span;
+    * ``async decide(prompts, events, context) -> Outcome``: returns the result with a reason for each change. Its
+      `events` argument is an immutable `View`.
     """
 
     name: str
-    """What the policy is called, in spans, in configuration files and in warnings."""
+    """The policy's name in spans, configuration files and warnings."""
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Return the prompts and the events that go on to the next policy."""
+        """Return the prompts and the events for the next policy."""
         ...
 
 
 class PolicyLike(Protocol):
-    """What an assembler takes for a policy: an `AssemblyPolicy`, or one whose name can only be read.
+    """An `AssemblyPolicy` whose name may be read-only.
 
-    So a type checker accepts a property and a frozen dataclass too; the former's name is an attribute for those who
-    derive from it.
+    Assemblers accept this type, so that type checkers also accept a policy whose name is a property or a field of a
+    frozen dataclass. `AssemblyPolicy` declares a writable attribute, because subclasses assign to it.
     """
 
     @property
     def name(self) -> str:
-        """What the policy is called."""
+        """The policy's name."""
         ...
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Return the prompts and the events that go on to the next policy."""
+        """Return the prompts and the events for the next policy."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLimit:
-    """What bounds the output of a policy that makes room.
+    """The setting that limits a reduction's output.
 
     Attributes:
-        setting: The setting that says it, by its name in the policy's `config`.
-        unit: What it counts: ``tokens`` or ``events``.
-        reserve: The setting that says how much of it is kept free for something else; empty where there is none.
-        beside: The setting that says how much more it lets out, from another place; empty where there is none.
-        step: The setting that says in what steps the cut moves; empty where there is none.
-        first: Kinds of events that come before older ones, wherever they stand.
+        setting: The name of that setting in the policy's `config`.
+        unit: The unit of the limit: ``tokens`` or ``events``.
+        reserve: The setting for the part of the limit that is kept free; empty if there is none.
+        additional: The setting for a second limit, which counts other events of the output; empty if there is none.
+        step: The setting for the step in which the cut moves; empty if there is none.
+        first: Kinds of events that are kept before older events of other kinds, at any position.
     """
 
     setting: str
     unit: Literal["tokens", "events"] = "tokens"
     reserve: str = ""
-    beside: str = ""
+    additional: str = ""
     step: str = ""
     first: frozenset[str] = frozenset()
 
 
 class DecidingPolicy:
-    """The base of a policy that says why: it decides, and `apply` follows from it.
+    """The base class of policies that return a reason for each change.
 
-    Whoever derives from it writes `decide`. Where the events of its `Outcome` are the `View` that it was given, or a
-    slice of it, a turn costs what is new and what the policy looks at, however long the conversation is. Everything
-    else about the policy is in its class:
+    A subclass implements `decide`; `apply` is derived from it. If `decide` returns the `View` that it received, or a
+    slice of it, the cost of a turn depends on the new events and not on the length of the conversation.
 
     Attributes:
-        name: What it is called, in spans, in warnings and on the command line.
-        kind: ``reduction``, or ``injection`` for one that adds prompts and lets every event pass.
-        limit: What bounds its output; None for one that has no limit.
-        filters: The kinds of event that it takes out wherever they stand, for one that makes no room but filters; None
-            for one that makes room. An injection may stand behind a filter, unless it reads what that takes out.
-        reads: The kinds of event that it has to see to do its work.
-        replayable: Whether it goes by kinds, tokens, bytes and pairs alone, and never by what an event says: then
-            `explain` runs it again on what the spans state.
-        skippable: Whether ``on_policy_error="skip"`` goes on without it where it raises.
-        replay_defaults: Settings that ``otel-assembly replay`` gives it where its entry does not.
+        name: The policy's name in spans, in warnings and on the command line.
+        kind: ``reduction``, or ``injection`` for a policy that adds prompts and keeps every event.
+        limit: The setting that limits the output; None if there is no limit.
+        filters: For a filter, the kinds of events that it drops at any position; None for a policy that drops events to
+            meet a limit. An injection may follow a filter unless it reads a kind that the filter drops.
+        reads: The kinds of events that the policy needs as input.
+        replayable: Whether `explain` can run the policy again on the values that spans record. That is so if decisions
+            depend on kinds, tokens, bytes and pairs, and never on an event's text.
+        skippable: Whether ``on_policy_error="skip"`` continues without the policy if it raises.
+        replay_defaults: Settings that ``otel-assembly replay`` uses if the policy's entry does not contain them.
     """
 
     name: str = ""
@@ -139,46 +143,57 @@ class DecidingPolicy:
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings, for spans and configuration files: the constructor's parameters that are attributes as well."""
+        """The settings, for spans and configuration files.
+
+        They are the constructor's parameters that are also attributes.
+        """
         settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
-        return {name: value for name, value in settings if isinstance(value, SAYABLE)}
+        return {name: value for name, value in settings if isinstance(value, CONFIG_TYPES)}
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
-        """The settings that it goes by in an assembly, for its span: a budget of which a share is held says that."""
+        """Return the settings that are in effect in an assembly, for the policy's span.
+
+        They differ from `config` if, for example, the context's `budget_ratio` lowers a limit.
+        """
         return self.with_rules(self.config, context)
 
     def with_rules(
         self, config: Mapping[str, int | float | bool | str | None], context: Context
     ) -> Mapping[str, int | float | bool | str | None]:
-        """Return settings with the provider's rules that the policy obeys: ``user_first`` if it has that rule."""
+        """Return settings with the provider's rules that the policy follows.
+
+        The only such setting is ``user_first``.
+        """
         obeys = self.kind == REDUCTION and context.provider_rules().is_user_first
         return {**config, USER_FIRST: True} if obeys else config
 
     @property
     def only_in_code(self) -> str:
-        """The parameter that was given something which no configuration can say; empty where there is none."""
+        """The parameter whose value no configuration file can contain; empty if there is none."""
         return ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what goes on, and why the rest does not."""
-        raise AssertionError(f"{type(self).__name__} decides nothing")
+        """Return the prompts and events for the next policy, with a reason for each change."""
+        raise AssertionError(f"{type(self).__name__} does not implement decide")
 
     async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
-        """Return the prompts and the events that go on to the next policy."""
+        """Return the prompts and the events for the next policy."""
         outcome = await self.decide(prompts, events, context)
         return list(outcome.prompts), list(outcome.events)
 
     @property
     def setting_warnings(self) -> Sequence[str]:
-        """Return what `validate_order` reports about the settings: settings that work, and do not do what they say."""
+        """Warnings for `validate_order` about settings that are valid but cannot have an effect."""
         return ()
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The settings with which `explain` runs it again on kinds, tokens, bytes and pairs; None where it cannot.
+        """Return the settings with which `explain` runs the policy again, or None if it cannot.
+
+        The second run has only kinds, tokens, bytes and pairs.
 
         Args:
-            settings: Those of the policy that ran, as its span states them.
+            settings: The settings of the policy that ran, as recorded on its span.
         """
         return settings if cls.replayable else None
 
@@ -188,9 +203,10 @@ class DecidingPolicy:
 
 
 def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
-    """The parameters of a policy's constructor, each with its type and its default (`Parameter.empty` for none).
+    """Return the parameters of a policy's constructor, each with its type and default.
 
-    What a constructor takes as ``**keywords`` are its base's.
+    The default is `Parameter.empty` if there is none. If the constructor accepts ``**keywords``, the parameters of its
+    base class are included.
     """
     return _parameters_of(policy)  # type: ignore[arg-type]  # a class has a hash
 
@@ -198,14 +214,14 @@ def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
 @lru_cache(maxsize=512)
 def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
-    for one in policy.__mro__[:-1]:
-        init = vars(one).get("__init__")
+    for base in policy.__mro__[:-1]:
+        init = vars(base).get("__init__")
         if not isfunction(init):
             continue
         parameters = list(signature(init).parameters.values())[1:]
         try:
             hints = get_type_hints(init)
-        except Exception:  # noqa: BLE001  # an annotation may be any expression, of what is not there as it runs too
+        except Exception:  # noqa: BLE001  # an annotation may name what only type checkers import
             hints = {name: hint for name, hint in init.__annotations__.items() if not isinstance(hint, str)}
         for parameter in parameters:
             if parameter.kind not in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
@@ -216,8 +232,8 @@ def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
 
 
 @lru_cache(maxsize=512)
-def words_of(policy: type) -> Mapping[str, frozenset[Any]]:
-    """The strings that each parameter of a policy's constructor may be."""
+def literals_of(policy: type) -> Mapping[str, frozenset[Any]]:
+    """Return the literal values that each parameter of a policy's constructor accepts."""
     return {name: frozenset(_literals(hint)) for name, (hint, _) in parameters_of(policy).items()}
 
 
@@ -228,10 +244,11 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def as_view(events: Sequence[Any]) -> View:
-    """The events as a `View`; a list is read into a history that lives as long as the view.
+    """Return the events as a `View`.
 
-    So is a view that parts what belongs together: a slice that holds half a pair, or one whose calls were answered
-    after it was made. What pairs with what is then another matter than in its history.
+    A list is read into a new history, which lives as long as the view. So is a view that separates a tool pair: a slice
+    with half of a pair, or a view whose calls were answered after it was made. Its pairs then differ from those of its
+    history.
     """
     if isinstance(events, History):
         return events.view()
@@ -245,12 +262,15 @@ def as_view(events: Sequence[Any]) -> View:
 
 
 def _holds_whole_pairs(view: View) -> bool:
-    """Whether a slice reads as it does in its history: it holds no half of a pair, and leads as the history does."""
+    """Return whether a slice reads as it does in its history.
+
+    That is so if it contains no half of a pair, and no system message of the middle of the history leads it.
+    """
     history = view.history
-    behind = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
-    first = next(behind, None)
-    leads_anew = first is not None and history.kind(first) is EventKind.SYSTEM
-    return not leads_anew and not (history.pairing.span and broken_atoms(history.pairing, runs_of(view)))
+    following = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
+    first = next(following, None)
+    starts_with_system = first is not None and history.kind(first) is EventKind.SYSTEM
+    return not starts_with_system and not (history.pairing.span and broken_atoms(history.pairing, runs_of(view)))
 
 
 def _answered_since(view: View) -> bool:
@@ -276,10 +296,10 @@ def is_user_first(view: View, context: Context) -> bool:
 
 
 def opening_request(view: View, held: Iterable[int]) -> list[int]:
-    """Return the request that has to be kept because what is held wherever the cut is starts with none.
+    """Return the positions of a request to keep in front of events that every cut keeps.
 
-    A call that awaits an approval can be older than the newest request. The request in front of the call then is fixed
-    too, else the prompt would start with the call.
+    A call that awaits an approval can be older than the newest request. Then the request in front of the call is fixed
+    too, because otherwise the prompt would start with the call. The list is empty if no such request is needed.
 
     Args:
         view: The events.
@@ -296,14 +316,14 @@ def opening_request(view: View, held: Iterable[int]) -> list[int]:
 
 
 def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Verdict]]:
-    """Drop what is kept in front of the first user's request or summary (see `before_user`).
+    """Drop the kept events in front of the first user's request or summary (see `before_user`).
 
     Args:
-        kept: What a policy keeps.
-        verdicts: What it says of the rest.
+        kept: The events that a policy keeps.
+        verdicts: The policy's verdicts on the other events.
 
     Returns:
-        What is kept, and the verdicts with those on what was dropped.
+        The remaining events, and the verdicts with one more for the events that were dropped here.
     """
     lost = before_user(kept)
     if not lost:
@@ -314,7 +334,7 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
 
 
 def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
-    """Verdicts on items that have lost the other half of their pair."""
+    """Return verdicts on items whose tool pair or reasoning is incomplete."""
     history = view.history
     calls: list[int] = []
     results: list[int] = []
@@ -338,10 +358,16 @@ def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
 
 
 def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View, list[Verdict]]:
-    """Keep runs of a view's indexes, and mend the pairs that this parts.
+    """Keep ranges of a view, and drop the events whose pair this separates.
+
+    Args:
+        view: The events.
+        runs: Ranges of indexes of the view.
+        reason: The reason for the events outside the ranges.
 
     Returns:
-        What is kept, and verdicts: `reason` for what the runs leave out, an orphan's reason for what the mend took.
+        The kept events, and the verdicts. Their reason is `reason` outside the ranges, an orphan's reason for separated
+        pairs.
     """
     kept, count = view.pick(runs), len(view)
     verdicts: list[Verdict] = []
@@ -371,17 +397,17 @@ def keep_from(
     pending: Sequence[int],
     left_out: Iterable[int] = (),
 ) -> tuple[View, list[Verdict]]:
-    """Keep a view from an index on, and of what is in front of that, what leads the view and what is held.
+    """Keep the events from an index on, the leading events, and events that every cut keeps.
 
     Args:
-        view: The view.
-        cut: The index.
-        reason: Why the rest goes.
-        first: How many items lead the view.
-        held: Positions of what stays wherever the cut is.
-        request: Those of it that are the newest user request, which the rule would have taken.
-        pending: Those of it that are calls that await an approval, of which the same is true.
-        left_out: Positions of what goes wherever the cut is.
+        view: The events.
+        cut: The index of the first event to keep.
+        reason: The reason for the events that are dropped.
+        first: How many events lead the view.
+        held: Positions of events that stay wherever the cut is.
+        request: The positions of `held` that are the newest user request.
+        pending: The positions of `held` that are calls that await an approval.
+        left_out: Positions of events that are dropped wherever the cut is.
     """
     before = sorted([index for index in map(view.index_of, held) if first <= index < cut])
     runs, at = to_runs([*range(first), *before]), cut

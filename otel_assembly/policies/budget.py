@@ -1,4 +1,4 @@
-"""`BudgetPolicy`: the allocator inside a chain, on any framework's events; the reducer to start with."""
+"""`BudgetPolicy`: the allocator as a policy, for the events of any framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import summary_like, summary_reply
 from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
-from otel_assembly.policies.compaction_cache import CompactionCache, compaction_cache_of, takes_summary
+from otel_assembly.policies.compaction_cache import CompactionCache, can_summarize, compaction_cache_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,39 +26,43 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("otel_assembly")
 
-#: What configuration files call the compactor that needs no model.
+#: The name of the extractive compactor in configuration files.
 EXTRACTIVE: Final = "extractive"
 
 
 class BudgetPolicy(DecidingPolicy):
-    """Keeps the rendered prompt within ``window − output_reserve`` tokens: the allocator, as a policy.
+    """Keep the rendered prompt within ``window − output_reserve`` tokens.
 
-    Prompts and history are blocks by kind: instructions, tool schemas, the newest user request and calls that await an
-    approval are fixed; then come the newest tool call with its results, or the newest message; then summaries; then
-    older turns, from the newest backwards. The order of events never changes. With ``step_tokens=0`` and nothing that
-    compacts, what it keeps is what `allocate` keeps of those blocks, a summary that does not fit being a turn among
-    others; that it reads no further back than there is room for changes the cost and not the answer.
+    The policy applies the allocator to a chain's prompts and events, in this order of priority:
 
-    The cut through older turns moves in steps, so that for most turns the prompt begins as it did before and is read
-    from the provider's cache: then fewer turns may be kept than `allocate` would keep, never others. What that costs is
-    up to `step_tokens` of the budget now and then: the span's ``assembly.budget.utilization`` tells.
+    1. Fixed content, which is never cut: prompts, leading system messages, tool schemas, the newest user request, and
+       calls that await an approval.
+    2. The newest atom: the newest tool call with its results, or the newest message.
+    3. Summaries, newest first.
+    4. Older turns, newest first.
+
+    The order of events never changes. With ``step_tokens=0`` and no compactor, the policy keeps what `allocate` would
+    keep of the same blocks, except that a summary that does not fit is treated like other turns.
+
+    The cut through older turns moves in steps, so that for most turns the beginning of the prompt stays the same and is
+    read from the provider's cache. A step may leave up to `step_tokens` tokens of the budget unused; the span's
+    ``assembly.budget.utilization`` records how full the budget is.
 
     Args:
         window: The model's window, in tokens.
-        output_reserve: Tokens kept free for the reply. Of the rest, the context's `budget_ratio` is held.
-        step_tokens: How far the cut moves at a time: only to atoms that begin in another cell of ``4 × step_tokens``
-            bytes than the atom before them; 0 moves it to any atom, and so does a step that would keep less than a
-            quarter of what there is room for.
-        on_overflow: What to do where the newest atom does not fit although the fixed content does: ``raise`` or
-            ``drop``, which leaves it out whole, reason ``over_budget``.
-        compact: What makes texts shorter, as for `allocate`; ``"extractive"`` (or ``Compactors()``) needs no model.
-            With it, a summary stands for the turns that are cut, made anew when the cut moves; and a tool's result that
-            does not fit is shortened to half of what is free instead of an overflow. None: what does not fit is
-            dropped.
-        summary_tokens: Tokens of that summary at most; so many are kept free for it once something is cut.
+        output_reserve: Tokens kept free for the reply. The context's `budget_ratio` lowers the rest.
+        step_tokens: How far the cut moves at a time. The conversation is divided into cells of ``4 × step_tokens``
+            bytes, and the cut is made only at the first atom of a cell. With 0, or if that would keep less than a
+            quarter of the available room, the cut is made at any atom.
+        on_overflow: What happens if the fixed content fits but the newest atom does not: ``raise`` an error, or
+            ``drop`` the atom whole, with the reason ``over_budget``.
+        compact: Shortens texts, as for `allocate`. ``"extractive"`` (or ``Compactors()``) needs no model. A summary
+            then replaces the turns that are cut, and is made again when the cut moves. A tool result that does not fit
+            is shortened to half of the free tokens. None: drop what does not fit.
+        summary_tokens: The most tokens of the summary's text. They are reserved as soon as an event is cut.
 
     Raises:
-        ConfigurationError: A number cannot work.
+        ConfigurationError: A number is out of range.
     """
 
     name: str = "budget"
@@ -94,17 +98,17 @@ class BudgetPolicy(DecidingPolicy):
 
     @property
     def compacts(self) -> bool:
-        """Whether it makes texts shorter, and does not only leave them out."""
+        """Whether the policy compacts texts, in addition to dropping events."""
         return self._compactors is not None
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens that the rendered prompt may take."""
+        """The most tokens that the rendered prompt may have."""
         return self.window - self.output_reserve
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as given."""
+        """The settings as passed to the constructor."""
         return {
             **{name: value for name, value in super().config.items() if name != "summary_tokens"},
             "window": self.window,
@@ -116,7 +120,10 @@ class BudgetPolicy(DecidingPolicy):
         }
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
-        """The settings, with a reserve that leaves of the window what is held in this assembly."""
+        """Return the settings that are in effect in this assembly.
+
+        `output_reserve` includes the tokens that the context's `budget_ratio` holds back.
+        """
         held_back = self.max_tokens - context.held(self.max_tokens)
         config = {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
         config = self.with_rules(config, context)
@@ -125,18 +132,18 @@ class BudgetPolicy(DecidingPolicy):
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Without a compactor, which has no words to work on."""
+        """Return the settings without the compactor, because spans record no text to compact."""
         replayed = super().settings_to_rerun(settings)
         return replayed and {name: replayed[name] for name in replayed if name not in {"compact", "summary_tokens"}}
 
     @property
     def only_in_code(self) -> str:
-        """``compact``, where it is a function or an object."""
+        """``compact`` if it is a function or an object, otherwise empty."""
         return "compact" if self._compactors is not None and self._compact != EXTRACTIVE else ""
 
     @property
     def setting_warnings(self) -> Sequence[str]:
-        """Return a warning if no budget of these settings has room for a summary."""
+        """A warning if no budget of these settings has room for a summary."""
         if self._compactors is None or self.summary_tokens < self.max_tokens:
             return ()
         problem = (
@@ -147,11 +154,11 @@ class BudgetPolicy(DecidingPolicy):
         return (problem,)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what fits.
+        """Return the events that fit.
 
         Raises:
-            ContextOverflowError: The fixed content alone is over the budget; or the newest atom does not fit beside it
-                and `on_overflow` is ``raise``.
+            ContextOverflowError: The fixed content exceeds the budget. Also if the newest atom does not fit and
+                `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), context.held(self.max_tokens)
         cache = compaction_cache_of(view, self) if self._compactors is not None else None
@@ -177,7 +184,7 @@ class BudgetPolicy(DecidingPolicy):
             summary = await self._summary(plan, view, cache, context)
             if summary is not None:
                 if summary.into is not None:
-                    kept, verdicts = self._beside_summary(plan, view)
+                    kept, verdicts = self._selected_with_reserve(plan, view)
                     summary = cache.with_reply(summary, kept, plan.leading)
                 compactions.append(summary)
         report = None
@@ -190,30 +197,33 @@ class BudgetPolicy(DecidingPolicy):
     async def _summary(
         self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
     ) -> Compaction | None:
-        """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
-        if self._compactors is None or not takes_summary(view[plan.leading]):
+        """Return a summary of the dropped events.
+
+        It is None if there is no room for a summary, or if nothing can be summarized.
+        """
+        if self._compactors is None or not can_summarize(view[plan.leading]):
             return None
         room = self.reserved(plan, view)
         if room > plan.sharing.free:
             self._warn_of_no_room(plan, room)
             return None
-        gone = plan.gone(self._beside_summary(plan, view)[1])
-        if gone is None:
+        dropped = plan.summarizable(self._selected_with_reserve(plan, view)[1])
+        if dropped is None:
             return None
         room = self.summary_tokens + plan.meter.event(describe(_empty_summary(plan, view)))
-        return await cache.summarise(gone, self.summary_tokens, room, self._compactors, context)
+        return await cache.summarize(dropped, self.summary_tokens, room, self._compactors, context)
 
-    def _beside_summary(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
+    def _selected_with_reserve(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
         return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)), summarized=True)
 
     def _warn_of_no_room(self, plan: BudgetPlan, room: int) -> None:
         """Log once that events are dropped without the summary that `compact` asks for."""
-        if self._warned_of_no_room or self.setting_warnings:  # an `Assembler` has logged those already
+        if self._warned_of_no_room or self.setting_warnings:  # an `Assembler` logs `setting_warnings` itself
             return
         self._warned_of_no_room = True
         logger.warning(
-            "%s: no summary was made of the events that were dropped: it needs up to %d tokens, and %d of the budget "
-            "are free beside the fixed content (%d tokens), the newest tool call or message, and earlier summaries. "
+            "%s: no summary was made of the events that were dropped: it needs up to %d tokens, but only %d are free "
+            "next to the fixed content (%d tokens), the newest tool call or message, and earlier summaries. "
             "Lower summary_tokens (%d) or raise the window (%d). This is logged once",
             self.name,
             room,
@@ -224,12 +234,15 @@ class BudgetPolicy(DecidingPolicy):
         )
 
     def _summary_reserve(self, plan: BudgetPlan, view: View) -> int:
-        """Return what is kept free for a summary once something is cut; 0 if none can stand among these events."""
-        stands = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
-        return self.reserved(plan, view) if stands else 0
+        """Return the tokens to reserve for a summary if an event is cut.
+
+        It is 0 if there is no compactor, or if no summary can have the events' type.
+        """
+        possible = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
+        return self.reserved(plan, view) if possible else 0
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
-        """Return the tokens that are kept free for a summary, its message's framing and the reply to it included."""
+        """Return the tokens to reserve for a summary, its framing, and the reply to it."""
         empty = _empty_summary(plan, view)
         reply = summary_reply(empty, empty)
         made = [empty] if reply is None else [empty, reply]
@@ -237,7 +250,7 @@ class BudgetPolicy(DecidingPolicy):
 
 
 def _empty_summary(plan: BudgetPlan, view: View) -> Any:
-    # A system message in front can have another form than the messages that the summary stands for.
+    # Take the type from the first event after the leading system messages, which may be of another type.
     return summary_like(view[plan.leading], "", ())
 
 

@@ -1,7 +1,7 @@
-"""A chain's budget: its parts, what each of them takes of it, and the report on that.
+"""Distributes a chain's budget over its parts, and reports the result.
 
-The rule is `budget.rule`. What it is asked for here are parts of one conversation: first what is fixed, then the newest
-atom, then summaries, then older turns backwards from the newest, as far as there is room and no further.
+The rule is that of `budget.rule`. The parts are, in this order: the fixed content, the newest atom, summaries, and
+older turns from the newest to the oldest that fits.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.tokens import TokenMeter
 
-#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
+#: A cut at a step must keep at least this fraction (1/n) of the available room; otherwise the cut is made at any atom.
 _LEAST_FILLED: Final = 4
-#: The priorities of the blocks that a chain's parts are reported as.
+#: The priorities of the blocks that report a chain's parts.
 _PRIORITIES: Final = {
     EventKind.SYSTEM: 1,
     EventKind.SCHEMA: 2,
@@ -40,28 +40,29 @@ _PRIORITIES: Final = {
 
 
 class BudgetPlan:
-    """The parts of a chain's budget, and how much of it they take.
+    """The parts of a chain's budget and their tokens.
 
     Args:
         view: The events.
-        meter: Counts them.
-        prompts: The prompts in front of them.
-        context: The assembly's.
-        budget: The tokens that the rendered prompt may take.
-        shortened: Tokens of what stands for an event in its place, by the event's position.
+        meter: Counts the events' tokens.
+        prompts: The prompts in front of the events.
+        context: The assembly's context.
+        budget: The most tokens that the rendered prompt may have.
+        shortened: The tokens of shortened events, by the position of the original.
 
     Attributes:
-        leading: How many events lead the view that are prompts.
-        newest_response: The position of the newest response; −1 where there is none.
-        newest_request: The positions of the newest user request; and of the one that the prompt has to start with, if
-            a call that no cut drops is older than the newest.
+        leading: How many system messages lead the view; they are prompts.
+        newest_response: The position of the newest response; −1 if there is none.
+        newest_request: The positions of the newest user request. If a fixed call is older, also of the request that the
+            prompt has to start with.
         pending: The positions of the calls that await an approval.
-        newest: The positions of the newest atom, newest first, as far as they are not fixed.
-        newest_tokens: What those take.
-        left_out: The newest atom, where it did not fit.
-        summaries: The positions of the summaries that stay wherever the cut is.
-        fixed: Tokens of what is fixed.
-        sharing: What is left of the budget.
+        newest: The positions of the newest atom without fixed events, newest first.
+        newest_tokens: The tokens of `newest`.
+        left_out: The positions of the newest atom if it did not fit.
+        summaries: The positions of the summaries that every cut keeps.
+        pinned: The positions of `pending` and `newest_request`.
+        fixed: The tokens of the fixed content.
+        sharing: The tokens that are still free.
     """
 
     __slots__ = (
@@ -114,8 +115,8 @@ class BudgetPlan:
         self._leading_tokens = sum([table.tokens(view.position(index)) for index in range(self.leading)])
         self._pending_tokens = sum(map(table.tokens, self.pending))
         self._request_tokens = sum([self.tokens(at) for at in self.newest_request if at not in self.pending])
-        of_events = self._leading_tokens + self._pending_tokens + self._request_tokens
-        self.fixed = sum(self._prompts) + self._tools + meter.priming + of_events
+        events = self._leading_tokens + self._pending_tokens + self._request_tokens
+        self.fixed = sum(self._prompts) + self._tools + meter.priming + events
         self.sharing = Sharing(budget - self.fixed)
         self.pinned = {*self.pending, *self.newest_request}
         self.newest = [
@@ -131,7 +132,7 @@ class BudgetPlan:
             self._place_opening()
 
     def _place_opening(self) -> None:
-        """Fix the request in front of a call that no cut drops, if there is room for it."""
+        """Fix the request in front of a call that no cut drops, if it fits."""
         opening = opening_request(self._view, (*self.pinned, *self.newest))
         tokens = sum(map(self.tokens, opening))
         if opening and tokens + self.newest_tokens <= self.sharing.free:
@@ -143,7 +144,7 @@ class BudgetPlan:
 
     @property
     def costs(self) -> dict[str, int]:
-        """Tokens of what is fixed, by what it is."""
+        """The tokens of the fixed content, by its parts."""
         costs = {
             **{f"prompt[{index}]": tokens for index, tokens in enumerate(self._prompts)},
             "tool_schemas": self._tools,
@@ -155,39 +156,42 @@ class BudgetPlan:
         return {name: tokens for name, tokens in costs.items() if tokens}
 
     def tokens(self, position: int) -> int:
-        """What an event takes, or what stands for it in its place."""
+        """Return an event's tokens, or those of its shortened version."""
         tokens = self.shortened.get(position) if self.shortened else None
         return self._table.tokens(position) if tokens is None else tokens
 
     def shorten(self, position: int, tokens: int) -> None:
-        """Something of so many tokens stands for an event of the newest atom."""
+        """Record that a shorter version of `tokens` tokens replaces an event.
+
+        The event is part of the newest atom.
+        """
         self.newest_tokens += tokens - self.tokens(position)
         self.shortened[position] = tokens
 
     def sum(self, view: View) -> int:
-        """Tokens of a view's items, with what stands for some of them."""
+        """Return a view's tokens; a shortened event counts as its shortened version."""
         tokens = self._table.sum(view)
-        for position, other in self.shortened.items():
+        for position, short in self.shortened.items():
             if view.holds(position):
-                tokens += other - self._table.tokens(position)
+                tokens += short - self._table.tokens(position)
         return tokens
 
-    # What the parts take, in this order
+    # The parts, in the order in which they take tokens
 
     def place_fixed(self, policy: str) -> None:
-        """Take in what may not be cut.
+        """Check that the fixed content fits.
 
         Raises:
-            ContextOverflowError: That alone is over the budget.
+            ContextOverflowError: The fixed content exceeds the budget.
         """
         if self.sharing.free < 0:
             raise ContextOverflowError(self._budget, self.fixed, self.costs, policy=policy)
 
     def place_newest(self, on_overflow: str, policy: str) -> Overflow | None:
-        """Take the newest atom in, or leave it out whole.
+        """Keep the newest atom, or drop it whole.
 
         Raises:
-            ContextOverflowError: It does not fit beside what is fixed, and `on_overflow` is ``raise``.
+            ContextOverflowError: The atom does not fit next to the fixed content, and `on_overflow` is ``raise``.
         """
         if self.newest_tokens <= self.sharing.free:
             self.sharing.free -= self.newest_tokens
@@ -201,7 +205,10 @@ class BudgetPlan:
         return Overflow(self._budget, needed, cause)
 
     def place_summaries(self) -> None:
-        """Take in the summaries that fit, the newest first: they stand for what is gone, and older turns do not."""
+        """Keep the summaries that fit, newest first.
+
+        Summaries precede older turns, because they replace events that the model cannot read otherwise.
+        """
         history, view = self._view.history, self._view
         column = history.summaries
         for at in range(column.index(view.end) - 1, -1, -1):
@@ -216,15 +223,15 @@ class BudgetPlan:
             self.sharing.free -= tokens
 
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
-        """Where older turns are cut: the view's index of the oldest atom to keep, the number of items where none fits.
+        """Return the view's index of the oldest atom to keep.
 
-        Of the view's atoms, from the newest backwards, it is the last that survives (see `budget.rule`), found by
-        bisection.
+        It is the number of items if no older turn fits. The index is that of the last surviving atom, counted from the
+        newest backwards (see `budget.rule`). It is found by bisection.
 
         Args:
-            step_tokens: Atoms lie in cells of ``4 × step_tokens`` bytes of the conversation, between which the cut
-                moves; 0 moves it to any atom.
-            reserved: Tokens that are kept free for something else.
+            step_tokens: The cut is made only at the first atom of a cell of ``4 × step_tokens`` bytes of the
+                conversation; 0 allows any atom.
+            reserved: Tokens to keep free.
         """
         view, table, first = self._view, self._table, self.leading
         room = max(0, self.sharing.free - reserved)
@@ -233,28 +240,29 @@ class BudgetPlan:
             corrected = len(table.corrected)
             corrections = self._corrections()
             fits = self._oldest_fitting(room, corrections)
-            edge = max(first, fits - 1)  # the one in front decides the cut
+            edge = max(first, fits - 1)  # the atom in front of it decides the cut
             if table.estimated and edge < len(view) and view.position(edge) < table.estimated[-1][1]:
                 table.exact(view.pick([(edge, len(view))]))
         if fits <= first:
             return first
         if step_tokens:
-            # A step right behind the newest atom would throw away what there is room for.
+            # A step that begins right after the newest atom would drop turns for which there is room.
             step = self._atom_from(self._cell_after(fits - 1, BYTES_PER_TOKEN * step_tokens))
             if step < len(view) and _LEAST_FILLED * self._taken_from(step, corrections) >= room:
                 return step
         return self._atom_from(fits)
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """What atoms take otherwise than the table says, by the view's index of where each begins; newest first.
+        """Return by how much atoms' tokens differ from the table's.
 
-        What has been taken in already takes nothing more, and so does what is left out; a shorter text stands for some
-        events; and an atom with an unanswered call, of which the table says nothing, may stand there.
+        Each pair contains the view's index where an atom begins and the difference, newest first. Events that are
+        already kept, and a newest atom that was dropped, take no further tokens. A shortened event takes fewer. The
+        table contains no tokens for an atom with an unanswered call, which may still be kept.
         """
         view, table, pairing = self._view, self._table, self._view.history.pairing
-        held = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
-        priced = {**self.shortened, **held}
-        found: dict[int, int] = {}
+        placed = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
+        priced = {**self.shortened, **placed}
+        differences: dict[int, int] = {}
         for position in {*pairing.open_items(self.newest_response), *priced}:
             is_open = pairing.atoms[position] in pairing.incomplete
             tokens = priced.get(position)
@@ -266,11 +274,11 @@ class BudgetPlan:
                 tokens -= table.known(position)
             index = view.index_of(pairing.atoms[position])
             if tokens and (index >= 0 or (index := view.index_of(position)) >= 0):
-                found[index] = found.get(index, 0) + tokens
-        return sorted(found.items(), reverse=True)
+                differences[index] = differences.get(index, 0) + tokens
+        return sorted(differences.items(), reverse=True)
 
     def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """The first index of the view from which on all atoms together fit the room."""
+        """Return the first index of the view from which on all atoms together fit the room."""
         begin, entries = len(self._view), iter([*corrections, (-1, 0)])
         at, more = next(entries)
         for column, low, stop in reversed(self._view.segments):
@@ -279,7 +287,7 @@ class BudgetPlan:
                 break
             sums, high, lowest = self._table.atoms(column), stop, low + max(0, self.leading - begin)
             while True:
-                # What atoms take otherwise from `high` on is in `room`, and between `place` and there is none of them.
+                # `room` already includes the corrections from `high` on, and there is none between `place` and `high`.
                 place = low + at - begin
                 floor = max(lowest, place + 1)
                 fits = bisect_left(sums, sums[stop] - room, floor, high + 1)
@@ -293,7 +301,7 @@ class BudgetPlan:
         return self.leading
 
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """What the atoms take that begin at an index of the view or behind it."""
+        """Return the tokens of all atoms that begin at an index of the view or later."""
         tokens = sum([more for index, more in corrections if index >= start])
         for column, low, stop in self._view.pick([(start, len(self._view))]).segments:
             sums = self._table.atoms(column)
@@ -301,14 +309,17 @@ class BudgetPlan:
         return tokens
 
     def _cell_after(self, index: int, cell: int) -> int:
-        """The view's index of the first item that begins in a later cell than the item at an index."""
+        """Return the view's index of the first item in a later cell than the item at `index`."""
         history, position = self._view.history, self._view.position
         boundary = (history.offset(position(index)) // cell + 1) * cell
         everything = range(len(self._view))
         return bisect_left(everything, boundary, index, key=lambda at: history.offset(position(at)))
 
     def _atom_from(self, start: int) -> int:
-        """The first index of the view, from one on, at which an atom begins that may be sent; its length for none."""
+        """Return the first index from `start` on where an atom that may be sent begins.
+
+        It is the view's length if there is none.
+        """
         view, pairing = self._view, self._view.history.pairing
         for index in range(start, len(view)):
             position = view.position(index)
@@ -321,11 +332,14 @@ class BudgetPlan:
         return len(view)
 
     def selected(self, cut: int, *, summarized: bool = False) -> tuple[View, list[Verdict]]:
-        """Return what stays if everything older than an index is dropped but what is held, and why the rest is not.
+        """Return the events that a cut keeps.
 
         Args:
-            cut: The index.
-            summarized: Whether a summary, which is a user's message, stands in front of what stays.
+            cut: The index of the view before which events are dropped, except those that every cut keeps.
+            summarized: Whether a summary, which is a user's message, precedes the kept events.
+
+        Returns:
+            The kept events, and the verdicts on the others.
         """
         kept, verdicts = keep_from(
             self._view,
@@ -339,8 +353,11 @@ class BudgetPlan:
         )
         return start_with_user(kept, verdicts) if self._user_first and not summarized else (kept, verdicts)
 
-    def gone(self, verdicts: Sequence[Verdict]) -> View | None:
-        """Of what is over the budget, what a summary can stand for: all but a newest atom that was left out."""
+    def summarizable(self, verdicts: Sequence[Verdict]) -> View | None:
+        """Return the events over the budget that a summary can replace.
+
+        These are all except a newest atom that was dropped.
+        """
         for verdict in verdicts:
             view = verdict.events
             if verdict.reason is DecisionReason.OVER_BUDGET and isinstance(view, View):
@@ -361,15 +378,15 @@ class BudgetPlan:
         summary: Compaction | None = None,
         reserved: int = 0,
     ) -> BudgetReport:
-        """How the budget was shared out, in numbers.
+        """Return how the budget was distributed, in numbers.
 
         Args:
-            window: The model's window, of which the budget is what the reply leaves.
-            kept: What stays; None where nothing is sent, and each part says what it would take.
-            overflow: The limit that could not hold.
-            drops_newest: Whether the newest atom may be left out.
-            summary: What stands for events that were cut.
-            reserved: What is kept free for a summary once something is cut, whether one was made or not.
+            window: The model's window, in tokens; the budget is the window without the reply's reserve.
+            kept: The kept events; None if nothing is sent, and the entries then state what each part would take.
+            overflow: The limit that was exceeded, if any.
+            drops_newest: Whether the newest atom may be dropped.
+            summary: The summary of events that were cut.
+            reserved: The tokens that are reserved for a summary if an event is cut, even if none was made.
         """
         sent = kept is not None
         made = 0
@@ -377,8 +394,8 @@ class BudgetPlan:
             made = self.meter.event(describe(summary.into))
             if summary.reply is not None:
                 made += self.meter.event(describe(summary.reply))
-        around = sum(self._prompts) + self._tools + self.meter.priming
-        used = 0 if kept is None else around + self.sum(kept) + made
+        outside_events = sum(self._prompts) + self._tools + self.meter.priming
+        used = 0 if kept is None else outside_events + self.sum(kept) + made
         entries = [
             _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
             for kind, tokens, items in (
@@ -414,15 +431,15 @@ class BudgetPlan:
     def _older_entry(
         self, kept: View | None, room: int, summary: Compaction | None, made: int, reserved: int
     ) -> list[BudgetEntry]:
-        """All the rest: the turns that the cut goes through; its floor is what is kept free for their summary."""
+        """Return the entry of the older turns; its floor is the reserve for their summary."""
         view = self._view
-        held = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
-        items_in = len(view) - self.leading - len(held)
+        placed = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
+        items_in = len(view) - self.leading - len(placed)
         if items_in <= 0:
             return []
         items_out = tokens_out = 0
         if kept is not None:
-            stayed = view.pick_positions(held - self.left_out)
+            stayed = view.pick_positions(placed - self.left_out)
             items_out = len(kept) - self.leading - len(stayed)
             tokens_out = self.sum(kept) - self.sum(stayed) - self._leading_tokens
         outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
@@ -438,7 +455,7 @@ class BudgetPlan:
             priority=_PRIORITIES[EventKind.OLDER],
             cuttable=True,
             min_tokens=reserved,
-            tokens_in=self.sum(view) - self.sum(view.pick_positions(held)) - self._leading_tokens,
+            tokens_in=self.sum(view) - self.sum(view.pick_positions(placed)) - self._leading_tokens,
             tokens_out=tokens_out + made,
             outcome=outcome,
             reason=reason,
@@ -462,7 +479,18 @@ def _entry(
     short: int = 0,
     whole: int | None = None,
 ) -> BudgetEntry:
-    """A part that is kept, `short` of its items in a shorter form than the `whole` one, or not at all."""
+    """Return the entry of a part that is kept, shortened or dropped.
+
+    Args:
+        kind: The part's kind.
+        tokens: The part's tokens.
+        items: The number of its events.
+        room: The tokens that were available.
+        sent: Whether the part is in the prompt.
+        cuttable: Whether it may be dropped.
+        short: The number of events that were shortened.
+        whole: The part's tokens before that; by default `tokens`.
+    """
     outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS if cuttable else DecisionReason.PINNED
     if not sent:
         outcome, reason, short = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET, 0

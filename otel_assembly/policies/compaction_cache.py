@@ -1,4 +1,4 @@
-"""What a `BudgetPolicy` with a compactor puts in the place of what does not fit, and remembers from turn to turn."""
+"""The replacements that a `BudgetPolicy` with a compactor makes, kept from turn to turn."""
 
 from __future__ import annotations
 
@@ -31,36 +31,37 @@ _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 @dataclass(slots=True)
 class CompactionCache:
-    """What stands for events of one conversation, from turn to turn.
+    """The summary and the shortened tool results of one conversation.
 
-    It goes with the conversation and not with the policy, which may serve many. What it covers is known by its events
-    and not by their text, so that a turn on which the cut stood still reads none of them.
+    The conversation's history owns the cache, because one policy may serve many conversations. The cache identifies
+    events by their positions and not by their text, so a turn without a new cut reads none of them.
     """
 
     #: The events that the summary covers, the summary and its text.
     covered: View | None = None
     summary: Any = None
     text: str = ""
-    #: The assistant's message between the summary and a user's message, where the provider requires one.
+    #: The assistant's message between the summary and a user's message, if the provider requires that roles alternate.
     reply: Any = None
-    #: What was to be covered last, where compaction came to nothing: it is not tried again for the same.
+    #: The events for which the last compaction failed; it is not repeated for the same events.
     failed: View | None = None
-    #: Shorter results of tools, by the position of the whole one.
+    #: Shortened tool results, by the position of the original.
     short: dict[int, Any] = field(default_factory=dict)
 
     def tokens(self, meter: TokenMeter) -> dict[int, int]:
-        """The tokens of each shorter result, by the position of the whole one."""
+        """Return the tokens of each shortened result, by the position of the original."""
         return {position: meter.event(describe(event)) for position, event in self.short.items()}
 
     async def shorten_newest(
         self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
-        """Shorten results of the newest atom, the longest most, to half of what is free beside the fixed content.
+        """Shorten results of the newest atom to half of the free tokens.
 
-        To the brim, the next turn would have no room for what is said of it.
+        The longest results are shortened most. The other half stays free, so that the next turn has room for messages
+        about the results.
         """
         history, count = view.history, plan.meter.text
-        made: list[Compaction] = []
+        compactions: list[Compaction] = []
         results = {
             position: result_texts(history.event(position))
             for position in plan.newest
@@ -88,60 +89,64 @@ class CompactionCache:
                 texts[place] = compacted.text if compacted.text is not None else text
             if not attempts:
                 continue
-            stand_in = shortened(history.event(position), texts) if texts != list(results[position]) else None
-            if stand_in is not None:
-                self.short[position] = stand_in
-                plan.shorten(position, plan.meter.event(describe(stand_in)))
-            made.append(Compaction(view.pick_positions([position]), stand_in, attempts))
-        return made
+            replacement = shortened(history.event(position), texts) if texts != list(results[position]) else None
+            if replacement is not None:
+                self.short[position] = replacement
+                plan.shorten(position, plan.meter.event(describe(replacement)))
+            compactions.append(Compaction(view.pick_positions([position]), replacement, attempts))
+        return compactions
 
-    async def summarise(
-        self, gone: View, tokens: int, room: int, compactors: Compactors, context: Context
+    async def summarize(
+        self, dropped: View, tokens: int, room: int, compactors: Compactors, context: Context
     ) -> Compaction:
-        """Put a summary in the place of what is gone: the one there is, or one of it and what has gone since.
+        """Return a summary of the dropped events.
 
-        Where no new one can be made, the one there is goes on standing for what it covers.
+        If the existing summary covers all of them, it is returned. If it covers some, the new summary is made from it
+        and from the other events. If no new summary can be made, the existing one keeps covering its events.
 
         Args:
-            gone: What it stands for.
-            tokens: Tokens of its text at most.
-            room: Tokens of the whole event at most.
-            compactors: What makes it.
-            context: The assembly's.
+            dropped: The events to summarize.
+            tokens: The most tokens of the summary's text.
+            room: The most tokens of the whole event.
+            compactors: Makes the summary.
+            context: The assembly's context.
         """
-        covered = self.covered if self.covered is not None and not self.covered.minus(gone) else None
-        if covered is not None and covered.current == gone.current:
-            return Compaction(gone, self.summary)
+        covered = self.covered if self.covered is not None and not self.covered.minus(dropped) else None
+        if covered is not None and covered.current == dropped.current:
+            return Compaction(dropped, self.summary)
         attempts: Sequence[Attempt] = ()
-        if self.failed is None or self.failed.current != gone.current:
-            text = render_events(gone if covered is None else gone.minus(covered))
+        if self.failed is None or self.failed.current != dropped.current:
+            text = render_events(dropped if covered is None else dropped.minus(covered))
             if covered is not None:
                 text = f"{self.text}\n\n{text}"
             watch = context.watch(EventKind.OLDER.value)
             compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
             attempts = compacted.attempts
-            event = summary_like(gone[0], compacted.text, gone) if compacted.text is not None else None
-            # A text can merge badly with what the row puts around it.
+            event = summary_like(dropped[0], compacted.text, dropped) if compacted.text is not None else None
+            # The `summary_like` row may wrap the text, and tokens do not simply add up.
             if event is not None and compacted.text is not None and context.meter.event(describe(event)) <= room:
-                self.covered, self.summary, self.text, self.failed = gone, event, compacted.text, None
-                return Compaction(gone, event, attempts)
-            self.failed = gone
+                self.covered, self.summary, self.text, self.failed = dropped, event, compacted.text, None
+                return Compaction(dropped, event, attempts)
+            self.failed = dropped
         if covered is None:
-            return Compaction(gone, None, attempts)
+            return Compaction(dropped, None, attempts)
         return Compaction(covered, self.summary, attempts)
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
-        """Return a summary with the reply that has to stand between it and the first event behind it, if any."""
+        """Return a summary, with a reply to it if the provider needs one before the next event."""
         reply = summary_reply(summary.into, kept[leading]) if leading < len(kept) else None
         if reply is None:
             return summary
-        self.reply = self.reply or reply  # the same object on each turn, so that the ledger knows it again
+        self.reply = self.reply or reply  # the same object on each turn, so that the ledger recognizes it
         return replace(summary, reply=self.reply)
 
     def edited(self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction]) -> Outcome:
-        """A budget's outcome with what stands for others in their place; a summary comes behind what leads."""
+        """Return a budget's outcome with replacements in place of the originals.
+
+        The replacements are the shortened results and the summary, which follows the leading events.
+        """
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
-        summary = next((one for one in compactions if one.events and one.into is self.summary is not None), None)
+        summary = next((made for made in compactions if made.events and made.into is self.summary is not None), None)
         if not short and summary is None:
             return replace(outcome, compactions=compactions)
         placed: list[tuple[Any, int | None]] = [
@@ -152,7 +157,7 @@ class CompactionCache:
         if summary is not None:
             made = [summary.into] if summary.reply is None else [summary.into, summary.reply]
             placed[leading:leading] = [(event, None) for event in made]
-            verdicts = [_but(verdict, summary.events) for verdict in verdicts]
+            verdicts = [_without(verdict, summary.events) for verdict in verdicts]
             verdicts.append(Verdict(summary.events, *_COMPACTED, summary.into))
         verdicts += (Verdict(kept.pick_positions([at]), *_COMPACTED, event) for at, event in short.items())
         events, positions = zip(*placed, strict=True)
@@ -164,36 +169,45 @@ class CompactionCache:
         )
 
 
-def _but(verdict: Verdict, gone: Sequence[Any]) -> Verdict:
-    """A verdict without the events for which a summary stands."""
+def _without(verdict: Verdict, summarized: Sequence[Any]) -> Verdict:
     view = verdict.events
-    if verdict.reason is not DecisionReason.OVER_BUDGET or not isinstance(view, View) or not isinstance(gone, View):
+    if (
+        verdict.reason is not DecisionReason.OVER_BUDGET
+        or not isinstance(view, View)
+        or not isinstance(summarized, View)
+    ):
         return verdict
-    return replace(verdict, events=view.minus(gone))
+    return replace(verdict, events=view.minus(summarized))
 
 
 def _level(tokens: Sequence[int], excess: int) -> int:
-    """How long a text may be, so that all of them are `excess` shorter together where those above it are cut to it."""
+    """Return the length to which texts are cut so that they become `excess` tokens shorter.
+
+    Only texts that are longer are cut.
+    """
     room = sum(tokens) - excess
     left = len(tokens)
-    for one in sorted(tokens):
-        if one * left > room:
+    for length in sorted(tokens):
+        if length * left > room:
             return room // left
-        room -= one
+        room -= length
         left -= 1
     return max(tokens, default=0)
 
 
-def takes_summary(event: Any) -> bool:
-    """Return whether a summary can stand for an event; if not, one warning for each type reports it."""
+def can_summarize(event: Any) -> bool:
+    """Return whether a summary can have an event's type.
+
+    If not, one warning per type is logged.
+    """
     if summary_like(event, "", ()) is not None:
         return True
     kind = type(event)
     if kind not in _warned:
         _warned.add(kind)
         logger.warning(
-            "budget: no summary can stand for events of type %s, so that they are dropped; register a row with "
-            "otel_assembly.messages.replacements.summary_like.register",
+            "budget: events of type %s cannot be replaced by a summary, so they are dropped; register a function for "
+            "the type with otel_assembly.messages.replacements.summary_like.register",
             kind.__qualname__,
         )
     return False
@@ -203,7 +217,7 @@ _warned: set[type] = set()
 
 
 def compaction_cache_of(view: View, policy: object) -> CompactionCache:
-    """What stands for events of this conversation, for one policy."""
+    """Return the cache of a view's conversation for one policy."""
     kept: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
     cache = kept.get(policy)
     if not isinstance(cache, CompactionCache):

@@ -1,4 +1,4 @@
-"""`ConversationPolicy`: only what the model needs to see."""
+"""`ConversationPolicy`: keeps only the kinds of events that belong to the conversation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
 
 
-#: Why what is in a class goes; in the first one is what stays.
+#: The reason of each class that `History.by_class` separates, except the first, which is kept.
 _REASONS: Final = (
     DecisionReason.NOT_CONVERSATION,
     DecisionReason.ORPHANED_TOOL_RESULT,
@@ -27,11 +27,12 @@ _REASONS: Final = (
 
 
 class ConversationPolicy(DecidingPolicy):
-    """Keeps requests, responses, tool calls and results, summaries and system messages (as in AG2).
+    """Keep the kinds of events that belong to the conversation (as in AG2).
 
-    Alerts, lifecycle events and what observers put on the stream are dropped, reason ``not_conversation``. It is an
-    allow-list: a kind of event that does not say it is conversation is filtered out. Like every reducer it drops calls
-    and results that have lost their other half, and reasoning that lost the item behind it.
+    These are requests, responses, tool calls and results, summaries and system messages. Alerts, lifecycle events and
+    events of observers are dropped with the reason ``not_conversation``. The policy is an allowlist: it drops a kind of
+    event that is not declared as conversation. Like every reduction, it also drops orphaned tool calls and results, and
+    reasoning whose item is missing.
     """
 
     name: str = "conversation"
@@ -39,7 +40,7 @@ class ConversationPolicy(DecidingPolicy):
     replayable: ClassVar[bool] = True
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the conversation in `events`."""
+        """Return the events that belong to the conversation."""
         view = as_view(events)
         history = view.history
         classes = history.by_class(view.end) if view.whole else None
@@ -55,13 +56,16 @@ class ConversationPolicy(DecidingPolicy):
         return Outcome(prompts, kept, verdicts)
 
     def _of_all(self, view: View, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
-        """The history keeps these classes apart as events arrive, so that a turn touches none of them again."""
+        """Select from the classes that the history maintains as events arrive.
+
+        No event is read again.
+        """
         kept = classes[0]
         if len(kept) == len(view):
             return view, []
         verdicts = [
-            Verdict(left, DecisionOutcome.DROPPED, reason)
-            for left, reason in zip(classes[1:], _REASONS, strict=True)
-            if left
+            Verdict(events, DecisionOutcome.DROPPED, reason)
+            for events, reason in zip(classes[1:], _REASONS, strict=True)
+            if events
         ]
         return kept, verdicts

@@ -1,4 +1,4 @@
-"""`HeadAndTailPolicy`: a limit by count that keeps how a conversation began, and its newest events."""
+"""`HeadAndTailPolicy`: keeps a number of events from each end of a conversation."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ if TYPE_CHECKING:
 
 
 class HeadAndTailPolicy(DecidingPolicy):
-    """Keeps the first `head` and the last `tail` events (as in AutoGen), whole tool calls, and the newest user request.
+    """Keep the first `head` and the last `tail` events (as in AutoGen).
 
-    System messages that lead the events are prompts: they stay and do not count. The newest user request and a call
-    that awaits an approval stay, and take a place of the tail. The newest tool call with its results stays even past
-    the limit; the outcome is then overflowed, with no error. Nothing is kept of a tool call at the end of the head
-    whose results are behind it, nor of results whose call is in front of the tail.
+    Tool calls are kept whole. System messages that lead the events are prompts: they stay and do not count. The newest
+    user request and calls that await an approval stay, and count toward `tail`. The newest tool call with its results
+    stays even if it exceeds the limit; the outcome then reports an overflow, and no error is raised.
+
+    A tool call at the end of the head is dropped if its results are outside the head. Results at the start of the tail
+    are dropped if their call is outside the tail.
 
     Args:
         head: The most events to keep from the beginning.
         tail: The most events to keep from the end.
-        transparent: Append a note to the prompts when something was dropped.
-        note: Makes an event that stands where the first of what is left out between the ends stood, of the number of
-            all that are left out; None for no such event. With one, a turn costs what both ends hold, which are read
-            anew, and not only what is new.
+        transparent: Append a note to the prompts if events were dropped.
+        note: Takes the number of dropped events, and returns an event to insert in the gap between head and tail. With
+            a note, every turn reads both ends again, and not only the new events. None: insert no event.
 
     Raises:
-        ConfigurationError: A limit below 1; or a note that is no function.
+        ConfigurationError: A limit is below 1, or `note` is not a function.
     """
 
     name: str = "head_and_tail"
-    limit: ClassVar[PolicyLimit | None] = PolicyLimit("tail", "events", beside="head")
+    limit: ClassVar[PolicyLimit | None] = PolicyLimit("tail", "events", additional="head")
     replayable: ClassVar[bool] = True
 
     def __init__(
@@ -60,16 +61,18 @@ class HeadAndTailPolicy(DecidingPolicy):
         self.tail = at_least(self.name, "tail", tail)
         self.transparent = bool(transparent)
         if note is not None and not callable(note):
-            raise ConfigurationError(f"{self.name}: note must be a function of the number left out, got {note!r}")
+            raise ConfigurationError(
+                f"{self.name}: note must be a function that takes the number of dropped events, got {note!r}"
+            )
         self._note = note
 
     @property
     def only_in_code(self) -> str:
-        """``note``, where there is one."""
+        """``note`` if it is set, otherwise empty."""
         return "note" if self._note is not None else ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return both ends."""
+        """Return the events of both ends."""
         view = as_view(events)
         first = min(len(view), leading(view) + self.head)
         user_first = is_user_first(view, context)
@@ -91,7 +94,14 @@ class HeadAndTailPolicy(DecidingPolicy):
 
 
 def with_event(outcome: Outcome, kept: View, index: int, event: Any) -> Outcome:
-    """An outcome that lets out an event beside what is kept, in front of that at an index."""
+    """Return an outcome with an event inserted in front of a kept event.
+
+    Args:
+        outcome: The outcome.
+        kept: The events that it keeps.
+        index: The index in `kept` in front of which the event is inserted.
+        event: The event.
+    """
     events, positions = list(kept), list[int | None](kept.positions())
     events.insert(index, event)
     positions.insert(index, None)
@@ -99,7 +109,10 @@ def with_event(outcome: Outcome, kept: View, index: int, event: Any) -> Outcome:
 
 
 def _halves(view: View, kept: View) -> set[int]:
-    """The kept positions of atoms that the head ends in: what restates a call may be out, and the call not."""
+    """Return the kept positions of atoms that the end of the head cuts.
+
+    An event that only restates a call may be dropped while the call is kept.
+    """
     pairing = view.history.pairing
     cut = [pairing.members(atom) for atom in broken_atoms(pairing, runs_of(kept))]
     halves = (members for members in cut if any(view.holds(at) and not kept.holds(at) for at in members))

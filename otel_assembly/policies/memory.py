@@ -1,4 +1,4 @@
-"""Policies that inject what is remembered: working memory and past conversations."""
+"""Policies that add memories to the prompts: working memory and past conversations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ logger: Final = logging.getLogger("otel_assembly")
 
 
 class _MemoryPolicy(DecidingPolicy):
-    """What the memory policies share: the store is ``context.dependencies[KnowledgeStore]``."""
+    """The base of the memory policies: reads ``context.dependencies[KnowledgeStore]``."""
 
     kind: str = INJECTION
     _warned = False
 
     def _store(self, context: Context) -> KnowledgeStore | None:
-        """The context's store; that there is none is warned of once, for then the policy never does anything."""
+        """Return the context's store.
+
+        Without a store the policy has no effect, so this logs a warning, once.
+        """
         store: KnowledgeStore | None = context.dependencies.get(KnowledgeStore)
         if store is None and not self._warned:
             self._warned = True
@@ -38,10 +41,10 @@ class _MemoryPolicy(DecidingPolicy):
 
 
 class WorkingMemoryPolicy(_MemoryPolicy):
-    """Appends ``/memory/working.md`` of the context's `KnowledgeStore` to the prompts (as in AG2).
+    """Append the working memory to the prompts (as in AG2).
 
-    The store is ``context.dependencies[KnowledgeStore]``. With nothing in it the policy does nothing; without one it
-    does nothing either, and one warning says so.
+    The text is ``/memory/working.md`` in ``context.dependencies[KnowledgeStore]``. If the file is empty, the policy
+    adds nothing. If there is no store, the policy adds nothing and logs one warning.
     """
 
     name: str = "working_memory"
@@ -60,13 +63,14 @@ class WorkingMemoryPolicy(_MemoryPolicy):
 
 
 class EpisodicMemoryPolicy(_MemoryPolicy):
-    """Appends the newest summaries under ``/memory/conversations/`` to the prompts (as in AG2).
+    """Append the newest conversation summaries to the prompts (as in AG2).
 
-    The store is that of `WorkingMemoryPolicy`; without one, one warning says so.
+    The summaries are under ``/memory/conversations/`` in ``context.dependencies[KnowledgeStore]``. If there is no
+    store, the policy adds nothing and logs one warning.
 
     Args:
-        max_episodes: The most summaries to inject; the newest by name, for their names begin with a time.
-        transparent: Append a note that says how many there are.
+        max_episodes: The most summaries to inject: the last ones by name, because names begin with a time.
+        transparent: Append a note with the number of summaries.
 
     Raises:
         ConfigurationError: `max_episodes` is below 1.
@@ -79,7 +83,7 @@ class EpisodicMemoryPolicy(_MemoryPolicy):
         self.transparent = bool(transparent)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the prompts with past conversations.
+        """Return the prompts with the summaries of past conversations.
 
         Raises:
             KnowledgeError: The store could not be read.

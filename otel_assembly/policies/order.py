@@ -1,4 +1,4 @@
-"""`validate_order`: what is wrong with the order of a chain."""
+"""`validate_order`: warnings about the order of a chain of policies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BY_NAME: Final = "name policies with Assembler.from_config({'policies': […]})
 
 
 def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
-    """The policies of a chain, each of which can be applied.
+    """Return the policies of a chain as a tuple, after checking that each can be applied.
 
     Raises:
-        ConfigurationError: It is no sequence, or one of them is no policy, or a class.
+        ConfigurationError: `policies` is not a sequence, or an element is a class or not a policy.
     """
     chain = several("policies", policies, _BY_NAME)
     for index, policy in enumerate(chain):
@@ -38,15 +38,17 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
 
 
 def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
-    """Return warnings about a chain that loses something; an empty list if there are none.
+    """Return warnings about a chain whose order or settings lose content.
 
-    * An injection behind a reduction, as in AG2: the reduction's budget does not include the injected context. A filter
-      is no such reduction, because it drops events by kind and not for room.
-    * `AlertPolicy` behind a filter that drops alerts.
-    * `AlertPolicy` in front of another injection, for example of a memory: alerts come and go, and the provider's cache
-      then has nothing of the prompts behind them. AG2 asks for the same order.
-    * A setting of a policy that cannot have an effect: a `BudgetPolicy` without room for the summaries that it is to
-      make (`DecidingPolicy.setting_warnings`).
+    The list is empty if there are none. Warnings report:
+
+    * An injection after a reduction, as in AG2: the reduction's budget does not include the injected context. A filter
+      is not such a reduction, because it drops events by kind and not for room.
+    * `AlertPolicy` after a filter that drops alerts.
+    * `AlertPolicy` before another injection, for example of a memory: alerts change from turn to turn, so the provider
+      cannot cache the prompts after them. AG2 asks for the same order.
+    * A setting that cannot have an effect, such as a `BudgetPolicy` without room for the summaries that it should make
+      (`DecidingPolicy.setting_warnings`).
 
     Args:
         policies: The chain, in its order.
@@ -80,7 +82,7 @@ def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
                 drops = (
                     "observer alerts, so that none is delivered and a FATAL one does not halt"
                     if lost == [EventKind.ALERT]
-                    else f"what the other reads: {', '.join(lost)}"
+                    else f"events that the injection reads: {', '.join(lost)}"
                 )
                 warnings.append(
                     f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops {drops}; "

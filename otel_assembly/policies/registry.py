@@ -1,4 +1,4 @@
-"""Our policies by name, and what any policy says of itself: its kind, its settings, what it may not stand behind."""
+"""The built-in policies by name, and lookups of a policy's kind and limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 class _Policies(Mapping[str, "type[DecidingPolicy]"]):
-    """Classes by the names of policies, each imported when it is asked for: most chains have two of them."""
+    """Maps the names of policies to their classes, and imports a class on first use.
 
-    _HOMES: Final = {
+    Most chains use two policies, so the other modules are not imported.
+    """
+
+    _MODULES: Final = {
         "alert": ("alert", "AlertPolicy"),
         "budget": ("budget", "BudgetPolicy"),
         "conversation": ("conversation", "ConversationPolicy"),
@@ -29,44 +32,51 @@ class _Policies(Mapping[str, "type[DecidingPolicy]"]):
     }
 
     def __getitem__(self, name: str) -> type[DecidingPolicy]:
-        module, policy = self._HOMES[name]
+        module, policy = self._MODULES[name]
         found: type[DecidingPolicy] = getattr(import_module(f"otel_assembly.policies.{module}"), policy)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._HOMES)
+        return iter(self._MODULES)
 
     def __len__(self) -> int:
-        return len(self._HOMES)
+        return len(self._MODULES)
 
 
-#: Our policies by the name that configuration files and the command line use.
+#: The built-in policies by the name that configuration files and the command line use.
 POLICIES: Final = _Policies()
-#: Policies of AG2's that have no ``kind``, and whose names say what they are.
+#: AG2's injections, by name: their classes have no ``kind``.
 _INJECTIONS_OF_AG2: Final = frozenset({"topic_inbox", "network_context"})
 
 
 def trait(policy: PolicyLike, name: str) -> Any:
-    """What a policy's class says of it (see `DecidingPolicy`); where it says nothing, ours of the same name does."""
-    said = getattr(policy, name, None)
-    return said if said is not None else getattr(POLICIES.get(policy.name), name, None)
+    """Return a class attribute of a policy, such as `DecidingPolicy.limit`.
+
+    If the policy does not set it, the built-in policy of the same name does.
+    """
+    value = getattr(policy, name, None)
+    return value if value is not None else getattr(POLICIES.get(policy.name), name, None)
 
 
 def policy_kind(policy: PolicyLike) -> str | None:
-    """``injection``, ``reduction``, or None where neither the policy nor its name says."""
+    """Return a policy's kind: ``injection`` or ``reduction``.
+
+    Returns:
+        The kind, or None if neither the policy nor its name states one.
+    """
     kind: str | None = getattr(policy, "kind", None)
     if kind in {INJECTION, REDUCTION}:
         return kind
-    ours = POLICIES.get(policy.name)
-    return ours.kind if ours is not None else INJECTION if policy.name in _INJECTIONS_OF_AG2 else None
+    built_in = POLICIES.get(policy.name)
+    return built_in.kind if built_in is not None else INJECTION if policy.name in _INJECTIONS_OF_AG2 else None
 
 
 def token_limit(policy: PolicyLike) -> int | None:
-    """How many tokens a policy lets out at most; None where it has no such limit."""
+    """Return the most tokens that a policy's output may have; None if it has no such limit."""
     limit: PolicyLimit | None = trait(policy, "limit")
     try:
         config = dict(getattr(policy, "config", {}))
-    except Exception:  # noqa: BLE001  # settings that cannot be read state no limit
+    except Exception:  # noqa: BLE001  # a policy's own property may raise anything; then no limit is known
         return None
     most = config.get(limit.setting) if limit is not None and limit.unit == "tokens" else None
     return None if limit is None or most is None else most - (config.get(limit.reserve) or 0)

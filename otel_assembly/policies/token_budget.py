@@ -1,4 +1,4 @@
-"""`TokenBudgetPolicy`: a limit in tokens, of the whole rendered prompt."""
+"""`TokenBudgetPolicy`: limits the whole rendered prompt by tokens."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 
 
 class TokenBudgetPolicy(DecidingPolicy):
-    """Keeps the newest atoms whose prompt, with all that is fixed, takes at most `max_tokens` tokens (as in AG2).
+    """Keep the newest atoms that fit in a prompt of `max_tokens` tokens (as in AG2).
 
-    Counted is what is rendered: prompts, tool schemas, message framing and the full text of every event. Fixed are the
-    prompts, the schemas, the reply's priming, the system messages that lead the events, calls that await an approval,
-    and the newest user request. It is the rule of `BudgetPolicy`, with summaries as turns among others.
+    The count covers the rendered prompt: prompts, tool schemas, message framing and the full text of every event. Fixed
+    content is never cut: the prompts, the schemas, the reply's priming, leading system messages, calls that await an
+    approval, and the newest user request. The rule is that of `BudgetPolicy`, except that summaries are treated like
+    other turns.
 
     Args:
-        max_tokens: The most tokens that the rendered prompt may take; of them, the context's `budget_ratio` is held.
-        chars_per_token: Estimate by this many characters a token instead of counting with the model's tokenizer.
-        transparent: Append a note to the prompts when something was dropped, and there is room for it.
-        step_tokens: The cut moves only at atoms that begin in another cell of ``4 × step_tokens`` bytes than the atom
-            before them, so that the prompt's beginning stays the same, and cached, for most turns; 0 cuts at any atom,
-            and so does a step that would keep less than a quarter of what there is room for.
-        on_overflow: What to do where the newest atom does not fit although the fixed content does: ``raise`` or
-            ``drop``, which leaves it out whole, reason ``over_budget``.
+        max_tokens: The most tokens that the rendered prompt may have. The context's `budget_ratio` lowers the limit.
+        chars_per_token: Estimate tokens by this many characters per token, instead of using the model's tokenizer.
+        transparent: Append a note to the prompts if events were dropped and the note fits.
+        step_tokens: How far the cut moves at a time, so that for most turns the beginning of the prompt stays the same
+            and cached. The conversation is divided into cells of ``4 × step_tokens`` bytes, and the cut is made only at
+            the first atom of a cell. With 0, or if that would keep less than a quarter of the available room, the cut
+            is made at any atom.
+        on_overflow: What happens if the fixed content fits but the newest atom does not: ``raise`` an error, or
+            ``drop`` the atom whole, with the reason ``over_budget``.
 
     Raises:
-        ConfigurationError: A limit that cannot work.
+        ConfigurationError: A limit is out of range.
     """
 
     name: str = "token_budget"
@@ -60,22 +62,22 @@ class TokenBudgetPolicy(DecidingPolicy):
         self.on_overflow = on_overflow
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
-        """The settings, with the limit that is held in this assembly."""
-        held = context.held(self.max_tokens)
-        config = {**self.config, "max_tokens": held} if held != self.max_tokens else self.config
+        """Return the settings, with the limit that applies in this assembly."""
+        limit = context.held(self.max_tokens)
+        config = {**self.config, "max_tokens": limit} if limit != self.max_tokens else self.config
         return self.with_rules(config, context)
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """None where it counted by characters: no span states how many there are."""
+        """Return None if the policy counted characters, because no span records their number."""
         return None if settings.get("chars_per_token") is not None else super().settings_to_rerun(settings)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what fits.
+        """Return the events that fit.
 
         Raises:
-            ContextOverflowError: The fixed content alone is over the budget; or the newest atom does not fit beside it
-                and `on_overflow` is ``raise``.
+            ContextOverflowError: The fixed content exceeds the budget. Also if the newest atom does not fit and
+                `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), context.held(self.max_tokens)
         plan = BudgetPlan(view, self._meter_in(context), prompts, context, budget)
@@ -84,8 +86,8 @@ class TokenBudgetPolicy(DecidingPolicy):
         cut = plan.cut(self.step_tokens)
         reserved = 0
         if self.transparent and cut > plan.leading:
-            # The note comes before any older item, also where there is no room for it: with a larger budget it would
-            # else take the place of one.
+            # Reserve the note's tokens whenever an event is dropped, also if the note does not fit. Otherwise, with a
+            # larger budget, the note could take the place of an event.
             reserved = plan.meter.prompt(self._note(len(view), len(view)))
             cut = plan.cut(self.step_tokens, reserved)
         kept, verdicts = plan.selected(cut)
@@ -94,7 +96,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         return Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow)
 
     def _meter_in(self, context: Context) -> TokenMeter:
-        """The assembly's own, or one by characters with the assembly's framing."""
+        """Return the assembly's meter, or one that counts characters with the assembly's framing."""
         if self._counter is None:
             return context.meter
         meter = self._meter

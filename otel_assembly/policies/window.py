@@ -1,4 +1,4 @@
-"""`SlidingWindowPolicy`: a limit by count."""
+"""`SlidingWindowPolicy`: limits the number of events."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 def keep_newest(
     view: View, first: int, most: int, stride: int = 1, *, user_first: bool = False
 ) -> tuple[View, list[Verdict], Overflow | None]:
-    """Keep a view's first events and the newest of the rest, with what no limit by count may take.
+    """Keep a view's first events, the newest of the rest, and the events that every cut keeps.
 
     Args:
         view: The events.
-        first: How many of them stay in front.
-        most: How many of the rest stay.
-        stride: The cut moves in jumps of so many events.
-        user_first: Whether what is kept has to start with a user's request.
+        first: How many events to keep at the front.
+        most: How many of the other events to keep.
+        stride: The cut moves in jumps of this many events.
+        user_first: Whether the result must start with a user's request.
 
     Returns:
-        What is kept, verdicts on the rest, and, where what had to stay is more than `most`, by how much.
+        The kept events, the verdicts on the others, and an overflow if more than `most` events had to stay.
     """
     total = len(view)
     if total - first <= most:
@@ -48,8 +48,8 @@ def keep_newest(
         return *(start_with_user(kept, verdicts) if user_first else (kept, verdicts)), None
     history, response = view.history, newest_response(view)
     request = newest_request(view)
-    awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
-    held = {*request, *awaiting, *newest_atom(view, response)}
+    pending = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
+    held = {*request, *pending, *newest_atom(view, response)}
     if user_first and (opening := opening_request(view, held)):
         request = [*opening, *request]
         held.update(opening)
@@ -61,7 +61,7 @@ def keep_newest(
         first=first,
         held=held,
         request=request,
-        pending=awaiting,
+        pending=pending,
     )
     count = len(kept) - first
     if user_first:
@@ -72,34 +72,37 @@ def keep_newest(
 
 
 def _cut(total: int, first: int, most: int, stride: int, pinned: set[int]) -> int:
-    """The index of the window's oldest event; what is pinned in front of it takes places of the window."""
-    held = 0
+    """Return the index of the window's oldest event.
+
+    Pinned events in front of that index count toward the window.
+    """
+    pinned_before = 0
     while True:
-        room = max(0, most - held)
+        room = max(0, most - pinned_before)
         jumps = -(-(total - first - room) // stride)
         cut = min(total, first + jumps * stride)
         before = sum(first <= index < cut for index in pinned)
-        if before <= held:
+        if before <= pinned_before:
             return cut
-        held = before
+        pinned_before = before
 
 
 class SlidingWindowPolicy(DecidingPolicy):
-    """Keeps the last `max_events` events (as in AG2), whole tool calls, and the newest user request.
+    """Keep the last `max_events` events (as in AG2).
 
-    System messages that lead the events are prompts: they stay and do not count. The newest user request and a call
-    that awaits an approval stay, and take a place of the window. The newest tool call with its results stays even past
-    the limit; the outcome is then overflowed, with no error: a window that cut a call from under its result would make
-    the model call for ever.
+    Tool calls are kept whole. System messages that lead the events are prompts: they stay and do not count. The newest
+    user request and calls that await an approval stay, and count toward the window. The newest tool call with its
+    results stays even if it exceeds the limit; the outcome then reports an overflow, and no error is raised. Without
+    its call or results, the model would repeat the call endlessly.
 
     Args:
         max_events: The most events to keep.
-        transparent: Append a note to the prompts when something was dropped.
-        stride: The cut moves in jumps of so many events, so that the prompt's beginning stays the same, and cached, for
-            most turns; the window then holds between ``max_events - stride + 1`` and `max_events` events.
+        transparent: Append a note to the prompts if events were dropped.
+        stride: The cut moves in jumps of this many events, so that for most turns the beginning of the prompt stays the
+            same and cached. The window then contains ``max_events - stride + 1`` to `max_events` events.
 
     Raises:
-        ConfigurationError: A limit below 1, or a stride above the window.
+        ConfigurationError: A limit is below 1, or `stride` is above `max_events`.
     """
 
     name: str = "sliding_window"
@@ -112,12 +115,12 @@ class SlidingWindowPolicy(DecidingPolicy):
         if stride > max_events:
             raise ConfigurationError(
                 f"{self.name}: stride must be at most max_events ({max_events}), got {stride}: "
-                "a longer jump would leave nothing"
+                "a longer jump would leave no event in the window"
             )
         self.transparent = bool(transparent)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the window."""
+        """Return the events of the window."""
         view = as_view(events)
         first = leading(view)
         user_first = is_user_first(view, context)

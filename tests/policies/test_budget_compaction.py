@@ -208,4 +208,4 @@ async def test_events_without_a_row_for_summaries_are_dropped_with_one_warning(c
     messages = [Odd(message) for message in talk(12)]
     assembly = await Assembler([budget(600, Compactor())]).assemble([], messages, Context())
     assert assembly.totals.dropped > 0
-    assert "no summary can stand for events of type" in caplog.text
+    assert "cannot be replaced by a summary" in caplog.text

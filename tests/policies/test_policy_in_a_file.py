@@ -235,7 +235,7 @@ def test_a_filter_of_a_users_may_stand_in_front_of_an_injection_that_needs_nothi
     (warning,) = validate_order([NoAlerts(), AlertPolicy()])
     assert "FATAL" in warning
     (warning,) = validate_order([NoNotes(), Minutes()])
-    assert warning.endswith("The filter drops what the other reads: other; place 'alert' first.")
+    assert warning.endswith("The filter drops events that the injection reads: other; place 'alert' first.")
 
 
 # --- Verdicts that its events do not bear out -------------------------------------------------------------------------
