@@ -204,7 +204,7 @@ class Assembler:
         Raises:
             HaltedError: The conversation is halted, or this assembly halted it, and `on_halt` is ``raise``; or a policy
                 raised it. No policy starts after a halt, and nothing is to be sent.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
             DescribeError: An event cannot be read, or has a part that nobody knows and `strict` is asked for.

@@ -1,47 +1,47 @@
-"""Every error that otel-assembly raises on purpose.
+"""The errors of otel-assembly.
 
 ::
 
     AssemblyError
-    ├── ConfigurationError (ValueError)      a limit, a chain or a config that cannot work
-    │   └── UnknownNameError                 a policy, parameter or model nobody knows; names the nearest one
-    ├── DescribeError (TypeError)            an event that no describe() row covers, or that its row cannot read
-    ├── RenderError (TypeError)              an event that a provider's messages have no form for
-    ├── TranscriptError (ValueError)         a recorded conversation that cannot be read; names file and line
-    ├── SpanFormatError (ValueError)         spans in a format of another version of this package
-    ├── TokenizerError                       no tokenizer to count with, or a vocabulary that is not what it claims
-    ├── PolicyError                          names the policy
-    │   ├── PolicyFailedError                the policy raised
-    │   └── PolicyContractError              the policy changed its input, or did not return two sequences
-    ├── ContextOverflowError                 what must be in the prompt does not fit the budget
-    ├── CompactionError                      no attempt to make something shorter came to anything
-    ├── SourceFailedError                    a retriever, a recall or a loader failed; names it
-    ├── HaltedError                          the loop was halted: no model call and no tool call may start
-    ├── MiddlewareError                      a middleware raised, or gave no result; names its class and hook
-    ├── ToolError                            a tool cannot take its arguments, was late, or returned no JSON; names it
-    ├── SessionError                         an agent's session cannot take this input now, or cannot be loaded
-    ├── StructuredOutputError                a model's answer is not of the form that was asked for; names it
-    ├── ModelCallError                       a model's provider did not answer; names provider and model
-    │   └── ModelContextLengthError          it refused the prompt as too long
-    ├── KnowledgeError
-    │   ├── KnowledgePathError (ValueError)  a path that would leave the store
-    │   ├── KnowledgeStoreError              the store could not do what was asked
-    │   └── KnowledgeConflictError           others kept changing what was to be changed
-    └── NetworkError                         what agents share between them; a hub or its log raised
-        ├── NotFoundError                    no such session, participant or adapter
-        ├── AccessDeniedError                a stranger to the session
-        ├── ProtocolError                    an envelope that the session's protocol refuses
-        ├── InboxFull                        a participant has too much to read; nothing was appended
-        ├── AdapterError                     an adapter raised; names it and its method
-        └── SessionLogError                  the log did not do what was asked
-            ├── LogConflictError             somebody was first; nothing was written
-            ├── LogUnsureError               the answer was lost; whether it was written is not known
-            ├── LogUnavailableError          the place of the log does not answer
-            ├── TurnClaimLostError           another server has taken over the turn; nothing was written
-            ├── LogRegressed                 the log is behind what was read of it before
-            └── LogDamagedError              a row is missing, or is not what was written
+    ├── ConfigurationError (ValueError)      an invalid limit, chain or configuration
+    │   └── UnknownNameError                 an unknown policy, parameter or model, with a suggestion
+    ├── DescribeError (TypeError)            an event that describe() cannot read
+    ├── RenderError (TypeError)              an event that cannot be rendered for a provider
+    ├── TranscriptError (ValueError)         a recorded conversation that cannot be read, with file and line
+    ├── SpanFormatError (ValueError)         spans that another version of this package wrote
+    ├── TokenizerError                       no tokenizer, or a vocabulary with a wrong checksum
+    ├── PolicyError                          the base class of policy errors
+    │   ├── PolicyFailedError                the policy raised an exception
+    │   └── PolicyContractError              the policy changed its input or returned a wrong type
+    ├── ContextOverflowError                 the required content does not fit the budget
+    ├── CompactionError                      every attempt to compact content failed
+    ├── SourceFailedError                    a retriever, a recall or a loader failed
+    ├── HaltedError                          the conversation was halted
+    ├── MiddlewareError                      a middleware raised or returned no result
+    ├── ToolError                            a tool call failed: arguments, time limit or result
+    ├── SessionError                         a session refused an input or could not be loaded
+    ├── StructuredOutputError                a model's answer does not match its schema
+    ├── ModelCallError                       a call of a model provider failed
+    │   └── ModelContextLengthError          the provider refused the prompt as too long
+    ├── KnowledgeError                       the base class of knowledge store errors
+    │   ├── KnowledgePathError (ValueError)  an invalid path, or one outside the store
+    │   ├── KnowledgeStoreError              the storage failed
+    │   └── KnowledgeConflictError           other writers kept changing the same entry
+    └── NetworkError                         the base class of hub and session log errors
+        ├── NotFoundError                    an unknown session, participant or adapter
+        ├── AccessDeniedError                the caller is not a participant
+        ├── ProtocolError                    the session's protocol refuses the envelope
+        ├── InboxFull                        a participant has too many unconfirmed envelopes
+        ├── AdapterError                     an adapter raised an exception
+        └── SessionLogError                  the base class of session log errors
+            ├── LogConflictError             another writer was first; nothing was written
+            ├── LogUnsureError               it is unknown whether the write succeeded
+            ├── LogUnavailableError          the log's storage does not respond
+            ├── TurnClaimLostError           another server took over the turn; nothing was written
+            ├── LogRegressed                 the log lost rows that were accepted
+            └── LogDamagedError              a row is missing or was changed
 
-A message names what was wrong, where (file, line, block, policy), and the mend.
+A message names the problem, its place (file, line, block, policy) and the fix.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ if TYPE_CHECKING:
     from os import PathLike
 
 
-#: What ``error.type`` says in telemetry where it says no class.
+#: The values of ``error.type`` that are not class names.
 ERROR_CONTEXT_OVERFLOW: Final = "context_overflow"
 ERROR_ASSEMBLY_HALT: Final = "assembly_halt"
 ERROR_CANCELLED: Final = "cancelled"
 
 
 class AssemblyError(Exception):
-    """The root of the tree: catch it to catch all of ours."""
+    """The base class of all errors of this package."""
 
 
 class ConfigurationError(AssemblyError, ValueError):
-    """A limit, an order or a configuration that cannot work, found before anything ran."""
+    """An invalid limit, order or configuration, found before anything ran."""
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not in its registry; the message suggests the nearest one that is."""
+    """A name that is not registered; the message suggests the most similar one."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         self.what = what
@@ -82,11 +82,11 @@ class UnknownNameError(ConfigurationError):
 
 
 class DescribeError(AssemblyError, TypeError):
-    """An event that the engine cannot read: its type has no ``describe()`` row, or it is not of the form its row reads.
+    """An event that the engine cannot read: no reader is registered for its type, or the reader failed.
 
     Attributes:
-        event_type: Its type.
-        problem: What is wrong with it; empty where no row covers the type. Nothing that the event says is in it.
+        event_type: The type of the event.
+        problem: What is wrong with the event, without its content; empty if no reader is registered.
     """
 
     def __init__(self, event_type: type, problem: str = "") -> None:
@@ -94,13 +94,13 @@ class DescribeError(AssemblyError, TypeError):
         self.problem = problem
         super().__init__(
             f"cannot describe an event of type {event_type.__module__}.{event_type.__qualname__}"
-            + (f": {problem}; mend the event, or" if problem else ";")
-            + " register a row for the type: @otel_assembly.describe.register(TheType), returning EventFacts"
+            + (f": {problem}; fix the event, or" if problem else ";")
+            + " register a reader for the type: @otel_assembly.describe.register(TheType), returning EventFacts"
         )
 
     @classmethod
     def of_row(cls, event_type: type, error: Exception) -> DescribeError:
-        """What went wrong inside a row, without a word of the event: messages of errors quote what they were given."""
+        """Return the error for a reader that failed, without the exception's message, which can quote the event."""
         if isinstance(error, AttributeError) and error.name:
             return cls(event_type, f"its {type(error.obj).__name__} has no {error.name!r}")
         if isinstance(error, RecursionError) or (isinstance(error, ValueError) and "ircular" in str(error)):
@@ -109,27 +109,27 @@ class DescribeError(AssemblyError, TypeError):
         while at is not None and at.tb_next is not None:
             at = at.tb_next
         where = f" ({at.tb_frame.f_globals.get('__name__', '?')}, line {at.tb_lineno})" if at is not None else ""
-        return cls(event_type, f"its row raised {type(error).__name__}{where}")
+        return cls(event_type, f"its reader raised {type(error).__name__}{where}")
 
 
 class RenderError(AssemblyError, TypeError):
     """An event that cannot be rendered as a message of a provider.
 
     Attributes:
-        event_type: Its type.
-        provider: The provider's form.
-        problem: What has no form there. Nothing that the event says is in it.
-        index: Where it stands among the events.
+        event_type: The type of the event.
+        provider: The provider whose message form was requested.
+        problem: The part that has no such form, without its content.
+        index: The position of the event among the events.
     """
 
-    def __init__(self, event_type: type, provider: str, problem: str, index: int, mend: str) -> None:
+    def __init__(self, event_type: type, provider: str, problem: str, index: int, fix: str) -> None:
         self.event_type = event_type
         self.provider = provider
         self.problem = problem
         self.index = index
         super().__init__(
             f"cannot render event {index}, a {event_type.__module__}.{event_type.__qualname__}, "
-            f"as {provider} messages: {problem}; {mend}"
+            f"as {provider} messages: {problem}; {fix}"
         )
 
 
@@ -138,8 +138,8 @@ class TranscriptError(AssemblyError, ValueError):
 
     Attributes:
         path: The file.
-        line: Its line, from 1; None where the whole file is meant.
-        problem: What was found and what was expected.
+        line: The line, from 1; None if the problem concerns the whole file.
+        problem: The content that was found and the content that was expected.
     """
 
     def __init__(self, path: str | PathLike[str], line: int | None, problem: str) -> None:
@@ -171,15 +171,15 @@ class SpanFormatError(AssemblyError, ValueError):
 
 
 class TokenizerError(AssemblyError):
-    """No tokenizer to count with, or a vocabulary that is not what it claims to be."""
+    """A missing tokenizer, or a vocabulary whose checksum is wrong."""
 
 
 class PolicyError(AssemblyError):
     """A policy that could not be applied.
 
     Attributes:
-        policy: The policy's name.
-        index: Its place in the chain, from 0.
+        policy: The name of the policy.
+        index: Its position in the chain, from 0.
     """
 
     def __init__(self, policy: str, index: int, problem: str) -> None:
@@ -189,25 +189,25 @@ class PolicyError(AssemblyError):
 
 
 class PolicyFailedError(PolicyError):
-    """A policy raised; the original error is ``__cause__``."""
+    """A policy raised an exception, which is ``__cause__``."""
 
 
 class PolicyContractError(PolicyError):
-    """A policy changed its input in place, or returned something else than two sequences."""
+    """A policy changed its input in place, or did not return two sequences."""
 
 
 class ContextOverflowError(AssemblyError):
-    """What must be in the prompt does not fit the budget.
+    """The content that must be in the prompt does not fit the budget.
 
     Attributes:
-        budget: The tokens there are.
-        needed: The tokens that the fixed content (and, for ``newest_atom``, the newest atom) takes.
-        costs: Tokens of each fixed part, by its name, in prompt order.
+        budget: The budget, in tokens.
+        needed: The tokens of the fixed content; for ``newest_atom`` also those of the newest atom.
+        costs: The tokens of each fixed part, by its name, in prompt order.
         cause: ``fixed`` or ``newest_atom``.
-        policy: The policy that could not keep its budget; None outside a chain.
-        fixed: Of `needed`, the tokens of the fixed content; None if the parts are unknown.
-        assembly: The `Assembly` that came to nothing, for its numbers; None outside a chain.
-        report: How far the budget was given out; None where no allocator held it.
+        policy: The policy whose budget was exceeded; None outside a chain.
+        fixed: The tokens of the fixed content alone; None if the parts are unknown.
+        assembly: The failed `Assembly`, with its numbers; None outside a chain.
+        report: The report of the allocator up to the failure; None without an allocator.
     """
 
     def __init__(
@@ -224,9 +224,9 @@ class ContextOverflowError(AssemblyError):
         self.report: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
         what = (
-            "content that may not be dropped"
+            "content that must not be dropped"
             if cause == "fixed"
-            else "content that may not be dropped together with the newest tool call or message"
+            else "content that must not be dropped together with the newest tool call or message"
         )
         by = f"policy {policy!r}: " if policy else ""
         super().__init__(
@@ -240,49 +240,49 @@ class ContextOverflowError(AssemblyError):
 
 
 class CompactionError(AssemblyError):
-    """No attempt to compact came to anything; what was to be compacted is as it was.
+    """Every attempt to compact content failed; the original content is unchanged.
 
     Attributes:
-        target: The tokens that the summary was allowed.
-        attempts: Every attempt, in order.
+        target: The maximum tokens of the summary.
+        attempts: The attempts, in order.
     """
 
     def __init__(self, turns: int, target: int, attempts: Sequence[Any]) -> None:
         self.target = target
         self.attempts = tuple(attempts)
         tried = ", ".join(
-            f"{one.compactor} {one.outcome}" + (f" ({one.error_type})" if one.error_type else "") for one in attempts
+            f"{attempt.compactor} {attempt.outcome}" + (f" ({attempt.error_type})" if attempt.error_type else "")
+            for attempt in attempts
         )
         super().__init__(
-            f"compact_history: {turns} turns could not be summarised in {target} tokens: {tried}; keep the turns, mend "
-            "the summariser, or raise target_tokens"
+            f"compact_history: {turns} turns could not be summarized in {target} tokens: {tried}; keep the turns, fix "
+            "the summarizer, or raise target_tokens"
         )
 
 
 class SourceFailedError(AssemblyError):
-    """A source of evidence, memories or state raised, was late, or returned something else; its error is the cause.
+    """A source of evidence, memories or state failed; an exception of the source is ``__cause__``.
 
     Attributes:
-        source: Its name.
-        role: What it is: ``scopes``, ``retriever``, ``recall``, ``rerank`` or ``state``.
-        problem: What went wrong; never what the source said.
+        source: The name of the source.
+        role: ``scopes``, ``retriever``, ``recall``, ``rerank`` or ``state``.
+        problem: What failed, without content of the source.
     """
 
-    def __init__(self, source: str, role: str, problem: str, mend: str) -> None:
+    def __init__(self, source: str, role: str, problem: str, fix: str) -> None:
         self.source = source
         self.role = role
         self.problem = problem
-        super().__init__(f"{role} {source!r} {problem}; {mend}")
+        super().__init__(f"{role} {source!r} {problem}; {fix}")
 
 
 class HaltedError(AssemblyError):
-    """The conversation was halted, so nothing more may be called in it.
+    """The conversation was halted, so no model call and no tool call may start in it.
 
     Attributes:
-        reason: The ``HaltEvent``'s reason.
-        source: Who halted.
-        assembly: The `Assembly` that nothing is sent of, for its numbers and its `halt`; None where the guard was asked
-            outside of an assembly.
+        reason: The reason of the ``HaltEvent``.
+        source: The observer or caller that halted the conversation.
+        assembly: The `Assembly` of the halted turn, with its numbers and its `halt`; None outside an assembly.
     """
 
     def __init__(self, reason: str, source: str) -> None:
@@ -293,11 +293,11 @@ class HaltedError(AssemblyError):
 
 
 class MiddlewareError(AssemblyError):
-    """A middleware raised, or gave no result; what it raised is ``__cause__``.
+    """A middleware raised an exception, which is ``__cause__``, or returned no result.
 
     Attributes:
-        middleware: Its class's name.
-        hook: The hook's name.
+        middleware: The class name of the middleware.
+        hook: The name of the hook.
     """
 
     def __init__(self, middleware: str, hook: str, problem: str) -> None:
@@ -307,11 +307,11 @@ class MiddlewareError(AssemblyError):
 
 
 class ToolError(AssemblyError):
-    """A tool cannot be run as it was asked to; the model reads it as the call's result.
+    """A tool call failed; the model gets the message as the result of the call.
 
     Attributes:
-        tool: Its name.
-        problem: What went wrong.
+        tool: The name of the tool.
+        problem: What failed.
     """
 
     def __init__(self, tool: str, problem: str) -> None:
@@ -321,32 +321,32 @@ class ToolError(AssemblyError):
 
 
 class SessionError(AssemblyError):
-    """An agent's session cannot take this input now, or cannot be loaded from what was given."""
+    """A session cannot accept this input now, or the saved session is invalid."""
 
 
 class StructuredOutputError(AssemblyError):
-    """A model gave no answer of the form that was asked for.
+    """A model's answer does not match the requested schema.
 
     Attributes:
-        schema: The form's name.
-        problem: What was wrong with the answer: where, and what was expected there.
+        schema: The name of the schema.
+        problem: The place in the answer that is wrong, and the expected value.
     """
 
     def __init__(self, schema: str, problem: str) -> None:
         self.schema = schema
         self.problem = problem
-        super().__init__(f"no answer of the form {schema!r}: {problem}")
+        super().__init__(f"the answer does not match the schema {schema!r}: {problem}")
 
 
 class ModelCallError(AssemblyError):
-    """A model's provider did not answer, or not to the end; what the client raised is ``__cause__``.
+    """A call of a model provider failed or ended early; the client's exception is ``__cause__``.
 
     Attributes:
-        provider: The provider, as GenAI's conventions name it where they do.
-        model: The model's name.
-        status: The HTTP status; None where no answer came, or none that was whole.
-        retryable: Whether the same call may succeed when it is made again.
-        problem: What went wrong; never what the prompt or the answer said.
+        provider: The provider, by its name in the GenAI conventions if it has one.
+        model: The name of the model.
+        status: The HTTP status; None without a complete response.
+        retryable: Whether a repeated call may succeed.
+        problem: What failed, without content of the prompt or the answer.
     """
 
     def __init__(
@@ -357,16 +357,16 @@ class ModelCallError(AssemblyError):
         self.model = model
         self.status = status
         self.retryable = retryable
-        said = f" (HTTP {status})" if status is not None else ""
-        super().__init__(f"{provider} did not answer for model {model!r}{said}: {problem}")
+        http = f" (HTTP {status})" if status is not None else ""
+        super().__init__(f"{provider} did not answer for model {model!r}{http}: {problem}")
 
 
 class ModelContextLengthError(ModelCallError):
     """The provider refused the prompt as too long for the model.
 
     Attributes:
-        window: The tokens that the model takes; None where the provider did not say.
-        tokens: The tokens that the provider counted, as it counts them; None where it did not say.
+        window: The model's context window, in tokens; None if the provider did not report it.
+        tokens: The tokens of the prompt as the provider counted them; None if it did not report them.
     """
 
     def __init__(
@@ -381,53 +381,53 @@ class ModelContextLengthError(ModelCallError):
         self.window = window
         self.tokens = tokens
         counted = f" of {tokens:,} tokens" if tokens is not None else ""
-        taken = f" of {window:,}" if window is not None else ""
-        problem = f"the prompt{counted} is too long for the model's window{taken}; lower the budget of the assembly"
+        limit = f" of {window:,}" if window is not None else ""
+        problem = f"the prompt{counted} is too long for the model's window{limit}; lower the budget of the assembly"
         super().__init__(problem, provider=provider, model=model, status=status)
 
 
 class KnowledgeError(AssemblyError):
-    """The root of what a knowledge store raises."""
+    """The base class of the errors of knowledge stores."""
 
 
 class KnowledgePathError(KnowledgeError, ValueError):
-    """A path that would leave the store, or that is no path of it."""
+    """An invalid path, or a path outside the store."""
 
 
 class KnowledgeStoreError(KnowledgeError):
-    """The store could not do what was asked; the original error is ``__cause__``."""
+    """The storage failed; the original error is ``__cause__``."""
 
 
 class KnowledgeConflictError(KnowledgeError):
-    """Others kept changing what was to be changed, so that nothing was written."""
+    """Other writers kept changing the same entry, so nothing was written."""
 
 
 class NetworkError(AssemblyError):
-    """The root of what a hub and its log raise."""
+    """The base class of the errors of hubs and session logs."""
 
 
 class NotFoundError(NetworkError):
-    """There is no such session, no such participant in it, or no adapter for its protocol."""
+    """The session, the participant or the adapter for the protocol does not exist."""
 
 
 class AccessDeniedError(NetworkError):
-    """Who asked takes no part in the session."""
+    """The caller is not a participant of the session."""
 
 
 class ProtocolError(NetworkError):
-    """An envelope, or a session to be made, that the protocol refuses; nothing was appended."""
+    """The protocol refused an envelope or a new session; nothing was appended."""
 
 
 class InboxFull(NetworkError):  # noqa: N818 - the name that AG2's networks gave it
-    """A participant has not confirmed enough of what was addressed to it; nothing was appended."""
+    """A participant has too many unconfirmed envelopes; nothing was appended."""
 
 
 class AdapterError(NetworkError):
-    """An adapter raised where it was to decide or to fold; nothing was appended, and its error is ``__cause__``.
+    """An adapter raised an exception, which is ``__cause__``; nothing was appended.
 
     Attributes:
-        type: The protocol's name.
-        version: Its version.
+        type: The name of the protocol.
+        version: The version of the protocol.
         method: The method that raised.
     """
 
@@ -437,44 +437,44 @@ class AdapterError(NetworkError):
         self.method = method
         at = f" ({where})" if where else ""
         super().__init__(
-            f"adapter {type!r} version {version} raised {error.__class__.__name__} in {method}(){at}; mend the adapter"
+            f"adapter {type!r} version {version} raised {error.__class__.__name__} in {method}(){at}; fix the adapter"
         )
 
 
 class SessionLogError(NetworkError):
-    """The root of what goes wrong with a log of sessions."""
+    """The base class of the errors of session logs."""
 
 
 class LogConflictError(SessionLogError):
-    """Somebody else was first, so that nothing was written."""
+    """Another writer was first, so nothing was written."""
 
 
 class LogUnsureError(SessionLogError):
-    """The answer of a write was lost: whether it was written is to be looked up."""
+    """It is unknown whether a write succeeded, because its response was lost; read the log to find out."""
 
 
 class LogUnavailableError(SessionLogError):
-    """The place where the log is kept does not answer, so that nothing was read or written."""
+    """The log's storage does not respond, so nothing was read or written."""
 
 
 class TurnClaimLostError(SessionLogError):
-    """Another server has taken over the turn of this claim, or the claim was ended; nothing was written."""
+    """Another server took over the turn of this claim, or the claim has ended; nothing was written."""
 
 
-class LogRegressed(SessionLogError):  # noqa: N818 - said as it is: the log went back
-    """The log is behind what was read of it before: rows that were accepted are gone, and the session stops."""
+class LogRegressed(SessionLogError):  # noqa: N818 - the name of AG2's networks
+    """The log lost rows that had been accepted, and the session stops."""
 
 
 class LogDamagedError(SessionLogError):
-    """A row is missing, or is not what was written; the message names session and row."""
+    """A row of the log is missing or was changed; the message names session and row."""
 
 
-#: What is no failure of whoever raises it: somebody ended the work from outside.
+#: Exceptions that end work from outside and are not failures.
 _ENDED: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether something went wrong; a task that was cancelled, or a program that is stopped, did not fail."""
+    """Return whether an exception is a failure; a cancellation or the end of the program is not."""
     return not isinstance(error, _ENDED)
 
 

@@ -69,7 +69,7 @@ def test_a_row_that_is_registered_later_holds_from_then_on():
     class Derived(Base):
         pass
 
-    with pytest.raises(DescribeError, match="register a row"):
+    with pytest.raises(DescribeError, match="register a reader"):
         describe(Derived())
     describe.register(Base, lambda event: EventFacts("request", "base"))
     assert describe(Derived()).text == "base"

@@ -145,7 +145,7 @@ async def test_a_text_that_is_the_answer_is_taken():
 )
 async def test_a_text_that_does_not_fit_is_an_error_and_the_session_goes_on(text, problem):
     agent = Agent("clerk", "", ScriptedModel(text, given(BONN)))
-    with pytest.raises(StructuredOutputError, match="no answer of the form 'Town'") as raised:
+    with pytest.raises(StructuredOutputError, match="does not match the schema 'Town'") as raised:
         await agent.ask("Which?", structured_schema=Town)
     assert raised.value.problem.startswith(problem)
     assert "Rome" not in str(raised.value)

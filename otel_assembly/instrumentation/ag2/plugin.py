@@ -98,7 +98,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
         """What AG2 calls before each model call.
 
         Raises:
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
         """
         conversation = self._of(context.stream)

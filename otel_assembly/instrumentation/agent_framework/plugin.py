@@ -85,7 +85,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
 
         Raises:
             HaltedError: The conversation was halted, or its response halted it and asks for tools.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         conversation, options, asker = self._of(context), context.options or {}, RUNS.asker

@@ -82,7 +82,7 @@ class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
         """What AgentScope calls around each attempt to call the model.
 
         Raises:
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         conversation = self._conversation(agent.state.session_id)

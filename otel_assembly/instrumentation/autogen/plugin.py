@@ -135,7 +135,7 @@ class AssembledChatCompletionContext(
 
         Raises:
             HaltedError: The conversation was halted; nothing is to be called for it any more.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         if asked_by_memory(self):

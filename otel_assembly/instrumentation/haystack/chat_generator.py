@@ -64,7 +64,7 @@ class AssemblyChatGenerator(HaystackPlugin):
 
         Raises:
             HaltedError: The conversation was halted, or its response halted it and asks for tools.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         given = given_to(messages)

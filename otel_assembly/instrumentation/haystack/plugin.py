@@ -149,7 +149,7 @@ class AssemblyHook(HaystackPlugin):
 
         Raises:
             HaltedError: The conversation was halted.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         finished(self.run_async(state))

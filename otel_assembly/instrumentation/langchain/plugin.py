@@ -84,7 +84,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         """Work out what this call's model gets to see, and call it with that.
 
         Raises:
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         conversation = self._of(request.messages) or self._begin(None)

@@ -118,7 +118,7 @@ class AssemblyMemory(BaseMemory):
 
         Raises:
             HaltedError: The conversation was halted.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         held = list(await self.memory.aget_all())

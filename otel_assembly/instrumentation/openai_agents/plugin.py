@@ -144,7 +144,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
 
         Raises:
             HaltedError: The conversation was halted; nothing is to be called for it any more.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         agent, items, prompts = data.agent, data.model_data.input, as_prompts(data.model_data.instructions)

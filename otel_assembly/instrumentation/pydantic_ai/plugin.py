@@ -99,7 +99,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
 
             Raises:
                 HaltedError: The conversation was halted; nothing is to be called for it any more.
-                ContextOverflowError: What may not be dropped does not fit a policy's budget.
+                ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
                 PolicyFailedError: A policy raised.
             """
             return await self._assembled(ctx, request_context)
@@ -111,7 +111,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
 
             Raises:
                 HaltedError: The conversation was halted; nothing is to be called for it any more.
-                ContextOverflowError: What may not be dropped does not fit a policy's budget.
+                ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
                 PolicyFailedError: A policy raised.
             """
             return await handler(await self._assembled(ctx, request_context))

@@ -109,7 +109,7 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
 
         Raises:
             HaltedError: The conversation was halted.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         super().add_message(message, encoding, metadata)
@@ -134,7 +134,7 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
 
         Raises:
             HaltedError: The conversation was halted.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         history: Any = self  # of a type that is not known where Semantic Kernel is not installed

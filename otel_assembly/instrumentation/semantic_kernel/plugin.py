@@ -149,7 +149,7 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
 
         Raises:
             HaltedError: The conversation was halted; nothing is to be called for it any more.
-            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         conversation, call = self._of(chat_history), CALL.get()
