@@ -113,17 +113,19 @@ async def test_the_readmes_loop_calls_no_model_after_a_fatal_alert(sent):
     assert (model.calls, model.tools) == (2, 1 if sent == "to the context" else 2)
 
 
-async def test_the_guides_loop_calls_no_model_and_no_tool_after_a_fatal_alert():
+async def test_the_loop_with_observers_calls_no_model_and_no_tool_after_a_fatal_alert():
     stream = Stream()
     model = Model(lambda: stream.send(fatal()))
     with pytest.raises(HaltedError, match="fire"):
-        await example("docs/guide.md", "TokenMonitor")["answer"]("Where?", model.call, model.tool, stream)
+        await example("docs/how-to/handle-alerts.md", "TokenMonitor")["answer"](
+            "Where?", model.call, model.tool, stream
+        )
     assert (model.calls, model.tools) == (2, 1)
     assert sum(isinstance(event, HaltEvent) for event in stream.history) == 1
 
 
 async def test_the_loops_of_the_docs_end_well_where_nothing_halts():
-    for page, containing in (("README.md", "AlertPolicy()"), ("docs/guide.md", "TokenMonitor")):
+    for page, containing in (("README.md", "AlertPolicy()"), ("docs/how-to/handle-alerts.md", "TokenMonitor")):
         space = example(page, containing)
         stream = Stream()
         model = Model(lambda stream=stream: stream.send(ModelRequest(content="And?")))

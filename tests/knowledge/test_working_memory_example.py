@@ -1,4 +1,4 @@
-"""The example and the guide's program run as they stand."""
+"""The example and the guide's program run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def test_the_next_conversation_knows_what_the_one_before_said(tmp_path):
 
 
 def test_the_program_of_the_guide_runs(redis_server, monkeypatch):
-    page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    section = page[page.index("\n## Knowledge\n") : page.index("\n## Chains written down\n")]
-    [program] = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    page = (ROOT / "docs" / "how-to" / "remember-across-conversations.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     names = {}
     exec(program, names)
     prefix = f"tests:{uuid.uuid4().hex}"
