@@ -29,17 +29,23 @@ UV = (sys.executable, "-m", "uv", "--quiet")
 KEPT = ROOT / ".environments"
 
 
-def project() -> dict[str, Any]:
-    """What `pyproject.toml` says of the project."""
-    read: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return read
+def pyproject() -> dict[str, Any]:
+    """Return the content of `pyproject.toml`."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def development_requirements() -> tuple[str, ...]:
+    """Return the requirements of the dependency group `dev`."""
+    return tuple(pyproject()["dependency-groups"]["dev"])
 
 
 def frameworks_apart() -> frozenset[str]:
     """The frameworks that cannot be installed beside the others: the extra `all` leaves them out."""
-    said = project()
-    instrumentors = said["entry-points"]["opentelemetry_instrumentor"]
-    together = {extra for one in said["optional-dependencies"]["all"] for extra in Requirement(one).extras}
+    project = pyproject()["project"]
+    instrumentors = project["entry-points"]["opentelemetry_instrumentor"]
+    together = {
+        extra for requirement in project["optional-dependencies"]["all"] for extra in Requirement(requirement).extras
+    }
     names = (name.removeprefix("otel_assembly_") for name in instrumentors)
     return frozenset(name for name in names if name.replace("_", "-") not in together)
 

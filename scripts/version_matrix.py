@@ -29,7 +29,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments import ROOT, environment, frameworks_apart, locked, project
+from environments import ROOT, development_requirements, environment, frameworks_apart, locked, pyproject
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -225,7 +225,7 @@ def suite_passes(name: str, version: str, tests: tuple[str, ...]) -> bool:
         print(f"{name}: not on this machine", flush=True)
         return False
     options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
-    with environment(name, (), "all,dev", base) as python:
+    with environment(name, development_requirements(), "all", base) as python:
         first, *others = (ROOT / "tests" / test for test in tests)
         return tests_pass(python, first, name, *map(str, others), *options)
 
@@ -261,7 +261,7 @@ def holds(framework: str, release: tuple[str, ...], *, whole: bool, exhaustive: 
 
 def floors_of(extra: str) -> tuple[str, ...]:
     """The oldest releases that an extra takes, as requirements."""
-    wanted = map(Requirement, project()["optional-dependencies"][extra])
+    wanted = map(Requirement, pyproject()["project"]["optional-dependencies"][extra])
     return tuple(f"{one.name}=={at.version}" for one in wanted for at in one.specifier if at.operator == ">=")
 
 

@@ -10,6 +10,11 @@ from collections import Counter
 import pytest
 from counting import WordCounter
 
+from otel_assembly.testing import plugin
+
+#: The plugin's fixture, for all tests.
+assembly_telemetry = plugin.assembly_telemetry
+
 #: The only reasons for which a test may be skipped where CI=true; any other skip fails the run.
 EXPECTED_SKIPS = (re.compile(r"the recorded transcripts are not beside this checkout"),)
 

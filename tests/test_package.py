@@ -27,8 +27,8 @@ def prose(markdown):
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
     """The sdist and the wheel that is built from it."""
-    pytest.importorskip("build", reason="not installed: python -m pip install -e '.[dev]'")
-    pytest.importorskip("hatch_fancy_pypi_readme", reason="not installed: python -m pip install -e '.[dev]'")
+    pytest.importorskip("build", reason="not installed: python -m pip install --group dev")
+    pytest.importorskip("hatch_fancy_pypi_readme", reason="not installed: python -m pip install --group dev")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
     subprocess.run(command, check=True, capture_output=True)

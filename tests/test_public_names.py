@@ -270,7 +270,7 @@ BEHIND = {
     "otel_assembly.telemetry.emitter": "an array of a span is made small for a test",
     "otel_assembly.telemetry.instruments": "what is generated from the registry is compared with it",
     "otel_assembly.telemetry.recording": "what works attributes out is replaced by what counts how often",
-    "otel_assembly.testing.plugin": "the entry point by which pytest finds it",
+    "otel_assembly.testing.plugin": "the plugin that tests ask pytest for",
     "otel_assembly.tokens.long_runs": "a private limit is lowered for a test",
     "otel_assembly.tokens.meter": "a private limit is lowered for a test",
     "otel_assembly.tokens.models": "the memory of a process is replaced for a test",

@@ -234,7 +234,8 @@ async def test_what_is_told_against_the_contract_is_named(recorder):
 # As a plugin
 
 
-def test_the_fixture_is_there_once_the_package_is_installed(pytester):
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_fixture_is_there_if_the_plugin_is_asked_for(pytester, asked):
     pytester.makepyfile(
         """
         import asyncio
@@ -249,8 +250,9 @@ def test_the_fixture_is_there_once_the_package_is_installed(pytester):
             assert assembly_telemetry.spans == []
         """
     )
-    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=2)
+    plugin = ("-p", "otel_assembly.testing.plugin") if asked else ()
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", *plugin)
+    result.assert_outcomes(passed=2 if asked else 0, errors=0 if asked else 2)
 
 
 def test_the_plugin_loads_no_sdk_before_a_test_asks_for_it():

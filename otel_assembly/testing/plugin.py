@@ -1,4 +1,9 @@
-"""The pytest plugin: one fixture. Nothing of OpenTelemetry's SDK is imported before a test asks for it."""
+"""A pytest plugin with one fixture, `assembly_telemetry`. It imports OpenTelemetry's SDK on first use.
+
+Ask for it in the `conftest.py` of the root folder::
+
+    pytest_plugins = ["otel_assembly.testing.plugin"]
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def assembly_telemetry() -> Iterator[RecordedTelemetry]:
-    """Everything that assemblers emit, in memory, where they were given no recorder of their own."""
+    """Record the telemetry of assemblers without a recorder of their own, in memory."""
     from otel_assembly.testing import RecordedTelemetry
 
     telemetry = RecordedTelemetry()

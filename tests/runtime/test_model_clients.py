@@ -49,8 +49,8 @@ from otel_assembly.runtime import ModelClient
 from otel_assembly.telemetry import TracingMiddleware
 from otel_assembly.testing import RecordedTelemetry
 
-pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
-pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")
+pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
+pytest.importorskip("anthropic", reason="not installed: python -m pip install --group dev")
 
 ASK = ModelRequest(content="Where is my bag?")
 SECRET = ModelRequest(content="the-secret-of-the-prompt")

@@ -218,7 +218,7 @@ async def test_a_tool_that_has_the_name_is_in_the_way():
 
 
 async def test_openai_gives_it():
-    pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
+    pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
     call = function_call("call_1", json.dumps(BONN), name=TOOL)
     async with Provider(completion(None, [call])) as server:
         model = OpenAIModel("gpt-4o", base_url=f"{server.url}/v1", api_key="key", max_retries=0)
@@ -235,7 +235,7 @@ async def test_openai_gives_it():
 )
 @pytest.mark.parametrize("streams", [False, True])
 async def test_anthropic_gives_it_and_is_not_forced_while_it_thinks(thinking, choice, streams):
-    pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")
+    pytest.importorskip("anthropic", reason="not installed: python -m pip install --group dev")
     whole = message({"type": "tool_use", "id": "toolu_1", "name": TOOL, "input": BONN}, stop="tool_use")
     pieces = Answer(pieces=message_pieces(tool_block("toolu_1", json.dumps(BONN), name=TOOL)))
     options = {} if thinking is None else {"thinking": thinking}

@@ -40,8 +40,8 @@ from otel_assembly.telemetry import ContentCapture, TelemetrySettings, TracingMi
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 from otel_assembly.tokens import TokenMeter
 
-pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
-pytest.importorskip("anthropic", reason="not installed: python -m pip install -e '.[dev]'")
+pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
+pytest.importorskip("anthropic", reason="not installed: python -m pip install --group dev")
 
 SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
 SEALED = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpP"

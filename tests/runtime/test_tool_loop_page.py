@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tool-loop.md").read_text(encoding="utf-8")
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
-pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
+pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
 
 
 async def run(name, *answers):
