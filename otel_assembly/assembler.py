@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of, whole_number, window
+from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, of_type, one_of, whole_number, window
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
@@ -209,9 +209,10 @@ class Assembler:
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
             DescribeError: An event cannot be read, or has a part that nobody knows and `strict` is asked for.
         """
-        if type(context) is not Context:
-            instance("context", context)
-        context = context if context is not None else Context()
+        if context is None:
+            context = Context()
+        elif type(context) is not Context:
+            of_type("context", context, Context, "give Context(conversation_id=..., agent_name=..., model=...)")
         given = () if isinstance(prompts, str) else tuple(prompts)
         if isinstance(prompts, str) or (given and not all(isinstance(prompt, str) for prompt in given)):
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")

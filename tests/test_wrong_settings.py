@@ -131,6 +131,13 @@ async def test_a_class_in_place_of_a_context_is_refused_at_once():
         await Assembler([]).assemble([], [], Context)
 
 
+async def test_a_dict_in_place_of_a_context_is_refused_with_what_to_write():
+    with pytest.raises(
+        ConfigurationError, match=r"context must be a Context, got a dict; give Context\(conversation_id="
+    ):
+        await Assembler([]).assemble([], [], {"conversation_id": "c"})
+
+
 async def test_a_class_in_place_of_the_store_of_an_aggregate_is_refused_at_once():
     aggregate = WorkingMemoryAggregate(lambda prompt: "remembered")
     with pytest.raises(ConfigurationError, match=r"store is the class MemoryKnowledgeStore"):
