@@ -1,1 +1,1 @@
-"""Grafana dashboards, written as code: ``python -m dashboards`` writes their JSON beside this file."""
+"""Grafana dashboards as code: ``python -m dashboards`` writes their JSON into this folder."""

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> int:
-    """1 where ``--check`` finds a difference."""
+    """Write or compare the files; return 1 if ``--check`` finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with the committed files, and write nothing")
     check = parser.parse_args().check

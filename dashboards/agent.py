@@ -1,4 +1,4 @@
-"""*Agent detail*: one agent, to the same depth, and the policies of the processes in which it runs."""
+"""*Agent detail*: one agent, and the policies of the processes in which it runs."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from dashboards.shared import (
     policy_duration,
     prefix_reuse,
     prompt_size,
-    utilisation,
+    utilization,
 )
 
 TURNS: Final = series("assembly_duration_seconds_count", THE_AGENT)
 OVERFLOWS: Final = series("assembly_budget_overflows_total", THE_AGENT)
 HALTS: Final = series("assembly_halts_total", THE_AGENT)
 ITS_PROCESSES: Final = (
-    "This metric does not say the agent: shown is every process in which the agent ran in the hour before each point, "
-    "with the other agents of those."
+    "This metric has no agent. The panel shows all processes in which the agent ran within the hour before each point, "
+    "including their other agents."
 )
 ITS_TRACES: Final = jaeger_search("Its traces", '{"gen_ai.agent.name":"${agent:raw}"}')
 OVERFLOWED: Final = (
@@ -66,19 +66,19 @@ def dashboard() -> Dashboard:
     return Dashboard(
         name="assembly-agent",
         title="Agent detail",
-        description="What one agent puts before its model: what fills the prompt, what is left out, and what it costs.",
+        description="The context of one agent: the content of its prompts, dropped items, and cost.",
         sections=(
             Section("$agent in this time range", _at_a_glance(), width=4, height=4),
-            Section("What fills its prompt", _prompt()),
-            Section("When it does not fit", _stops()),
-            Section("What is left out, and why", _policies()),
-            Section("What it costs", _cost(), width=12),
+            Section("Prompt", _prompt()),
+            Section("Overflows, halts and alerts", _stops()),
+            Section("Dropped items", _policies()),
+            Section("Cost", _cost(), width=12),
             Section("Cache, time and model calls", _calls()),
         ),
         variables=(datasource(), job(), instance(), one_agent(), jaeger_service(), jaeger()),
         links=(
             other_dashboard(
-                "Assembly overview", "assembly-overview", "All agents, with the same choice and time range"
+                "Assembly overview", "assembly-overview", "All agents, with the same selection and time range"
             ),
             jaeger_page(),
         ),
@@ -90,7 +90,7 @@ def _at_a_glance() -> tuple[Any, ...]:
     return (
         stat(
             "Turns",
-            f"How many prompts were assembled for it. Worry when it is 0 while it should work. {EXACT}",
+            f"Prompts assembled for this agent. Worry if it is 0 while the agent should work. {EXACT}",
             Query(counted(TURNS), "turns"),
             links=[ITS_TRACES],
         ),
@@ -98,15 +98,15 @@ def _at_a_glance() -> tuple[Any, ...]:
         halt_count(HALTS, jaeger_search(*HALTED)),
         stat(
             "Tokens of a prompt now",
-            "The mean of the newest minutes in which it worked. Worry when it is far above what the task needs.",
+            "Mean of the newest minutes in which the agent worked. Worry if it is far above what the task needs.",
             Query(mean("assembly_output_tokens", THE_AGENT), "tokens"),
             unit=TOKENS,
             reduce="lastNotNull",
         ),
         stat(
             "Fixed share now",
-            "Tokens that may not be dropped ÷ the budget, in all but the worst twentieth of the newest turns. Worry "
-            "from 80 % on; at 100 % it overflows.",
+            "Tokens that cannot be dropped ÷ the budget; 95 % of the newest turns are at most this high. Worry from "
+            "80 %; at 100 % the turn overflows.",
             Query(quantile(0.95, "assembly_budget_fixed_utilization", THE_AGENT), "fixed share"),
             unit=RATIO,
             reduce="lastNotNull",
@@ -114,8 +114,8 @@ def _at_a_glance() -> tuple[Any, ...]:
         ),
         stat(
             "Prefix reuse now",
-            "Which share of the previous prompt the next one begins with, as a mean of the newest turns. Worry when it "
-            "is low in long conversations: each turn is then paid in full.",
+            "Mean share of the previous prompt that the next one starts with, in the newest turns. Worry if it is "
+            "low in long conversations: each turn is then billed in full.",
             Query(mean("assembly_prefix_reuse", THE_AGENT), "reuse"),
             unit=RATIO,
             reduce="lastNotNull",
@@ -126,13 +126,13 @@ def _at_a_glance() -> tuple[Any, ...]:
 def _prompt() -> tuple[Any, ...]:
     return (
         lines(
-            "Tokens of a turn, given and sent",
-            "The mean of what one assembly is given, and of what it lets through. Worry when given grows without end: "
-            "the conversation does, and what is sent is an ever smaller part of it. What the prompt is made of, by "
-            "kind, stands on each trace, as `assembly.kind.names` and `assembly.kind.tokens`.",
+            "Input and output tokens per turn",
+            "Mean input and output of one assembly. Worry if the input grows without limit: the conversation does, "
+            "and the output becomes an ever smaller part of it. Each trace shows the prompt by kind, in "
+            "`assembly.kind.names` and `assembly.kind.tokens`.",
             [
-                Query(mean("assembly_input_tokens", THE_AGENT), "given"),
-                Query(mean("assembly_output_tokens", THE_AGENT), "sent"),
+                Query(mean("assembly_input_tokens", THE_AGENT), "input"),
+                Query(mean("assembly_output_tokens", THE_AGENT), "output"),
             ],
             unit=TOKENS,
             decimals=0,
@@ -141,13 +141,13 @@ def _prompt() -> tuple[Any, ...]:
         prompt_size(THE_AGENT),
         cells(
             "Prompts by size",
-            "How many prompts of each size, in each interval: two bands are two kinds of work, a band that climbs is a "
-            "conversation that grows. Worry when it climbs to the budget.",
+            "Prompts of each size, in each interval. Two bands are two kinds of work; a rising band is a "
+            "conversation that grows. Worry if it rises to the budget.",
             Query(counted(series("assembly_output_tokens_bucket", THE_AGENT), "le"), "{{le}}", exemplars=True),
             unit=TOKENS,
             links=[ITS_TRACES],
         ),
-        utilisation(THE_AGENT),
+        utilization(THE_AGENT),
         fixed_share(THE_AGENT),
         calibration(ITS_PROCESSES, beside_the_agent()),
     )
@@ -158,28 +158,29 @@ def _stops() -> tuple[Any, ...]:
     return (
         bars(
             "Overflows by process",
-            "Assemblies whose limit could not hold. Worry from the first one on: the model was sent too much, or "
-            f"nothing. {EXACT}",
+            "Assemblies that exceeded a limit. Worry from the first one: the model received too much, or nothing. "
+            f"{EXACT}",
             [Query(by_service(OVERFLOWS, "instance"), "{{job}} {{instance}}")],
             series_links=[of_series(*OVERFLOWED)],
         ),
         bars(
             "Halts by process",
-            f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
+            "Conversations that a FATAL alert or a program halted. Worry from the first one: a user is waiting. "
+            f"{EXACT}",
             [Query(by_service(HALTS, "instance"), "{{job}} {{instance}}")],
             series_links=[of_series(*HALTED)],
         ),
         bars(
             "Alerts shown to models",
-            "What observers had to say, by severity and by observer. Worry about `critical`, and about `fatal`, which "
-            f"halts: most of those are shown to no model, and stand under halts alone. {EXACT}",
+            "Alerts of observers, by severity and observer. Worry about `critical`, and about `fatal`, which halts. "
+            f"Most fatal alerts are not shown to a model, and appear only under halts. {EXACT}",
             [
                 Query(
                     counted(series("assembly_alerts_delivered_total", THE_AGENT), *severity),
                     "{{assembly_alert_severity}}: {{assembly_alert_source}}",
                 )
             ],
-            empty="No observer had anything to say to it in this time range",
+            empty="No observer sent an alert to it in this time range",
         ),
     )
 
@@ -190,30 +191,30 @@ def _policies() -> tuple[Any, ...]:
     return (
         bars(
             "Items dropped",
-            "What was taken out of prompts, by the policy that did it and its reason; an item counts once, when it "
-            f"leaves. Worry about `policy_error` and `orphaned_…`. {EXACT}",
+            "Items removed from prompts, by policy and reason. An item counts once, when it is dropped. Worry about "
+            f"`policy_error` and `orphaned_…`. {EXACT}",
             [Query(counted(series("assembly_items_dropped_total", THE_AGENT), *split), legend)],
             links=[ITS_TRACES],
             empty=NONE,
         ),
         bars(
             "Tokens dropped",
-            f"How much was taken out, by policy and reason. Worry when it rises faster than turns. {EXACT}",
+            f"Tokens removed from prompts, by policy and reason. Worry if they rise faster than turns. {EXACT}",
             [Query(counted(series("assembly_tokens_dropped_total", THE_AGENT), *split), legend)],
             unit=TOKENS,
             empty=NONE,
         ),
         bars(
-            "Checks without work",
-            "How often a reducer of its framework looked and found nothing to do; there is no span for it. Worry when "
-            f"they stop while turns go on. Only frameworks with such a reducer report it. {EXACT}",
+            "Declined reductions",
+            "Checks by which a reducer of the framework found nothing to do; they have no span. Worry if they stop "
+            f"while turns continue. Only frameworks with such a reducer report them. {EXACT}",
             [Query(counted(series("assembly_policy_declined_total", THE_AGENT), policy), "{{assembly_policy_name}}")],
-            empty="No reducer of its framework looked in vain in this time range",
+            empty="No reducer of its framework declined in this time range",
         ),
         policy_duration(ITS_PROCESSES, beside_the_agent()),
         bars(
             "Errors of policies",
-            f"Policies that raised or broke their contract, by exception. Worry from the first one on. {EXACT}",
+            f"Policies that raised or broke their contract, by exception. Worry from the first one. {EXACT}",
             [
                 Query(
                     counted(series("assembly_policy_errors_total", THE_AGENT), *failed),
@@ -224,8 +225,8 @@ def _policies() -> tuple[Any, ...]:
         ),
         bars(
             "Prefix breaks",
-            "Why prompts did not begin with the whole of the one before. `first` is each conversation's first. Worry "
-            f"about `prompt_changed`, and about `cut_moved` on every turn. {EXACT}",
+            "Reasons why a prompt does not start with the whole previous prompt. `first` is the first turn of a "
+            f"conversation. Worry about `prompt_changed`, and about `cut_moved` in every turn. {EXACT}",
             [
                 Query(
                     counted(series("assembly_prefix_breaks_total", THE_AGENT), "assembly_prefix_break"),
@@ -250,9 +251,9 @@ def _calls() -> tuple[Any, ...]:
         duration(THE_AGENT),
         lines(
             "Turns and model calls",
-            "Its turns, and the model calls of its processes. Worry when calls go on while turns stop: telemetry is "
-            "lost, or models are called past the assembler. Calls are those of GenAI's client metrics, of either "
-            f"generation. {ITS_PROCESSES}",
+            "Turns of the agent, and model calls of its processes. Worry if calls continue while turns stop: "
+            "telemetry is lost, or models are called without an assembly. Calls come from GenAI's client metrics, "
+            f"under their old or new name. {ITS_PROCESSES}",
             [Query(counted(TURNS), "turns"), Query(model_calls(beside_the_agent()), "model calls")],
             unit=COUNT,
             decimals=0,

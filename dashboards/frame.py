@@ -1,4 +1,4 @@
-"""What every dashboard has around its panels: variables, links, time range, and the grid."""
+"""The frame of every dashboard: variables, links, time range and grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TURNS: Final = "assembly_duration_seconds_count"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A row with a title, and panels of one size beside each other under it, as many to a line as fit."""
+    """A row with a title, and under it panels of one size, as many per line as fit."""
 
     title: str
     panels: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard; `name` is the name of its file, and the id by which others link to it."""
+    """A dashboard; `name` is its file name and part of its uid, by which others link to it."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Dashboard:
     annotations: tuple[Any, ...]
 
     def json(self) -> str:
-        """What is committed, and what Grafana reads."""
+        """The JSON that is committed and that Grafana reads."""
         builder = builders.Dashboard(self.title)
         builder.uid(f"otel-{self.name}").description(self.description).tags(
             ["otel-assembly", "agents", "opentelemetry"]
@@ -61,45 +61,45 @@ class Dashboard:
             top += section.height * -(-len(section.panels) * section.width // WIDTH)
         written = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
         for one in (*written["links"], *written["annotations"]["list"]):
-            del one["placement"]  # beside the variables, not hidden in a menu
-        # Grafana gives the number; one that is in the file would overwrite whatever has it there.
+            del one["placement"]  # next to the variables, not in a menu
+        # Grafana assigns the id; an id in the file would overwrite the dashboard that has it.
         return json.dumps({"id": None, **written}, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def datasource() -> Any:
-    """Which Prometheus."""
+    """The variable that selects a Prometheus."""
     return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
 def job() -> Any:
-    """Which services: the label that Prometheus makes of `service.namespace` and `service.name`."""
+    """The variable that selects services, by the label of `service.namespace` and `service.name`."""
     found = f"label_values({TURNS}, job)"
     return _query("job", "Service", found).multi(True).include_all(True).all_value(".+").current(_everything())
 
 
 def instance() -> Any:
-    """Which processes; a service without `service.instance.id` has no such label, so all is any value or none."""
+    """The variable that selects processes; without `service.instance.id` the label is missing, so all is `.*`."""
     found = f'label_values({TURNS}{{job=~"$job"}}, instance)'
     return _query("instance", "Process", found).multi(True).include_all(True).all_value(".*").current(_everything())
 
 
 def agents() -> Any:
-    """Which agents; one need not have a name."""
+    """The variable that selects agents; an agent can have no name."""
     found = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
     return _query("agent", "Agent", found).multi(True).include_all(True).all_value(".*").current(_everything())
 
 
 def one_agent() -> Any:
-    """Which agent."""
+    """The variable that selects one agent."""
     found = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
     return _query("agent", "Agent", found).multi(False).include_all(False)
 
 
 def firing_alerts(agent: str) -> Any:
-    """Marks on every graph from when to when an alert fired: of what is chosen, and of the servers.
+    """Annotations of firing alerts on every graph: those of the selection and of the servers.
 
     Args:
-        agent: Which agents, as a pattern; an alert on a whole service names none.
+        agent: A pattern of agents; an alert on a whole service has no agent.
     """
     which = f'alertname=~"Assembly.+", alertstate="firing", job=~"$job|assembly-stack", gen_ai_agent_name=~"{agent}|"'
     marks = builders.AnnotationQuery().name("Firing alerts").datasource(DATASOURCE).enable(True).icon_color("red")
@@ -108,26 +108,26 @@ def firing_alerts(agent: str) -> Any:
 
 
 def jaeger_service() -> Any:
-    """What Jaeger calls the service in which the agent runs: `service.name`, which is the job without its namespace."""
+    """The variable with the agent's service in Jaeger: `service.name`, the job without its namespace."""
     found = f'label_values({TURNS}{{job=~"$job", {THE_AGENT}}}, job)'
     variable = _query("service", "Service in Jaeger", found).regex("/(?:.*\\/)?(.*)/").multi(False).include_all(False)
-    return variable.description("The links to Jaeger search in this service: its search takes one.")
+    return variable.description("Links to Jaeger search in this service, because a search requires one.")
 
 
 def jaeger() -> Any:
-    """Where Jaeger's page is."""
+    """The variable with the address of Jaeger's page."""
     variable = builders.TextBoxVariable("jaeger").label("Jaeger").default_value("http://localhost:16686")
-    return variable.description("The address of Jaeger's page, for the links; without a slash at its end.")
+    return variable.description("The address of Jaeger's page for links, without a slash at the end.")
 
 
 def other_dashboard(title: str, name: str, tooltip: str) -> Any:
-    """A link that keeps the time range and what was chosen."""
+    """A link that keeps the time range and the selection."""
     link = builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"/d/otel-{name}")
     return link.include_vars(True).keep_time(True).icon("dashboard").tooltip(tooltip)
 
 
 def jaeger_page() -> Any:
-    """A link to Jaeger itself."""
+    """A link to Jaeger."""
     link = builders.DashboardLink("Jaeger").type(models.DashboardLinkType.LINK).url("${jaeger:raw}/search")
     return link.icon("external link").target_blank(True).tooltip("The traces behind the numbers")
 

@@ -1,4 +1,4 @@
-"""*Assembly overview*: every agent of every service, from what they were given to what their models were sent."""
+"""*Assembly overview*: all agents of all services, from the input of assemblies to their output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from dashboards.shared import (
     policy_duration,
     prefix_reuse,
     prompt_size,
-    utilisation,
+    utilization,
 )
 
 TURNS: Final = series("assembly_duration_seconds_count", ANY_AGENT)
@@ -54,8 +54,8 @@ OVERFLOWS: Final = series("assembly_budget_overflows_total", ANY_AGENT)
 HALTS: Final = series("assembly_halts_total", ANY_AGENT)
 POLICY_ERRORS: Final = series("assembly_policy_errors_total", ANY_AGENT)
 TELEMETRY_ERRORS: Final = series("assembly_telemetry_errors_total")
-NO_AGENT: Final = "This metric does not say the agent: the choice at the top does not narrow it."
-#: The agent of the series that is clicked, in its service; two services may have agents of one name.
+NO_AGENT: Final = "This metric has no agent, so the selection at the top does not filter it."
+#: The agent of the clicked series, in its service, because two services can have agents of one name.
 THIS_AGENT: Final = Link(
     "This agent in detail",
     "/d/otel-assembly-agent?var-agent=${__field.labels.gen_ai_agent_name}&var-job=${__field.labels.job}"
@@ -69,22 +69,22 @@ def dashboard() -> Dashboard:
     return Dashboard(
         name="assembly-overview",
         title="Assembly overview",
-        description="What agents put before their models: how much, how near to the limit, what was left out and why.",
+        description="The context of all agents: size, distance to the limit, dropped items and the reasons.",
         sections=(
-            Section("In this time range", _at_a_glance(), width=6, height=4),
+            Section("Totals of this time range", _at_a_glance(), width=6, height=4),
             Section("Turns and tokens", _turns()),
             Section("Budget", _budget()),
-            Section("What is left out, and why", _left_out()),
+            Section("Dropped items", _left_out()),
             Section("Overflows, halts and alerts", _stops()),
             Section("Sessions between agents", sessions(), width=12),
-            Section("What it costs", _cost(), width=12),
+            Section("Cost", _cost(), width=12),
             Section("Prompt cache and token counts", _cache()),
             Section("Latency and errors", _latency()),
-            Section("The pipeline itself", pipeline()),
+            Section("Telemetry pipeline", pipeline()),
         ),
         variables=(datasource(), job(), instance(), agents(), jaeger()),
         links=(
-            other_dashboard("Agent detail", "assembly-agent", "One agent, with the same choice and time range"),
+            other_dashboard("Agent detail", "assembly-agent", "One agent, with the same selection and time range"),
             jaeger_page(),
         ),
         annotations=(firing_alerts("$agent"),),
@@ -96,8 +96,7 @@ def _at_a_glance() -> tuple[Any, ...]:
     return (
         stat(
             "Turns",
-            "How many prompts were assembled, one before each model call. Worry when it is 0 while agents work. "
-            f"{EXACT}",
+            f"Assembled prompts, one before each model call. Worry if it is 0 while agents work. {EXACT}",
             Query(counted(TURNS), "turns"),
         ),
         overflow_count(OVERFLOWS),
@@ -105,7 +104,7 @@ def _at_a_glance() -> tuple[Any, ...]:
         stat(
             "Errors",
             "Policies that failed, and failures of this library's own telemetry, of any agent. Worry from the first "
-            f"one on; the row *Latency and errors* says which. 0 only where turns are reported. {EXACT}",
+            f"one; the row *Latency and errors* has details. It is 0 only if turns are reported. {EXACT}",
             Query(errors, "errors"),
             thresholds=NONE_OR_SOME,
         ),
@@ -118,30 +117,31 @@ def _turns() -> tuple[Any, ...]:
     return (
         bars(
             "Turns by agent",
-            "Which agents work, on which framework (or this library's own assembler), and how much. A click on one "
-            "opens it in detail. Worry about an agent whose turns rise without more users: it goes in circles; and "
-            "about one at work that is not here: after an update of its framework, `otel-assembly doctor` says more. "
+            "Turns of each agent, with its framework (or this library's own assembler). Click on an agent for its "
+            "details. Worry about an agent whose turns rise without more users: it may run in a loop. Worry about a "
+            "working agent that is missing here: run `otel-assembly doctor`, its framework may have been updated. "
             f"{EXACT}",
             [Query(with_framework(by_service(TURNS, AGENT, FRAMEWORK)), f"{WHOSE} on {{{{{FRAMEWORK}}}}}")],
             series_links=[THIS_AGENT],
         ),
         lines(
             "Turns and model calls",
-            "Whether each model call has its assembly. Worry when calls go on while turns stop (telemetry is lost), or "
-            "when there are many more calls than turns (something calls models past the assembler). Calls are those of "
-            "GenAI's client metrics, of either generation, and are not narrowed by agent.",
+            "Compares assemblies with model calls. Worry if calls continue while turns stop: telemetry is lost. "
+            "Worry if there are many more calls than turns: a program calls models without an assembly. Calls come "
+            "from GenAI's client metrics, under their old or new name, and are not filtered by agent.",
             [Query(counted(TURNS), "turns"), Query(model_calls(), "model calls")],
             unit=COUNT,
             decimals=0,
         ),
         lines(
-            "Tokens given, sent and billed",
-            "What the assemblies were given, what they let through, and the input tokens that providers billed, in "
-            "each interval. Worry when billed is far above sent: calls are made past the assembler, or tokens counted "
-            "wrongly. Billed tokens come from GenAI's client metrics, and are not narrowed by agent.",
+            "Input, output and billed tokens",
+            "Tokens of the input and the output of assemblies, and input tokens that providers billed, in each "
+            "interval. Worry if billed is far above output: calls are made without an assembly, or tokens are "
+            "counted wrongly. Billed tokens come from GenAI's client metrics, under their old or new name, and are "
+            "not filtered by agent.",
             [
-                Query(counted(given), "given"),
-                Query(counted(sent), "sent"),
+                Query(counted(given), "input"),
+                Query(counted(sent), "output"),
                 Query(billed_tokens(), "billed"),
             ],
             unit=TOKENS,
@@ -151,7 +151,7 @@ def _turns() -> tuple[Any, ...]:
 
 
 def _budget() -> tuple[Any, ...]:
-    return (prompt_size(ANY_AGENT), utilisation(ANY_AGENT), fixed_share(ANY_AGENT))
+    return (prompt_size(ANY_AGENT), utilization(ANY_AGENT), fixed_share(ANY_AGENT))
 
 
 def _left_out() -> tuple[Any, ...]:
@@ -160,28 +160,28 @@ def _left_out() -> tuple[Any, ...]:
     return (
         bars(
             "Items dropped",
-            "What was taken out of prompts, by agent, by the policy that did it and its reason; an item counts once, "
-            f"when it leaves. Worry about `policy_error` and `orphaned_…`, and about a sudden rise. {EXACT}",
+            "Items removed from prompts, by agent, policy and reason. An item counts once, when it is dropped. "
+            f"Worry about `policy_error` and `orphaned_…`, and about a sudden rise. {EXACT}",
             [Query(by_service(series("assembly_items_dropped_total", ANY_AGENT), *split), legend)],
             series_links=[THIS_AGENT],
             empty=NONE,
         ),
         bars(
             "Tokens dropped",
-            "How much was taken out, by agent, policy and reason. Worry when it rises faster than turns: what agents "
-            f"are told does not reach their models. {EXACT}",
+            "Tokens removed from prompts, by agent, policy and reason. Worry if they rise faster than turns: the "
+            f"input does not reach the model. {EXACT}",
             [Query(by_service(series("assembly_tokens_dropped_total", ANY_AGENT), *split), legend)],
             unit=TOKENS,
             series_links=[THIS_AGENT],
             empty=NONE,
         ),
         bars(
-            "Checks without work",
-            "How often a framework's own reducer looked and found nothing to do; there is no span for it. Many are "
-            "healthy. Worry when they stop while turns go on: it then reduces on every turn, or does not run. Only "
-            f"frameworks with such a reducer report it. {EXACT}",
+            "Declined reductions",
+            "Checks by which a framework's own reducer found nothing to do; they have no span. Many are healthy. "
+            "Worry if they stop while turns continue: the reducer then reduces in every turn, or does not run. Only "
+            f"frameworks with such a reducer report them. {EXACT}",
             [Query(counted(series("assembly_policy_declined_total", ANY_AGENT), policy), "{{assembly_policy_name}}")],
-            empty="No reducer of a framework looked in vain in this time range",
+            empty="No reducer of a framework declined in this time range",
         ),
     )
 
@@ -190,8 +190,8 @@ def _stops() -> tuple[Any, ...]:
     return (
         bars(
             "Overflows by agent",
-            "Assemblies whose limit could not hold. Worry from the first one on: the model was sent too much, or "
-            f"nothing. {EXACT}",
+            "Assemblies that exceeded a limit. Worry from the first one: the model received too much, or nothing. "
+            f"{EXACT}",
             [Query(by_service(OVERFLOWS, AGENT), WHOSE)],
             series_links=[
                 of_series(
@@ -203,14 +203,15 @@ def _stops() -> tuple[Any, ...]:
         ),
         bars(
             "Halts by agent",
-            f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
+            "Conversations that a FATAL alert or a program halted. Worry from the first one: a user is waiting. "
+            f"{EXACT}",
             [Query(by_service(HALTS, AGENT), WHOSE)],
             series_links=[of_series("Traces that were halted", '{"assembly.halts.emitted":"1"}'), THIS_AGENT],
         ),
         bars(
             "Alerts shown to models",
-            "What observers had to say, by agent and severity. Worry about `critical`, and about `fatal`, which halts: "
-            f"most of those are shown to no model, and stand under halts alone. {EXACT}",
+            "Alerts of observers, by agent and severity. Worry about `critical`, and about `fatal`, which halts. "
+            f"Most fatal alerts are not shown to a model, and appear only under halts. {EXACT}",
             [
                 Query(
                     by_service(series("assembly_alerts_delivered_total", ANY_AGENT), AGENT, "assembly_alert_severity"),
@@ -224,7 +225,7 @@ def _stops() -> tuple[Any, ...]:
                 ),
                 THIS_AGENT,
             ],
-            empty="No observer had anything to say in this time range",
+            empty="No observer sent an alert in this time range",
         ),
     )
 
@@ -240,9 +241,9 @@ def _cache() -> tuple[Any, ...]:
         prefix_reuse(ANY_AGENT),
         bars(
             "Prefix breaks",
-            "Why prompts did not begin with the whole of the one before. `first` is each conversation's first. Worry "
-            "about `prompt_changed` (a clock or a random order in the prompt) and about `cut_moved` on every turn "
-            f"(give the policy a step). {EXACT}",
+            "Reasons why a prompt does not start with the whole previous prompt. `first` is the first turn of a "
+            "conversation. Worry about `prompt_changed` (a clock or a random order in the prompt), and about "
+            f"`cut_moved` in every turn (give the policy a step). {EXACT}",
             [
                 Query(
                     by_service(series("assembly_prefix_breaks_total", ANY_AGENT), AGENT, "assembly_prefix_break"),
@@ -262,8 +263,8 @@ def _latency() -> tuple[Any, ...]:
         policy_duration(NO_AGENT),
         bars(
             "Errors of policies and telemetry",
-            "Policies that raised or broke their contract, by exception, and failures of this library's telemetry, by "
-            f"part; those never reach the agent, and name none. Worry from the first one on. {EXACT}",
+            "Policies that raised or broke their contract, by exception; failures of this library's telemetry, by "
+            f"component, which do not affect the agent and have no agent name. Worry from the first one. {EXACT}",
             [
                 Query(
                     by_service(POLICY_ERRORS, AGENT, "assembly_policy_name", "error_type"),

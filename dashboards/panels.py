@@ -1,4 +1,4 @@
-"""Panels: what all of one shape have in common. Where a panel stands is the layout's business."""
+"""Builders of panels by their shape. The layout is in `frame`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
-#: The SDK exports once a minute: a window that follows a shorter step would often hold no second sample.
+#: The SDK exports once a minute. With a shorter step, a window would often contain a single sample.
 STEP: Final = "1m"
 
 SECONDS, TOKENS, RATIO, COUNT, A_SECOND, DOLLARS = "s", "locale", "percentunit", "locale", "cps", "currencyUSD"
@@ -30,7 +30,7 @@ GREEN, YELLOW, RED = "green", "yellow", "red"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression and how its series are called; `exemplars` marks the points that lead to a trace."""
+    """An expression with its legend; `exemplars` requests points that lead to traces."""
 
     expression: str
     legend: str
@@ -39,20 +39,20 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a panel, or a series of it, leads."""
+    """A link of a panel or of a series."""
 
     title: str
     url: str
 
 
-#: What an empty panel says, where nothing else would be a reason.
-NOTHING: Final = "Nothing is reported: no turns in this time range, or its telemetry does not arrive"
+#: The text of an empty panel that has no text of its own.
+NOTHING: Final = "No data: no turns in this time range, or telemetry does not arrive"
 
 
 def jaeger_search(title: str, tags: str, service: str = "${service:percentencode}") -> Link:
-    """The traces whose spans carry these tags (JSON, in which Grafana's variables stand as they are).
+    """Link to the traces whose spans have these tags (JSON that can contain Grafana's variables).
 
-    The service is the one chosen at the top, or that of a series (`of_series`).
+    The service is the one that is selected at the top, or that of a series (`of_series`).
     """
     encoded = "".join(part if part.startswith("${") else quote(part, safe="") for part in _parts(tags))
     query = f"service={service}&lookback=custom&start=${{__from}}000&end=${{__to}}000&tags={encoded}"
@@ -60,12 +60,12 @@ def jaeger_search(title: str, tags: str, service: str = "${service:percentencode
 
 
 def of_series(title: str, tags: str) -> Link:
-    """The same in the service of the series that is clicked, whose query is split by `by_service`."""
+    """The same, in the service of the clicked series; its query is split by `by_service`."""
     return jaeger_search(title, tags, "${__field.labels.service}")
 
 
 def _parts(text: str) -> list[str]:
-    """The text, cut before and after each ``${variable}``."""
+    """Split the text before and after each ``${variable}``."""
     parts = []
     while "${" in text:
         before, _, rest = text.partition("${")
@@ -75,7 +75,7 @@ def _parts(text: str) -> list[str]:
 
 
 def steps(*colors: tuple[float | None, str]) -> dashboard_builders.ThresholdsConfig:
-    """From this value on, this colour; the first has no value."""
+    """Thresholds: from each value on, its color; the first has no value."""
     thresholds = [dashboard.Threshold(value=value, color=color) for value, color in colors]
     return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(thresholds)
 
@@ -91,7 +91,7 @@ def stat(
     decimals: int = 0,
     links: Sequence[Link] = (),
 ) -> Any:
-    """One number for the whole time range: the sum of what happened in its intervals, unless told otherwise."""
+    """One number for the time range, by default the sum over its intervals."""
     panel = stat_builders.Panel().graph_mode(common.BigValueGraphMode.AREA).color_mode(common.BigValueColorMode.VALUE)
     panel.reduce_options(common_builders.ReduceDataOptions().calcs([reduce]).values(False).fields(""))
     panel.text_mode(common.BigValueTextMode.VALUE).color_scheme(_by_thresholds())
@@ -110,7 +110,7 @@ def bars(
     series_links: Sequence[Link] = (),
     empty: str = NOTHING,
 ) -> Any:
-    """What happened in each interval, stacked; the legend says how often in the whole time range."""
+    """Stacked counts per interval; the legend has the sum over the time range."""
     panel = _timeseries(["sum"]).draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).line_width(0)
     panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")).min(0)
     panel.bar_alignment(common.BarAlignment.BEFORE)
@@ -133,7 +133,7 @@ def lines(
     logarithmic: bool = False,
     empty: str = NOTHING,
 ) -> Any:
-    """Values over time; the legend says the last, and the largest or smallest that matters."""
+    """Values over time; the legend has the last, the lowest and the highest."""
     panel = _timeseries(["lastNotNull", "min", "max"]).draw_style(common.GraphDrawStyle.LINE).line_width(1)
     panel.fill_opacity(0)
     if logarithmic:
@@ -153,7 +153,7 @@ def lines(
 
 
 def cells(title: str, description: str, query: Query, *, unit: str, links: Sequence[Link] = ()) -> Any:
-    """A heatmap of a histogram: how many in each bucket, in each interval."""
+    """A heatmap of a histogram: the count of each bucket in each interval."""
     panel = heatmap_builders.Panel().calculate(False).cell_gap(1)
     panel.y_axis(heatmap_builders.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).unit(unit).min(0))
     color = heatmap_builders.HeatmapColorOptions().mode(heatmap.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
@@ -197,11 +197,11 @@ def _described(
     return panel
 
 
-#: A quantile of one of our histograms, and the histogram's name. The reuse of a prefix is at most its last boundary.
+#: A quantile of one of this library's histograms. Prefix reuse never exceeds its last boundary.
 _QUANTILE: Final = re.compile(
     r"histogram_quantile\(.*?\b(?!assembly_prefix_reuse_)(assembly_\w+?)(?:_seconds)?_bucket\b"
 )
-#: What a value of a unit is multiplied by to be read, and what is put behind it.
+#: The factor and the suffix with which values of a unit are displayed.
 _SCALES: Final = {RATIO: (100, " %"), SECONDS: (1, " s")}
 
 
@@ -219,7 +219,7 @@ def _mark_open_bucket(panel: Any, queries: Sequence[Query], unit: str) -> str:
     text = f"≥ {scale * max(tops):,.12g}{suffix}"
     options = dashboard.DashboardRangeMapOptions(max(tops), None, dashboard.ValueMappingResult(text=text))
     panel.mappings([dashboard.RangeMap(options)])
-    return f" `{text}` is the open bucket: the value may be any larger one."
+    return f" `{text}` is the open bucket: the value can be any larger one."
 
 
 def _link(link: Link) -> Any:

@@ -1,4 +1,4 @@
-"""The row that says whether the other rows can be believed: the Collectors and Jaeger, about themselves."""
+"""The Collectors and Jaeger, by their own metrics: whether the data of the other rows is complete."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 from dashboards.panels import A_SECOND, COUNT, GREEN, RATIO, RED, YELLOW, Query, lines, steps
 from dashboards.queries import rate
 
-#: The scrape job of `collectors/prometheus`, in which these servers are; the choice at the top is about agents.
+#: The scrape job of these servers in `collectors/prometheus`. The selection at the top filters agents only.
 STACK: Final = 'job="assembly-stack"'
-#: Jaeger is made of a Collector too, and says the same of itself.
+#: Jaeger is built on the Collector and has the same metrics.
 A_COLLECTOR: Final = 'component!="jaeger"'
 
 
 def pipeline() -> tuple[Any, ...]:
-    """Its panels."""
+    """The panels."""
     signals = {"spans": "spans", "metric_points": "metric points", "log_records": "log records"}
     received = [
         Query(_a_second(f"otelcol_receiver_accepted_{signal}", A_COLLECTOR), f"{legend} received")
@@ -27,26 +27,26 @@ def pipeline() -> tuple[Any, ...]:
     return (
         lines(
             "Received and stored",
-            "What the Collectors take in a second, and the spans that Jaeger stores. Worry when spans received stay "
-            "above spans stored without tail sampling, or all fall to 0 while agents work: nothing on this page is "
-            "then new.",
+            "Data that the Collectors receive, and spans that Jaeger stores, per second. Worry if more spans are "
+            "received than stored without tail sampling, or if all lines fall to 0 while agents work: this page "
+            "then has no new data.",
             [*received, Query(stored, "spans stored by Jaeger")],
             unit=A_SECOND,
             decimals=1,
         ),
         lines(
             "Refused or failed",
-            "What the Collectors and Jaeger refused or could not deliver since each of them started: the counters "
-            "themselves. Worry when a line rises: senders try refused things again; what could not be put into the "
-            "queue is lost.",
+            "Data that the Collectors and Jaeger refused or could not deliver since each of them started: the "
+            "counters themselves. Worry if a line rises. Senders retry refused data; data that could not be queued "
+            "is lost.",
             [Query(f"sum by (component, __name__) ({lost})", "{{component}}: {{__name__}}")],
             unit=COUNT,
             decimals=0,
         ),
         lines(
             "Sending queues",
-            "How full the queues of the Collectors are. They are on disk and outlast a restart. Worry above 50 %: what "
-            "is behind them is down or too slow, and at 100 % data is lost.",
+            "Fill level of the Collectors' queues, which are on disk and survive a restart. Worry above 50 %: the "
+            "server behind the queue is down or too slow. At 100 % data is refused.",
             [Query(f"max by (component, exporter, data_type) ({queue})", "{{component}}: {{exporter}} {{data_type}}")],
             unit=RATIO,
             decimals=0,
@@ -57,6 +57,6 @@ def pipeline() -> tuple[Any, ...]:
 
 
 def _a_second(counter: str, matcher: str) -> str:
-    """A Collector's counter, which Collectors name with `_total` or without, by their version and configuration."""
+    """A Collector's counter. Its name ends in `_total` or not, depending on version and configuration."""
     spelled = (rate(f"{name}{{{STACK}, {matcher}}}") for name in (counter, f"{counter}_total"))
     return f"sum({' or '.join(spelled)})"

@@ -1,20 +1,20 @@
-"""PromQL, as the panels need it: what happened in an interval, quantiles, means, model calls of both generations."""
+"""PromQL for the panels: increases per interval, quantiles, means, and model calls under old and new names."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: The services and processes that are chosen at the top of a dashboard.
+#: The services and processes that are selected at the top of a dashboard.
 PROCESSES: Final = 'job=~"$job", instance=~"$instance"'
-#: The agents that are chosen on the overview; the value for all of them is `.*`, for an agent need not have a name.
+#: The agents that are selected on the overview. The value for all is `.*`, because an agent can have no name.
 ANY_AGENT: Final = 'gen_ai_agent_name=~"$agent"'
-#: The one agent of *Agent detail*; an empty value finds assemblies without a name.
+#: The agent of *Agent detail*. An empty value selects assemblies without an agent name.
 THE_AGENT: Final = 'gen_ai_agent_name="$agent"'
 
-#: The framework that an agent runs on; without a value it runs on this library's own assembler.
+#: The framework of an agent; empty for this library's own assembler.
 FRAMEWORK: Final = "assembly_framework"
 
-#: GenAI's histogram of model calls was renamed, and the instruments of a service may be of either generation.
+#: GenAI's metrics of model calls were renamed. A service can send the old or the new name.
 _CALLS: Final = (
     (
         "gen_ai_client_operation_duration_seconds_count",
@@ -34,11 +34,11 @@ def series(metric: str, *matchers: str) -> str:
 
 
 def risen(selector: str) -> str:
-    """How much each counter rose in the interval before each point, as an integer.
+    """The integer increase of each counter in the interval before each point.
 
-    `increase` takes the slope between samples to the edges of its window: two events are shown as 2 or as 3.5, and the
-    first one of a process as none, because its counter began at 1. This is the newest value less the one before the
-    interval; a counter that was not there before began at 0, and one that fell was set back by a restart.
+    `increase` extrapolates to the edges of its window: it shows two events as 2 or as 3.5, and misses the first event
+    of a process, whose counter starts at 1. This expression is the newest value minus the last one before the interval.
+    A counter without an earlier value started at 0, and a lower value means a restart.
     """
     now = f"last_over_time({selector}[$__interval])"
     before = f"last_over_time({selector}[1h] offset $__interval)"
@@ -46,42 +46,42 @@ def risen(selector: str) -> str:
 
 
 def counted(selector: str, *by: str) -> str:
-    """What happened in each interval, split by labels."""
+    """The number of events in each interval, split by labels."""
     return _sum(risen(selector), *by)
 
 
 def by_service(selector: str, *by: str) -> str:
-    """What happened in each interval, split by service and by labels; `service` is what Jaeger calls it.
+    """The number of events in each interval, split by job, by labels and by `service`.
 
-    That is `service.name`: the job without its namespace.
+    `service` is the name in Jaeger, `service.name`: the job without its namespace.
     """
     return f'label_replace({counted(selector, "job", *by)}, "service", "$1", "job", "(?:.*/)?(.*)")'
 
 
 def with_framework(expression: str) -> str:
-    """The same series, where those of no framework name this library instead."""
+    """The same series; those without a framework have this library's name."""
     return f'label_replace({expression}, "{FRAMEWORK}", "otel-assembly", "{FRAMEWORK}", "")'
 
 
 def rate(selector: str) -> str:
-    """What happens a second, by the window that Grafana thinks right."""
+    """The rate per second, over the window that Grafana selects."""
     return f"rate({selector}[$__rate_interval])"
 
 
 def quantile(share: float, metric: str, *matchers: str, by: tuple[str, ...] = (), where: str = "") -> str:
-    """A quantile of a histogram; `where` is a filter that is put behind each bucket."""
+    """A quantile of a histogram; `where` is a filter that is appended to each bucket."""
     buckets = rate(series(f"{metric}_bucket", *matchers)) + (f" {where}" if where else "")
     return f"histogram_quantile({share:g}, {_sum(buckets, 'le', *by)})"
 
 
 def mean(metric: str, *matchers: str) -> str:
-    """The mean of what a histogram was given."""
+    """The mean of the values in a histogram."""
     total, count = (rate(series(f"{metric}_{part}", *matchers)) for part in ("sum", "count"))
     return f"sum({total}) / sum({count})"
 
 
 def model_calls(where: str = "") -> str:
-    """Model calls in each interval; each service by the generation of metrics that it has."""
+    """Model calls in each interval; for each service, by the name that it sends."""
     return _either(_CALLS, where)
 
 
@@ -91,7 +91,7 @@ def billed_tokens(where: str = "") -> str:
 
 
 def beside_the_agent() -> str:
-    """A filter: only processes in which the chosen agent runs, for metrics that carry no agent."""
+    """A filter for metrics without an agent: only processes in which the selected agent runs."""
     return f"and on (job, instance) last_over_time({series('assembly_duration_seconds_count', THE_AGENT)}[1h])"
 
 

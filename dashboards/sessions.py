@@ -1,4 +1,4 @@
-"""Sessions between agents: what is posted, how long it takes, what waits, and what was waited for in vain."""
+"""Sessions between agents: posts, their duration, unconfirmed envelopes, and violated expectations."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dashboards.shared import EXACT, quantiles
 TYPE: Final = "assembly_session_type"
 OUTCOME: Final = "assembly_post_outcome"
 KIND: Final = "assembly_violation_kind"
-NO_SESSIONS: Final = "No agents share sessions, or nothing was posted in this time range"
+NO_SESSIONS: Final = "No agents share sessions, or no post was made in this time range"
 
 
 def sessions() -> tuple[Any, ...]:
-    """The panels; none of their metrics says the agent."""
+    """The panels. Their metrics have no agent."""
     return (
         bars(
-            "Expectations that were not met",
-            "Somebody did not join, reply or speak within the time that a session expects, by kind of session and of "
-            f"expectation. Worry from the first one on: somebody waits. {EXACT}",
+            "Violated expectations",
+            "A participant did not join, reply or speak within the time that a session allows, by type of session "
+            f"and kind of expectation. Worry from the first one: a session is waiting. {EXACT}",
             [
                 Query(
                     by_service(series("assembly_session_violations_total"), TYPE, KIND),
@@ -28,15 +28,15 @@ def sessions() -> tuple[Any, ...]:
                 )
             ],
             series_links=[
-                of_series("Traces that tell of it", '{"assembly.envelope.type":"ag2.expectation.violated"}'),
+                of_series("Traces with a violation", '{"assembly.envelope.type":"ag2.expectation.violated"}'),
             ],
-            empty="All that sessions expected was met in this time range, as far as is reported",
+            empty="No session reported a violation in this time range",
         ),
         bars(
             "Posts",
-            "What agents and hubs posted to sessions, by outcome. Worry when `refused` rises beside `accepted` (full "
-            "inboxes, agents that speak out of turn, a log that fails), and about any `unsure`: the log's answers are "
-            f"lost. {EXACT}",
+            "Posts of agents and hubs to sessions, by outcome. Worry if `refused` rises with `accepted` (full "
+            "inboxes, agents that post out of turn, a log that fails), and about any `unsure`: answers of the log "
+            f"are lost. {EXACT}",
             [
                 Query(
                     by_service(series("assembly_session_posts_total"), TYPE, OUTCOME),
@@ -50,9 +50,9 @@ def sessions() -> tuple[Any, ...]:
         ),
         lines(
             "Duration of posts",
-            "How long a post takes until it is synced to the log, or refused; waiting for room in an inbox is in it. "
-            "Worry above a second: the disk is slow, or many hubs post to one session. Values are read off buckets "
-            "whose boundaries are 2 to 3 times apart, and as coarse. The marks are single posts; a click on one opens "
+            "Time until a post is synced to the log or refused, including the wait for room in an inbox. Worry "
+            "above a second: the disk is slow, or many hubs post to one session. Values are read from buckets whose "
+            "boundaries are 2 to 3 times apart, and are as coarse. The marks are single posts; a click on one opens "
             "its trace.",
             quantiles("assembly_session_post_duration_seconds", ""),
             unit=SECONDS,
@@ -62,8 +62,8 @@ def sessions() -> tuple[Any, ...]:
         ),
         lines(
             "Waiting in inboxes (p95)",
-            "What a participant had not confirmed when its inbox was looked at, by kind of session. Worry when it "
-            "rises: an agent is slower than what is said to it, and at the hub's limit (1,000) posts are refused.",
+            "Envelopes that a participant had not confirmed when its inbox was read, by type of session. Worry if "
+            "it rises: an agent is slower than its senders. At the hub's limit (1,000) posts are refused.",
             [Query(quantile(0.95, "assembly_session_inbox_waiting", by=(TYPE,)), f"{{{{{TYPE}}}}}", exemplars=True)],
             unit=COUNT,
             decimals=0,

@@ -202,6 +202,7 @@ def test_panel_title_description(dashboard):
         for sentence in sentences:
             assert re.match(r"[A-Z0-9*`].*\.$", sentence), (panel["title"], sentence)
         assert re.search(r"\b[Ww]orry\b", panel["description"]), f"{panel['title']}: when to worry"
+        assert "{" not in panel["description"], panel["title"]  # a placeholder that was not filled in
 
 
 @each_dashboard

@@ -105,7 +105,7 @@ def test_what_is_counted_is_what_happened_the_first_of_a_process_included(overvi
     telemetry = overview.total("Errors of policies and telemetry", "B", assembly_component="redaction")
     assert telemetry >= 3  # no message of an alert was redacted
     assert overview.total("Errors") == overview.total("Errors of policies and telemetry") + telemetry
-    assert overview.total("Checks without work", assembly_policy_name="summarization") == 1
+    assert overview.total("Declined reductions", assembly_policy_name="summarization") == 1
     services = {dict(labels)["service"] for labels in overview.newest("Overflows by agent")}
     assert services == {lives.service, gone.service}
 
@@ -123,7 +123,7 @@ def test_each_interval_shows_whole_numbers(overview):
 def test_model_calls_of_both_generations_stand_beside_the_turns(overview, detail, processes):
     lives, gone = processes
     assert overview.total("Turns and model calls", "B") == lives.model_calls + gone.model_calls == 9
-    assert overview.total("Tokens given, sent and billed", "C") == 900
+    assert overview.total("Input, output and billed tokens", "C") == 900
     assert detail.total("Turns and model calls", "B") == lives.model_calls
 
 
@@ -144,7 +144,7 @@ def test_distributions_show_values_that_can_be(overview, detail):
         assert all(1 <= value <= 2 for value in seen.newest("Fixed share of the budget", "C").values())  # it overflowed
         assert all(0.9 <= value <= 1.1 for value in seen.newest("Counted ÷ billed tokens").values())
         assert all(0 < value < 30 for value in seen.newest("Duration of assembly", "C").values())
-    given, sent = (detail.newest("Tokens of a turn, given and sent", ref) for ref in "AB")
+    given, sent = (detail.newest("Input and output tokens per turn", ref) for ref in "AB")
     assert given[()] > sent[()] > 0
 
 
@@ -174,7 +174,7 @@ def test_what_is_the_same_in_every_turn_is_shown_as_what_it_is(dashboard, agent,
                 wrong[title, target["legendFormat"]] = value, told[metric[1]]
             read.add(title)
     assert wrong == {}
-    assert {"Prompt size", "Utilisation of the budget", "Fixed share of the budget", "Prefix reuse"} <= read
+    assert {"Prompt size", "Utilization of the budget", "Fixed share of the budget", "Prefix reuse"} <= read
     assert seen.total("Turns") == Constant.prompts
 
 
@@ -280,7 +280,7 @@ def test_the_links_to_jaeger_find_what_they_promise(stack, overview, detail, pro
         "Traces that were halted": 1,
         "Its traces that were halted": 1,
         "Traces with such an alert": 1,
-        "Traces that tell of it": 1,
+        "Traces with a violation": 1,
         "Traces with such a post": 1,
         "Its traces": lives.traces - 1,  # the other is of the other agent
     }
