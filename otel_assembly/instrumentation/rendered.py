@@ -185,8 +185,8 @@ def _before(text: str, part: str, end: int) -> int:
 
 
 def _forms(part: str) -> Iterator[str]:
-    """The forms in which programs render a text: as it is, and escaped for JSON or XML."""
+    """The forms in which programs render a text: as it is, and escaped for JSON, XML or Python."""
     yield part
     as_json, ascii_json = json.dumps(part, ensure_ascii=False)[1:-1], json.dumps(part)[1:-1]
-    forms = as_json, ascii_json, html.escape(part, quote=False), html.escape(part)
+    forms = as_json, ascii_json, html.escape(part, quote=False), html.escape(part), repr(part)[1:-1]
     yield from (form for form in dict.fromkeys(forms) if form != part)

@@ -16,7 +16,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-TALK = [user('What is "rain"?'), user("It is <water>\nfrom clouds."), user("Thanks, and what is snow?")]
+TALK = [user('What is "rain"?'), user("It is <water>\nfrom 'clouds'."), user("Thanks, and what is snow?")]
 
 
 def transcript(messages, form=str):
@@ -38,8 +38,14 @@ def sends(assembly_telemetry):
 
 @pytest.mark.parametrize(
     "form",
-    [str, lambda text: json.dumps(text)[1:-1], html.escape, lambda text: html.escape(text, quote=False)],
-    ids=["plain", "JSON", "XML", "XML without quotes"],
+    [
+        str,
+        lambda text: json.dumps(text)[1:-1],
+        html.escape,
+        lambda text: html.escape(text, quote=False),
+        lambda text: repr(text)[1:-1],
+    ],
+    ids=["plain", "JSON", "XML", "XML without quotes", "Python"],
 )
 @pytest.mark.parametrize("place", ["prompt", "message"])
 def test_messages_in_the_text_of_what_is_sent_are_compacted_into_it(sends, form, place):
@@ -93,4 +99,4 @@ def test_the_search_is_bounded(sends):
     span, _ = sends(talk, prompts=[Counted(transcript(talk[-10:]))])
     assert span.attributes["assembly.compacted.count"] == 10
     assert span.attributes["assembly.dropped.count"] == 1_990
-    assert len(looked) < 10 + 16 * 5 + 1
+    assert len(looked) < 10 + 16 * 6 + 1

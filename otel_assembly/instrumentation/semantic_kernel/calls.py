@@ -17,6 +17,7 @@ from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called, client, innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
 from otel_assembly.instrumentation.hooks import around_awaited, around_either
+from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
@@ -61,6 +62,8 @@ class Asks:
 
 #: Who asks in the run that goes on here.
 ASKS: Final[ContextVar[Asks | None]] = ContextVar("otel_assembly_semantic_kernel_asks", default=None)
+#: The group chat that goes on here.
+CHAT: Final[ContextVar[Any]] = ContextVar("otel_assembly_semantic_kernel_chat", default=None)
 #: Of a history that a run has made for its model: who asks with it.
 _ASKERS: Final[ByIdentity[Asker]] = ByIdentity()
 #: Of a history: what its model was sent last, or a reducer has left of it.
@@ -90,10 +93,33 @@ def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Obser
 
 
 @within
-def prompt(instrumentation: Instrumentation, _: Any, /, context: Any) -> BoundRun:
+def prompt(instrumentation: Instrumentation, function: Any, /, context: Any) -> BoundRun:
     """A prompt is rendered and sent, with the history among its arguments, if there is one."""
     given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
-    return BoundRun(instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: None})
+    call = CALL.get()
+    is_strategys = isinstance(call, StrategyCall) and call.function is function
+    return BoundRun(
+        instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: call if is_strategys else None}
+    )
+
+
+class StrategyCall(ModelCall):
+    """The model call of a group chat's strategy: the chat's messages are rendered into the prompt of a function.
+
+    Attributes:
+        function: The function.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, strategy: Any, messages: Sequence[Any]) -> None:
+        asker = Asker(CHAT.get() or strategy, f"{type(strategy).__name__}\0{id(strategy)}")
+        super().__init__(instrumentation, asker, messages=messages)
+        self.function = strategy.function
+
+
+@within
+def strategy(instrumentation: Instrumentation, asks: Any, /, *args: Any, **kwargs: Any) -> StrategyCall:
+    """A strategy renders the chat's messages into the prompt of a function, which asks a model."""
+    return StrategyCall(instrumentation, asks, argument(args, kwargs, 1, "history"))
 
 
 def looked_at(history: Any, *, told: bool = False) -> Sequence[Any]:

@@ -16,11 +16,13 @@ _CLIENTS: Final = "connectors.ai.{}_completion_client_base"
 _HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
 _PROMPTS: Final = "functions.kernel_function_from_prompt"
 _RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
+_STRATEGIES: Final = "agents.strategies.{}.kernel_function_{}_strategy"
 _AGENT: Final = "agents.chat_completion.chat_completion_agent"
 _RESPONSES: Final = "agents.open_ai.responses_agent_thread_actions"
 _REDUCES: Final = Following.alike("reduce", reducers.reduces)
 _RUN: Final = "a run that has no span of the framework's as one trace"
 _CALLS, _ASKS = "model calls", "which history is whose"
+_RENDERED: Final = "the messages that a strategy of a group chat has rendered into a prompt"
 
 
 class SemanticKernelInstrumentor(AssemblyInstrumentor):
@@ -61,6 +63,18 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
         *(
             ("agents.group_chat.agent_group_chat", f"AgentGroupChat.invoke{streams}", runs.group_chat, _RUN)
             for streams in ("", "_stream")
+        ),
+        *(
+            (
+                _STRATEGIES.format(kind, kind),
+                f"{owner}.{method}",
+                calls.strategy,
+                _RENDERED,
+            )
+            for kind, owner, method in (
+                ("selection", "KernelFunctionSelectionStrategy", "select_agent"),
+                ("termination", "KernelFunctionTerminationStrategy", "should_agent_terminate"),
+            )
         ),
         ("agents.orchestration.orchestration_base", "OrchestrationBase.invoke", runs.orchestration, _RUN),
         *(

@@ -13,7 +13,7 @@ from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.runs import within
-from otel_assembly.instrumentation.semantic_kernel.calls import ASKS, Asks
+from otel_assembly.instrumentation.semantic_kernel.calls import ASKS, CHAT, Asks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def agent(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
 
 
 #: Agents take turns, until their chat is complete.
-group_chat: Final = within(lambda told, runs, *_, **__: BoundRun(told, type(runs).__name__, {}))
+group_chat: Final = within(lambda told, runs, *_, **__: BoundRun(told, type(runs).__name__, {CHAT: runs}))
 
 
 class _Orchestration(BoundRun):

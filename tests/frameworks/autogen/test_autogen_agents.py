@@ -9,12 +9,13 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent, CodeExecutorAgent, SocietyOfMindAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import MultiModalMessage, TextMessage
-from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_agentchat.teams import MagenticOneGroupChat, RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import CancellationToken, Image
 from autogen_core.memory import ListMemory, MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import BufferedChatCompletionContext, HeadAndTailChatCompletionContext
 from autogen_core.models import ModelFamily, SystemMessage
 from autogen_talk import asks_for, model, said
+from autogen_team_programs import ledger_entry
 from PIL import Image as Picture
 
 pytestmark = pytest.mark.filterwarnings("ignore:No approval function set:UserWarning")  # AutoGen's, of an executor
@@ -267,6 +268,20 @@ async def test_a_selectors_prompt_stands_for_the_conversation_that_is_rendered_i
     assert [span.attributes["assembly.events.out"] for span in selections] == [1, 1, 1]
     sources = [source for span in selections for source in span.attributes["assembly.arrived.sources"] if source]
     assert sources == ["0", "0-1", "0-2"]
+
+
+async def test_the_orchestrator_of_magentic_one_sends_its_thread_as_messages_and_drops_none(told):
+    answers = ["the facts", "the plan", ledger_entry(False), ledger_entry(True), "it is done"]
+    team = MagenticOneGroupChat([agent("ann", "A draft.")], model(*answers))
+    await team.run(task="Write a poem.")
+    made = [
+        span.attributes
+        for span in told.spans_named("assemble_context")
+        if span.attributes["gen_ai.agent.name"] == "MagenticOneOrchestrator"
+    ]
+    assert [span["assembly.turn"] for span in made] == [0, 1, 2, 3, 4]
+    assert [span["assembly.events.out"] for span in made] == [1, 3, 2, 4, 4]
+    assert {span["assembly.dropped.count"] for span in made} == {0}
 
 
 async def test_other_agents_of_autogen(told):

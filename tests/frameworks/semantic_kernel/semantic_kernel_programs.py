@@ -396,7 +396,7 @@ async def several_agents_in_a_thread(stage: Stage) -> Any:
     ]
 
 
-async def group_chat(stage: Stage) -> Any:
+async def group_chat(stage: Stage, **strategy: Any) -> Any:
     one, other = agent(stage, LOOK, "One.", name="one"), agent(stage, "Two.", name="two", instructions="Be two.")
     kernel = Kernel(services=[ScriptedService(stage, "one", "no", "two", "yes")])
     select, done = (
@@ -412,13 +412,14 @@ async def group_chat(stage: Stage) -> Any:
     chat = AgentGroupChat(
         agents=[one, other],
         selection_strategy=KernelFunctionSelectionStrategy(
-            function=select, kernel=kernel, result_parser=lambda result: str(result.value[0])
+            function=select, kernel=kernel, result_parser=lambda result: str(result.value[0]), **strategy
         ),
         termination_strategy=KernelFunctionTerminationStrategy(
             agents=[one, other],
             function=done,
             kernel=kernel,
             result_parser=lambda result: str(result.value[0]) == "yes",
+            **strategy,
         ),
     )
     await chat.add_chat_message("Go")

@@ -232,3 +232,28 @@ async def test_what_a_message_cost_is_told_with_it(told):
         history.add_message(ChatMessageContent(role=AuthorRole.USER, content=question))
         history.add_message(await service.get_chat_message_content(history, Settings()))
     assert assemblies(told)[-1].attributes["assembly.events.in"] == 3
+
+
+def by_strategies(telemetry: Any) -> list[Any]:
+    return [one for one in assemblies(telemetry) if one.attributes["gen_ai.agent.name"] == "AgentGroupChat"]
+
+
+async def test_a_strategys_prompt_stands_for_the_conversation_that_is_rendered_into_it(told):
+    await programs.group_chat(Stage())
+    made = by_strategies(told)
+    # Who is next, and whether it is done, twice: the chat has no calls of tools.
+    assert [one.attributes["assembly.compacted.count"] for one in made] == [1, 2, 2, 3]
+    assert [one.attributes["assembly.dropped.count"] for one in made] == [0] * 4
+    assert [one.attributes["assembly.events.out"] for one in made] == [1] * 4
+    assert [one.attributes["assembly.turn"] for one in made] == [0, 0, 1, 1]
+
+
+async def test_what_a_strategys_reducer_leaves_out_is_a_step_of_its_call(told):
+    await programs.group_chat(Stage(), history_reducer=ChatHistoryTruncationReducer(target_count=1))
+    made = by_strategies(told)
+    assert [steps(one) for one in made] == [["framework"], *[["truncation", "framework"]] * 3]
+    assert [one.attributes["assembly.compacted.count"] for one in made] == [1] * 4
+    assert [one.attributes["assembly.dropped.count"] for one in made] == [0, 1, 1, 2]
+    assert {reason for one in made[1:] for reason in one.children[0].attributes["assembly.dropped.reasons"]} == {
+        "outside_window"
+    }
