@@ -379,6 +379,23 @@ def test_the_index_lists_every_page_once():
     assert pages <= set(linked)
 
 
+DECISIONS = ROOT / "docs" / "decisions"
+
+
+def test_the_index_of_decisions_lists_every_record_with_its_title():
+    index = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\* \[([^\]]*)\]\(([^)]*)\)$", index, re.MULTILINE)
+    records = sorted(DECISIONS.glob("[0-9]*.md"))
+    titles = [record.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ") for record in records]
+    assert sorted(listed) == sorted(zip(titles, (record.name for record in records), strict=True))
+
+
+@pytest.mark.parametrize("record", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda record: record.stem)
+def test_the_file_name_of_a_decision_is_its_title(record):
+    title = record.read_text(encoding="utf-8").split("\n", 1)[0]
+    assert record.stem == re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
 def test_every_attribute_and_metric_of_the_glossary_is_registered():
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"`(assembly\.[a-z_.]*[a-z])`", page))
