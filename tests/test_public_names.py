@@ -183,7 +183,7 @@ def test_every_parameter_of_a_public_name_is_documented():
         if of_a_class and issubclass(value, Exception | enum.Enum):
             continue
         said = " ".join(base.__doc__ or "" for base in value.__mro__) if of_a_class else value.__doc__ or ""
-        if said.startswith("As `"):  # its sibling that does not wait has them
+        if said.startswith(("As `", "Return the same as `")):  # its sibling that does not wait has them
             continue
         names = {one for one in inspect.signature(value).parameters if not one.startswith("_")}
         if unsaid := {one for one in names if not re.search(rf"\b{one}\b", said)}:

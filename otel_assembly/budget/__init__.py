@@ -1,4 +1,4 @@
-"""What the model gets of several blocks within one budget: the rule, the order, and what shortens a text."""
+"""Distributes a token budget over the blocks of a prompt: rule, order and compactors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compact_errors import is_error_text
     from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS, ModelCompactor
     from otel_assembly.budget.compact_turns import compact_history, compact_history_async
-    from otel_assembly.budget.compacted_block import CompactedBlock, leaves
+    from otel_assembly.budget.compacted_block import CompactedBlock, leaf_ids
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.extractive import ExtractiveCompactor
     from otel_assembly.budget.measure import measure_for
@@ -32,7 +32,7 @@ __getattr__, __dir__ = face(
             "compact_errors": "is_error_text",
             "compact_model": "DEFAULT_COMPACTION_INSTRUCTIONS ModelCompactor",
             "compact_turns": "compact_history compact_history_async",
-            "compacted_block": "CompactedBlock leaves",
+            "compacted_block": "CompactedBlock leaf_ids",
             "compaction": "Compactors",
             "extractive": "ExtractiveCompactor",
             "measure": "measure_for",
@@ -63,7 +63,7 @@ __all__ = [
     "compact_history",
     "compact_history_async",
     "is_error_text",
-    "leaves",
+    "leaf_ids",
     "measure_for",
     "order_for_attention_and_cache",
     "texts_of",

@@ -1,4 +1,4 @@
-"""`Allocation`: what the allocator decided, as data; spans, `explain` and tests are read from it."""
+"""`Allocation`: the allocator's decisions as data, from which spans and `explain` are built."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ItemDecision:
-    """What happened to one item of a block.
+    """The decision on one item of a block.
 
     Attributes:
-        item: The item, as it was given: what was compacted or dropped is never excluded.
-        block: Its block's name.
-        index: Its place in the block, from 0.
-        kind: Its kind: the block's, or an event's own.
-        tokens: What it takes alone, in tokens.
-        bytes: Bytes of its text, as UTF-8.
-        atom: The place of the first item that it is kept or dropped together with.
+        item: The original item, even if it was compacted or dropped.
+        block: The name of the item's block.
+        index: The item's index in the block, from 0.
+        kind: The item's kind: that of its block, or of the event.
+        tokens: The item's tokens, counted alone.
+        bytes: The bytes of the item's text, in UTF-8.
+        atom: The index of the first item that is kept or dropped together with this one.
         outcome: ``kept``, ``compacted`` or ``dropped``.
-        reason: The rule.
-        winner: For ``duplicate`` and ``stale``: the block and the place of the item that stands for it.
+        reason: The rule that decided.
+        winner: For ``duplicate`` and ``stale``: the block and index of the item that is kept instead.
     """
 
     item: BlockItem
@@ -55,21 +55,21 @@ class ItemDecision:
 
 @dataclass(frozen=True, slots=True)
 class BlockDecision:
-    """What happened to one block.
+    """The decision on one block.
 
     Attributes:
-        block: The block, as it was given.
-        outcome: ``kept`` (whole, or with some items cut), ``compacted`` or ``dropped``.
-        reason: The rule; for a block that was cut, the rule that took its items.
-        room: Tokens that were left for it when it was decided.
-        tokens_in: What it takes whole, without `separators_in`.
-        tokens_out: What it takes in the prompt, without `separators_out`.
-        separators_in: What joining its items adds when it is whole.
-        separators_out: What joining its items adds in the prompt.
-        result: What is in the prompt of it; None where nothing is.
-        items: What happened to each of its items.
-        made: What compaction made of some of them; it is in `result`.
-        attempts: What it took.
+        block: The original block.
+        outcome: ``kept`` (whole, or without some items), ``compacted`` or ``dropped``.
+        reason: The rule that decided; for a block without some items, the rule that dropped them.
+        room: The tokens that were available when the block was decided.
+        tokens_in: The tokens of the whole block, without `separators_in`.
+        tokens_out: The tokens of the block in the prompt, without `separators_out`.
+        separators_in: The tokens that joining the items adds to the whole block.
+        separators_out: The tokens that joining the items adds in the prompt.
+        result: The block in the prompt; None if it is dropped.
+        items: The decision on each item.
+        made: The compacted text; it is part of `result`.
+        attempts: The attempts to compact.
     """
 
     block: Block
@@ -87,25 +87,25 @@ class BlockDecision:
 
     @property
     def items_out(self) -> int:
-        """How many of its items are in the prompt as they were given."""
+        """How many items are in the prompt unchanged."""
         return sum(item.outcome is DecisionOutcome.KEPT for item in self.items)
 
 
-#: What became of an item, by which rule, and the block and the place of the item that stands for it.
+#: An item's outcome and reason, and the block and index of the item that is kept instead.
 ItemOutcome: TypeAlias = tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]
 
 
 @dataclass(slots=True)
 class BlockOutcome:
-    """What the allocator notes of a block that is not simply kept whole."""
+    """The allocator's record of a block that is not simply kept whole."""
 
     outcome: DecisionOutcome
     reason: DecisionReason
-    #: Indexes of the items that stay as they are, ascending.
+    #: Indexes of the items that are kept unchanged, ascending.
     kept: Sequence[int] = ()
-    #: What became of items, where it is not what became of the rest, or why they stay.
+    #: Outcomes of items that differ from the outcome of the rest, or the reason why an item is kept.
     item_outcomes: dict[int, ItemOutcome] = field(default_factory=dict)
-    #: What became of all others that do not stay; None: what became of the block.
+    #: The outcome of all other items that are not kept; None: the outcome of the block.
     rest: tuple[DecisionOutcome, DecisionReason] | None = None
     result: Block | None = None
     rendered: Rendered = NOTHING
@@ -113,48 +113,48 @@ class BlockOutcome:
     attempts: tuple[Attempt, ...] = ()
 
     def in_result(self) -> Sequence[int]:
-        """Return the index of each item of `result`: what stays, and the item in whose place a shorter text stands."""
-        compacted = [at for at, (what, *_) in self.item_outcomes.items() if what is DecisionOutcome.COMPACTED]
+        """Return the index of each item of `result`; a compacted item has the index of the original."""
+        compacted = [at for at, (outcome, *_) in self.item_outcomes.items() if outcome is DecisionOutcome.COMPACTED]
         return sorted([*self.kept, *compacted]) if self.made is None or compacted else (0,)
 
-    def of_others(self) -> tuple[DecisionOutcome, DecisionReason]:
-        """What became of the items that do not stay, where nothing else is said of them."""
+    def rest_outcome(self) -> tuple[DecisionOutcome, DecisionReason]:
+        """Return the outcome of items that are neither kept nor in `item_outcomes`."""
         return self.rest or (self.outcome, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedBlock:
-    """A block with what the allocator decided of it, not yet told item by item."""
+    """A block with the allocator's decision, not yet expanded into decisions on items."""
 
     read: ReadBlock
     room: int
-    #: What it takes whole.
+    #: The tokens of the whole block.
     whole: Rendered
     outcome: BlockOutcome
 
     @property
-    def stays(self) -> DecisionReason:
-        """Why what stays of it does."""
+    def kept_reason(self) -> DecisionReason:
+        """The reason of the items that are kept unchanged."""
         return DecisionReason.FITS if self.read.block.cuttable else DecisionReason.PINNED
 
 
 class Allocation:
-    """A budget, allocated: what is in the prompt, and why the rest is not.
+    """The result of allocating a budget: the prompt's blocks, and a decision on every block and item.
 
-    It is iterated over as the blocks that are in the prompt, and has their number. It is always true, also where the
-    prompt is empty: that too is an answer.
+    Iterating yields the blocks in the prompt, and `len` returns their number. An allocation is always true, even if the
+    prompt is empty.
 
     Attributes:
-        blocks: What is in the prompt, highest priority first; a block that was kept whole is the very object.
+        blocks: The blocks in the prompt, highest priority first. A block that is kept whole is the same object.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        budget: ``window − output_reserve``: the tokens there are for the prompt.
-        fixed: Tokens of what may not be cut, the reply's priming and calls that await an approval included.
-        used: Tokens of the whole prompt: ``framing`` and ``separators`` and what each block takes, summed.
+        budget: The tokens for the prompt: ``window − output_reserve``.
+        fixed: Tokens of content that cannot be cut, with the reply's priming and calls that await an approval.
+        used: Tokens of the whole prompt: ``framing``, ``separators`` and the tokens of each block.
         framing: Tokens that belong to no block: the reply's priming.
-        method: How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``.
-        encoding: What counted.
-        overflow: The limit that could not hold, where no error was raised.
+        method: How the tokens were counted: ``exact``, ``calibrated`` or ``estimated``.
+        encoding: The name of the counter's encoding.
+        overflow: The limit that was exceeded, if no error was raised.
         user_first: Whether the provider requires that the prompt starts with a user's request.
     """
 
@@ -183,36 +183,39 @@ class Allocation:
         self.user_first = user_first
         results = [read.block if block_outcome is None else block_outcome.result for read, _, block_outcome in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
-        if not measure.steady:
-            # Later, what was counted now would be counted otherwise.
+        if not measure.is_stable:
+            # Count now: later, this counter may return other numbers.
             self.decisions  # noqa: B018
 
     def __iter__(self) -> Iterator[Block]:
-        """What is in the prompt, as `blocks` has it."""
+        """Iterate over `blocks`."""
         return iter(self.blocks)
 
     def __len__(self) -> int:
-        """How many blocks are in the prompt."""
+        """Return the number of blocks in the prompt."""
         return len(self.blocks)
 
     def __bool__(self) -> bool:
-        """Always true: see the class."""
+        """Return True; see the class."""
         return True
 
     @property
     def remaining(self) -> int:
-        """Tokens of the budget that nothing took."""
+        """The unused tokens of the budget."""
         return self.budget - self.used
 
     @property
     def utilization(self) -> float:
-        """Tokens needed ÷ `budget`, a ratio: `used`, or what an overflow needed if that is more."""
+        """Tokens needed ÷ `budget`, a ratio.
+
+        The tokens needed are `used`, or those of an overflow if they are more.
+        """
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
         return needed / self.budget if self.budget else 0.0
 
     @worked_out_once
     def decided(self) -> tuple[DecidedBlock, ...]:
-        """What happened to each block, in the order in which they were decided: what `decisions` says item by item."""
+        """Each block with its decision, in the order in which the allocator decided."""
         return tuple(
             DecidedBlock(read, room, whole := read.whole(), block_outcome or _kept(read.block, whole, len(read.items)))
             for read, room, block_outcome in self._decided
@@ -220,52 +223,52 @@ class Allocation:
 
     @worked_out_once
     def decisions(self) -> tuple[BlockDecision, ...]:
-        """What happened to each block, in the order in which they were decided."""
+        """The decision on each block, in the order in which the allocator decided."""
         return tuple(self._decisions())
 
     @property
     def items(self) -> tuple[ItemDecision, ...]:
-        """What happened to each item of each block."""
+        """The decision on each item of each block."""
         return tuple(item for decision in self.decisions for item in decision.items)
 
     @property
     def dropped(self) -> tuple[ItemDecision, ...]:
-        """The items that are not in the prompt, and for which nothing else stands."""
+        """The items that were dropped."""
         return tuple(item for item in self.items if item.outcome is DecisionOutcome.DROPPED)
 
     @property
     def compacted(self) -> tuple[ItemDecision, ...]:
-        """The items for which a shorter text stands."""
+        """The items that a shorter text replaces."""
         return tuple(item for item in self.items if item.outcome is DecisionOutcome.COMPACTED)
 
     @property
     def separators(self) -> int:
-        """Tokens that joining items added, all blocks together."""
-        return sum([one.outcome.rendered.separators for one in self.decided])
+        """The tokens that joining items added, over all blocks."""
+        return sum([decided.outcome.rendered.separators for decided in self.decided])
 
     @property
     def costs(self) -> dict[str, int]:
-        """Tokens of each block in the prompt, by its name; with `separators` and `framing` they sum to `used`."""
+        """The tokens of each block in the prompt, by name; with `separators` and `framing` they sum to `used`."""
         return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
 
     def count(self, text: str) -> int:
-        """The tokens of a text, by what counted here."""
+        """Return the tokens of a text, by the counter of this allocation."""
         return self._measure.text(text)
 
     def _decisions(self) -> Iterator[BlockDecision]:
-        for one in self.decided:
-            outcome = one.outcome
+        for decided in self.decided:
+            outcome = decided.outcome
             yield BlockDecision(
-                block=one.read.block,
+                block=decided.read.block,
                 outcome=outcome.outcome,
                 reason=outcome.reason,
-                room=one.room,
-                tokens_in=one.whole.tokens - one.whole.separators,
+                room=decided.room,
+                tokens_in=decided.whole.tokens - decided.whole.separators,
                 tokens_out=outcome.rendered.tokens - outcome.rendered.separators,
-                separators_in=one.whole.separators,
+                separators_in=decided.whole.separators,
                 separators_out=outcome.rendered.separators,
                 result=outcome.result,
-                items=tuple(_items(one)),
+                items=tuple(_items(decided)),
                 made=outcome.made,
                 attempts=outcome.attempts,
             )
@@ -277,16 +280,16 @@ class Allocation:
 def _items(decided: DecidedBlock) -> Iterator[ItemDecision]:
     read, block, block_outcome = decided.read, decided.read.block, decided.outcome
     kept, first = set(block_outcome.kept), read.leaders()
-    stays, others = (DecisionOutcome.KEPT, decided.stays), block_outcome.of_others()
+    stays, rest = (DecisionOutcome.KEPT, decided.kept_reason), block_outcome.rest_outcome()
     for index, item in enumerate(read.items):
-        held = stays if index in kept else others
-        outcome, reason, winner = block_outcome.item_outcomes.get(index, (*held, None))
+        default = stays if index in kept else rest
+        outcome, reason, winner = block_outcome.item_outcomes.get(index, (*default, None))
         yield ItemDecision(
             item=item,
             block=block.name,
             index=index,
             kind=read.kind(index),
-            tokens=read.alone(index),
+            tokens=read.item_tokens(index),
             bytes=sum(map(_utf8_length, read.texts(index))),
             atom=first[index],
             outcome=outcome,
@@ -305,10 +308,10 @@ def _utf8_length(text: str) -> int:
 
 
 def texts_of(item: BlockItem) -> tuple[str, ...]:
-    """Return the texts that the model reads of an item.
+    """Return the texts of an item that the model reads.
 
     Raises:
-        ConfigurationError: `item` is no `BlockItem`.
+        ConfigurationError: `item` is not a `BlockItem`.
     """
     of_type("item", item, BlockItem)
     if is_text(item):

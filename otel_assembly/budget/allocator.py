@@ -1,4 +1,4 @@
-"""`allocate`: blocks into a budget, recorded as it goes."""
+"""`allocate`: selects the blocks that fit in a token budget, and records the allocation."""
 
 from __future__ import annotations
 
@@ -34,45 +34,46 @@ def allocate(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Decide which blocks, and what of them, are in a prompt of at most ``window − output_reserve`` tokens.
+    """Return the blocks that fit in a prompt of at most ``window − output_reserve`` tokens.
 
-    Blocks that may not be cut are reserved first, then each cuttable block's floor, then the rest is given out from the
-    highest priority to the lowest. A block that does not fit whole is cut its own way (`Cut`), and compacted before it
-    is dropped; with no room left, no compactor is called. The order of the input changes nothing.
+    Blocks that cannot be cut come first. Then the floors of the other blocks are reserved, and the remaining tokens are
+    given out from the highest priority to the lowest. A block that does not fit whole loses items as its `Cut` defines,
+    and is compacted before it is dropped. No compactor is called if there is no room. The order of `blocks` has no
+    effect.
 
     Blocks of turns (priorities 8 and 9) are one conversation: once a turn is dropped, no older turn stays, and newer
-    turns may take the floor of older ones.
+    turns may take the floor of older turns.
 
     Args:
-        blocks: The blocks, each with a name of its own.
+        blocks: The blocks; each needs a unique name.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        count: The caller's own count of a text: a block then costs ``count(content)`` and no message framing. None: the
-            model's tokenizer, with the framing of messages. What it has counted is remembered for as long as it lives,
-            so pass the same function each time. Its counts are labelled ``estimated``, unless it has an attribute
-            ``method`` that says ``exact``, or is the ``count`` of a `TokenCounter`.
-        compact: ``compact(text, target_tokens)`` makes a text shorter; or `Compactors`, for deadlines, attempts and a
-            fallback of one's own. None: the extractive compactor, which needs no model.
+        count: Counts the tokens of a text. A block then costs ``count(content)``, without message framing. None: the
+            model's tokenizer, with the framing of messages. Counts are cached as long as the function exists, so pass
+            the same function each time. They are labeled ``estimated``, unless the function has an attribute ``method``
+            with the value ``exact``, or is the ``count`` of a `TokenCounter`.
+        compact: Shortens a text, called as ``compact(text, target_tokens)``; or `Compactors` with deadlines, attempts
+            and a fallback. None: the extractive compactor, which needs no model.
         model: The model whose tokenizer counts.
-        provider: The provider that will be called, as `Context` takes it. If it refuses a prompt that does not start
-            with a user's request, turns in front of the first request are dropped, reason ``before_user_message``. If
-            None, the form of the events states the provider, else the model's name.
+        provider: The provider that will be called, as for `Context`. If the provider refuses a prompt that does not
+            start with a user's request, turns in front of the first request are dropped, reason
+            ``before_user_message``. None: the form of the events or the model's name determines the provider.
 
     Raises:
-        ContextOverflowError: What may not be cut does not fit; raised before any compactor runs.
-        ConfigurationError: Two blocks share a name, a floor is above the window, or a number cannot work.
-        DescribeError: A block holds an event that nobody knows how to read.
-        TokenizerError: The counter does not count; the message names the block.
+        ContextOverflowError: The content that cannot be cut does not fit. This is raised before any compactor runs.
+        ConfigurationError: Two blocks have the same name, a floor is above the window, or a number is out of range.
+        DescribeError: A block contains an event of an unregistered type.
+        TokenizerError: The counter failed; the message names the block.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)
     steps = plan(blocks, window, output_reserve, measure, user_first=_user_first(provider, model))
     recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
-        return _finished(steps, compactors, None)
+        return _run_plan(steps, compactors, None)
     with recording:
         recording.set_limits(window, output_reserve)
-        allocation = _finished(steps, compactors, recording)
+        allocation = _run_plan(steps, compactors, recording)
         recording.finish(allocation)
         return allocation
 
@@ -87,17 +88,20 @@ async def allocate_async(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """As `allocate`, for a compactor that is async, and without blocking the loop for one that is not."""
+    """Return the same as `allocate`, without blocking the event loop.
+
+    Compactors may be async; others run in a thread.
+    """
     compactors = _compactors(compact)
     measure = measure_for(count, model)
     await ready(measure.counter)
     steps = plan(blocks, window, output_reserve, measure, user_first=_user_first(provider, model))
     recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
-        return await finished_async(steps, answered_by(compactors, None))
+        return await run_plan_async(steps, compact_requests_with(compactors, None))
     with recording:
         recording.set_limits(window, output_reserve)
-        allocation = await finished_async(steps, answered_by(compactors, recording.watch))
+        allocation = await run_plan_async(steps, compact_requests_with(compactors, recording.watch))
         recording.finish(allocation)
         return allocation
 
@@ -110,7 +114,7 @@ def _compactors(compact: Compact | Compactors | None) -> Compactors:
     return _EXTRACTIVE if compact is None else compactors_of(compact)
 
 
-def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecording | None) -> Allocation:
+def _run_plan(steps: Plan, compactors: Compactors, recording: AllocationRecording | None) -> Allocation:
     compacted: Compacted | None = None
     while True:
         try:
@@ -121,8 +125,8 @@ def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecordin
         compacted = compactors.run(request.text, request.target, request.measure.text, watch)
 
 
-async def finished_async(steps: Plan, answer: Callable[[CompactionRequest], Awaitable[Compacted]]) -> Allocation:
-    """Run the rule to its end; `answer` compacts what it asks for, and may wait."""
+async def run_plan_async(steps: Plan, answer: Callable[[CompactionRequest], Awaitable[Compacted]]) -> Allocation:
+    """Run a plan to its end, and await `answer` for each compaction that it requests."""
     compacted: Compacted | None = None
     while True:
         try:
@@ -132,10 +136,15 @@ async def finished_async(steps: Plan, answer: Callable[[CompactionRequest], Awai
         compacted = await answer(request)
 
 
-def answered_by(
+def compact_requests_with(
     compactors: Compactors, watch: Callable[[Block], Watch | None] | None
 ) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
-    """What answers with these compactors, each attempt watched."""
+    """Return a function that answers a plan's requests with these compactors.
+
+    Args:
+        compactors: Compact the texts.
+        watch: Returns the context manager around each attempt for a block; None: no context manager.
+    """
 
     async def answer(request: CompactionRequest) -> Compacted:
         watched = watch(request.block) if watch is not None else None

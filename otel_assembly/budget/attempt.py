@@ -1,4 +1,4 @@
-"""What compaction tries and what it comes to, as data."""
+"""The attempts of a compaction and its result, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ if TYPE_CHECKING:
 
 
 class CompactionOutcome(StrEnum):
-    """How one attempt to compact ended; a closed set."""
+    """How one attempt to compact ended; a closed set.
+
+    Attributes:
+        COMPACTED: The compactor returned a text that fits.
+        RAISED: The compactor raised an error.
+        TIMED_OUT: The compactor did not return within the deadline.
+        EMPTY: The compactor returned no text, or a blank text.
+        ERROR_TEXT: The compactor returned an error message or a refusal.
+        TOO_LONG: The compactor returned more tokens than the target.
+        REFUSED: The compactor was not called, because too many earlier calls still hang.
+    """
 
     COMPACTED = "compacted"
     RAISED = "raised"
@@ -24,18 +34,20 @@ class CompactionOutcome(StrEnum):
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt to compact; it holds no text, and of an error its type alone.
+    """One attempt to compact a text.
+
+    It contains no text, and only the type of an error.
 
     Attributes:
-        compactor: The compactor's class or function name.
-        number: Which attempt of this compaction it is, from 1, over all compactors.
-        target: The tokens that the compactor was asked to keep to.
-        tokens_in: Tokens of the text that it was given.
-        tokens_out: Tokens of what it returned; None where that was no text.
-        outcome: How it ended; None while it runs.
-        error_type: The type of what was raised.
-        started_ns: When it began, where that was before it is told; None where it begins as it is told.
-        ended_ns: When it ended, if that was before its span was opened.
+        compactor: The name of the compactor's class or function.
+        number: The attempt's number within the compaction, from 1, over all compactors.
+        target: The most tokens that the compactor was asked to return.
+        tokens_in: The tokens of the original text.
+        tokens_out: The tokens of the returned text; None if no text was returned.
+        outcome: How the attempt ended; None while it runs.
+        error_type: The type of the error that was raised.
+        started_ns: The start time, if the attempt began before it was recorded; otherwise None.
+        ended_ns: The end time, if the attempt ended before its span was opened; otherwise None.
     """
 
     compactor: str
@@ -50,24 +62,24 @@ class Attempt:
 
 
 class Watch(Protocol):
-    """Stands around each attempt: entered before the compactor runs, left once the attempt's outcome is filled in.
+    """Returns a context manager for each attempt to compact.
 
-    The compactor runs in the context variables as they are inside, so a span that is current there is the parent of a
-    model call that the compactor makes.
+    It is entered before the compactor runs, and left once the attempt's outcome is set. The compactor runs in the
+    context variables of that time, so the current span is the parent of the compactor's own model calls.
     """
 
     def __call__(self, attempt: Attempt, /) -> AbstractContextManager[Any]:
-        """What is entered around this attempt."""
+        """Return the context manager for an attempt."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction came to.
+    """The result of a compaction.
 
     Attributes:
-        text: The shorter text; None where every attempt failed, and the original is all there is.
-        tokens: Tokens of `text`; 0 where there is none.
+        text: The shorter text; None if every attempt failed.
+        tokens: The tokens of `text`; 0 if there is none.
         attempts: Every attempt, in order.
     """
 

@@ -1,4 +1,4 @@
-"""`Block`: a named, prioritised piece of a prompt, which the allocator keeps whole, cuts, compacts or drops (seed)."""
+"""`Block`: a named part of a prompt with a priority, which the allocator keeps, cuts, compacts or drops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_assembly.messages.event_facts import EventKind
 if TYPE_CHECKING:
     from datetime import datetime
 
-#: The seed's table: what each priority is for. The highest survives, the lowest is sacrificed first.
+#: The kind of block of each priority, from 1 to 9. Priority 1 is dropped last, priority 9 first.
 KINDS: Final = (
     EventKind.SYSTEM,
     EventKind.SCHEMA,
@@ -28,22 +28,22 @@ KINDS: Final = (
     EventKind.OLDER,
 )
 LOWEST_PRIORITY: Final = len(KINDS)
-#: Blocks of these priorities begin the prompt and stay the same from turn to turn, unless they say otherwise.
+#: By default, blocks of these priorities begin the prompt and are stable from turn to turn.
 _STABLE_PRIORITIES: Final = 2
 _UNRANKED: Final = 10**8
 
 
 class Cut(StrEnum):
-    """How a block gives way where it does not fit.
+    """How a block becomes smaller if it does not fit.
 
     Attributes:
-        TAIL: The worst-ranked item first (evidence).
-        SCORE: The lowest score first; what belongs to the profile last (memory).
-        COMPRESS: Compacted to what room there is; where that fails, from the tail (summary).
-        OLDEST: The oldest item first (turns).
-        WHOLE: Kept or dropped as it is.
+        TAIL: Drop the worst-ranked items first (evidence).
+        SCORE: Drop the items with the lowest score first, and those of the profile last (memory).
+        COMPRESS: Compact the block to the available tokens; if that fails, drop items from the tail (summary).
+        OLDEST: Drop the oldest items first (turns).
+        WHOLE: Keep the block whole or drop it.
 
-    A block that is one text gives way by compaction, unless it is ``whole``.
+    A block that is one text is compacted, unless it is ``whole``.
     """
 
     TAIL = "tail"
@@ -65,22 +65,23 @@ _CUTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BlockItem:
-    """One of several things in a block, decided on its own: a passage, a memory, a turn.
+    """One item of a block that is decided on its own: a passage, a memory, a turn.
 
     Attributes:
-        content: Its text; or an event of any described type, which is rendered as a message of its own.
-        id: The source's id. Of two passages, or two memories, of one source with one id, the newest version wins, and
-            the other is ``stale``.
-        source: Who says so: ids of two sources are not compared.
-        rank: 1 for the best; those without one are behind those with one, as they stand.
-        score: The higher, the later it is cut; without one, lower than any.
-        version: What tells the newer of two items with one id: numbers or datetimes.
-        profile: Whether it belongs to the profile: durable facts, cut after everything else of the block.
-        group: Items of one group are kept or dropped together. Tool calls and their results are grouped by themselves.
-            Only the provider's rule for the first message (see `allocate`) may drop the first items of a group alone.
-        current: Whether it still holds; a passage or memory that has expired or was superseded is ``stale``.
-        echo: Whether it only says again what an earlier event of its conversation said, as a framework's stream may: it
-            takes no tokens.
+        content: A text; or an event of any registered type, which is rendered as a separate message.
+        id: The item's id in its source. Of two passages or memories of one source with the same id, the newest version
+            is kept, and the other is ``stale``.
+        source: The name of the source; ids of different sources are not compared.
+        rank: 1 for the best item. Items without a rank follow those with one, in their order.
+        score: Items with a higher score are dropped later. An item without a score counts as lowest.
+        version: Determines the newer of two items with one id: numbers or datetimes.
+        profile: Whether the item belongs to the profile: durable facts, which the block drops last.
+        group: Items of one group are kept or dropped together. A tool call and its results are a group without being
+            named. Only the provider's rule for the first message (see `allocate`) may drop the first items of a group
+            alone.
+        current: Whether the item still holds. A passage or memory that expired or was superseded is ``stale``.
+        echo: Whether the item only repeats an earlier event of its conversation, as in some frameworks' streams. Such
+            an item takes no tokens.
     """
 
     content: Any
@@ -120,24 +121,25 @@ Content = str | CompactedBlock | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A named, prioritised piece of the prompt.
+    """A named part of the prompt with a priority.
 
     Args:
-        name: Unique among the blocks that are allocated together; exported, so never a piece of content.
-        priority: 1 (never optional) to 9 (cut first); it gives the block its kind, as in the seed's table.
-        content: One text; what compaction made of one; or items, each a `BlockItem`, a text, or an event.
-        cuttable: Whether it may be cut, compacted or dropped.
-        min_tokens: The floor below which it is useless: so many tokens are reserved for it before any block of higher
-            priority may take them; where there is not even room for that, it is dropped, reason ``below_floor``.
-        rank: Among blocks of one priority, 1 for the best.
-        cut: How it gives way; by default as its priority's row in the table says.
-        stable: Whether it is the same on every turn and belongs to the cacheable prefix (few-shot examples); by default
-            instructions and schemas do.
-        separator: Stands between its items.
-        restated: The key instruction, said once more at the end of this block: for the query, which comes last.
+        name: Unique among the blocks that are allocated together. It is exported, so it must not contain content.
+        priority: 1 (never optional) to 9 (dropped first). It determines the block's kind.
+        content: One text; a `CompactedBlock`; or items, each a `BlockItem`, a text, or an event.
+        cuttable: Whether the block may be cut, compacted or dropped.
+        min_tokens: The floor: the fewest tokens with which the block is useful. They are reserved before a block of
+            higher priority may take them. If there is no room for the floor, the block is dropped, reason
+            ``below_floor``.
+        rank: 1 for the best among blocks of one priority.
+        cut: How the block becomes smaller; the default depends on the priority.
+        stable: Whether the block is the same on every turn and belongs to the cacheable prefix (few-shot examples). By
+            default, instructions and schemas do.
+        separator: The text between items.
+        restated: A key instruction that is repeated at the end of this block; intended for the query, which comes last.
 
     Raises:
-        ConfigurationError: Something cannot work; the message names the block.
+        ConfigurationError: A field is invalid; the message names the block.
     """
 
     name: str
@@ -150,15 +152,15 @@ class Block:
     stable: bool | None = None
     separator: str = "\n\n"
     restated: str = ""
-    #: Sorts blocks as they are decided: by priority, then rank, then name; so that no tie is left to chance.
+    #: The sort key of the allocation: priority, then rank, then name, so that there are no ties.
     order: str = field(init=False, repr=False, compare=False)
     kind: EventKind = field(init=False, repr=False, compare=False)
-    #: Whether its content is one text as it stands: what the allocator meets most often.
-    plain: bool = field(init=False, repr=False, compare=False)
-    #: Whether some of its items are events, each with a message of its own.
-    eventful: bool = field(init=False, repr=False, compare=False)
-    #: Whether it holds turns of the conversation: none of them stays if a newer one is dropped, also of another block.
-    holds_turns: bool = field(init=False, repr=False, compare=False)
+    #: Whether the content is one text without `restated`, the most frequent case.
+    is_plain_text: bool = field(init=False, repr=False, compare=False)
+    #: Whether some items are events, which are rendered as separate messages.
+    has_events: bool = field(init=False, repr=False, compare=False)
+    #: Whether the block contains turns. If a turn is dropped, older turns are dropped too, also in other blocks.
+    has_turns: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -166,7 +168,7 @@ class Block:
             raise ConfigurationError(f"a block needs a name, got {name!r}")
         try:
             name.encode()
-        except UnicodeEncodeError:  # an exporter would lose the whole batch over it
+        except UnicodeEncodeError:  # an exporter would lose the whole batch of spans
             raise ConfigurationError(f"a block's name must be text that UTF-8 can hold, got {name!r}") from None
         if type(self.priority) is not int or not 1 <= self.priority <= LOWEST_PRIORITY:
             raise self._wrong(f"its priority must be a whole number from 1 to {LOWEST_PRIORITY}", self.priority)
@@ -180,20 +182,20 @@ class Block:
         if not isinstance(self.separator, str):
             raise self._wrong("its separator must be a text", self.separator)
         if not isinstance(self.restated, str):
-            raise self._wrong("what it restates must be a text", type(self.restated).__name__)
+            raise self._wrong("restated must be a text", type(self.restated).__name__)
         derive = object.__setattr__
         derive(self, "kind", KINDS[self.priority - 1])
-        derive(self, "holds_turns", self.kind in _TURNS)
+        derive(self, "has_turns", self.kind in _TURNS)
         derive(self, "cut", self._cut())
         derive(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else self.stable)
         rank = _UNRANKED if self.rank is None else min(self.rank, _UNRANKED)
         derive(self, "order", f"{self.priority}{rank:09d}{self.name}")
         derive(self, "content", self._read())
-        derive(self, "plain", isinstance(self.content, str) and not self.restated)
-        derive(self, "eventful", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
+        derive(self, "is_plain_text", isinstance(self.content, str) and not self.restated)
+        derive(self, "has_events", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
 
-    def _wrong(self, what: str, value: object) -> ConfigurationError:
-        return ConfigurationError(f"block {self.name!r}: {what}, got {value!r}")
+    def _wrong(self, rule: str, value: object) -> ConfigurationError:
+        return ConfigurationError(f"block {self.name!r}: {rule}, got {value!r}")
 
     def _cut(self) -> Cut:
         if self.cut is None:
@@ -217,7 +219,7 @@ class Block:
 
     @property
     def items(self) -> tuple[BlockItem, ...]:
-        """What it holds, one by one; a block that is one text holds one item."""
+        """The block's items; a block that is one text has one item."""
         content = self.content
         if isinstance(content, tuple):
             return content
@@ -227,9 +229,9 @@ class Block:
 
     @property
     def lossy(self) -> bool:
-        """Whether some of it is what compaction made of a longer text: not to be trusted word by word."""
+        """Whether a part of the block is a lossy summary of a longer text."""
         return any(isinstance(item.content, CompactedBlock) and item.content.lossy for item in self.items)
 
-    def holding(self, content: Content) -> Self:
-        """This block with other content."""
+    def with_content(self, content: Content) -> Self:
+        """Return a copy of this block with other content."""
         return replace(self, content=content)

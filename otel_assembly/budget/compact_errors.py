@@ -1,11 +1,14 @@
-"""Tells an error message from a summary: wrappers of model calls often return the one in the place of the other."""
+"""Recognizes error messages that a compactor returned in place of a summary.
+
+Wrappers of model calls often return the text of an error instead of raising it.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Characters of the longest text that is looked at: what is longer has something to say, whatever it begins with.
+#: Longer texts are never error texts: they contain something else, whatever their first line is.
 MAX_ERROR_CHARACTERS: Final = 1_000
 
 _MAKE = r"(?:generat|creat|produc|summari[sz]|compact|compress|complet|process|call|contact|connect|reach|fetch|load)"
@@ -41,11 +44,12 @@ _DECORATION = " \t*_#>`'\"“([<-!⚠️❌"
 
 
 def is_error_text(answer: str, original: str) -> bool:
-    """Whether an answer is an error message or a refusal where a summary was asked for.
+    """Return whether an answer is an error message or a refusal instead of a summary.
 
-    Conservative: it must be short, its first line must open as such messages do (``Error: …``, ``ValueError(…``,
-    ``Error generating summary: …``, ``Failed to summarise …``, ``I'm sorry, I can't …``, ``{"error": …``), and that
-    line must not stand in the original: a summary of a log may well begin with an error that the log reports.
+    The test is conservative. The text must be short, and its first line must begin as error messages do (``Error: …``,
+    ``ValueError(…``, ``Error generating summary: …``, ``Failed to summarize …``, ``I'm sorry, I can't …``,
+    ``{"error": …``). The line must not occur in the original, because a summary of a log may begin with one of its
+    errors.
     """
     text = answer.strip()
     if not text or len(text) > MAX_ERROR_CHARACTERS:

@@ -1,4 +1,4 @@
-"""`ModelCompactor`: lets any model write the summary, through a function of the caller's."""
+"""`ModelCompactor`: compacts texts with any model, through a function of the caller."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ Write at most {target_tokens} tokens. Answer with the shortened text and nothing
 
 
 class ModelCompactor:
-    """A compactor that asks a model; of any provider, for it only calls a function.
+    """Compact texts with a model of any provider.
 
-    The function gets the messages ``[{"role": "system", "content": instructions}, {"role": "user", "content": text}]``
-    and returns the model's text, or anything that `read` finds the text in; it may be async. Who wants to bound what
-    the model writes, or to say how long it may take, does so in the function.
+    The compactor calls a function with the messages ``[{"role": "system", "content": instructions}, {"role": "user",
+    "content": text}]``. The function returns the model's text, or a response in which `read` finds the text; it may be
+    async. To limit the model's output or its time, set the limits in the function.
 
     Args:
-        call: Takes the messages; gives the answer, or an awaitable of it.
-        instructions: What the model is told; ``{target_tokens}`` stands for the tokens that it may write. Braces
-            elsewhere mean nothing.
-        read: Finds the text in what `call` gives; needed where that is no string.
+        call: Takes the messages, and returns the response or an awaitable of it.
+        instructions: The system message. ``{target_tokens}`` is replaced by the tokens that the model may write; other
+            braces have no meaning.
+        read: Returns the text of a response; required if `call` does not return a string.
 
     Raises:
-        ConfigurationError: The instructions have no ``{target_tokens}``; when called, that the answer is no text.
+        ConfigurationError: The instructions do not contain ``{target_tokens}``. Also when called, if the result is not
+            a text.
     """
 
     __slots__ = ("_call", "_instructions", "_read", "is_async")
@@ -65,21 +66,23 @@ class ModelCompactor:
         self.is_async = is_async(call)
 
     def __call__(self, text: str, target_tokens: int) -> str | Awaitable[str]:
-        """The model's shorter text, or an awaitable of it where the function is async."""
+        """Return the model's shorter text, or an awaitable of it if the function is async."""
         instructions = self._instructions.replace(_TARGET, str(target_tokens))
         answer = self._call([{"role": "system", "content": instructions}, {"role": "user", "content": text}])
-        return self._later(answer) if inspect.isawaitable(answer) else self._text(answer)
+        return self._text_async(answer) if inspect.isawaitable(answer) else self._text(answer)
 
-    async def _later(self, answer: Awaitable[Any]) -> str:
+    async def _text_async(self, answer: Awaitable[Any]) -> str:
         return self._text(await answer)
 
     def _text(self, answer: Any) -> str:
         text = answer if self._read is None else self._read(answer)
         if not isinstance(text, str):
-            found, mend = (
-                ("call", "give ModelCompactor read=, which finds the text in it")
+            function_name, fix = (
+                ("call", "give ModelCompactor a function read= that returns the response's text")
                 if self._read is None
                 else ("read", "return the model's text")
             )
-            raise ConfigurationError(f"the {found} of ModelCompactor gave a {type(text).__name__}, not a text; {mend}")
+            raise ConfigurationError(
+                f"the function {function_name} of ModelCompactor returned a {type(text).__name__}, not a text; {fix}"
+            )
         return text

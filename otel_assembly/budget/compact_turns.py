@@ -1,4 +1,4 @@
-"""`compact_history`: turns of a conversation into one summary that keeps their ids."""
+"""`compact_history`: makes a summary of turns that keeps their ids."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import function, of_type, whole_number
-from otel_assembly.budget.compacted_block import CompactedBlock, leaves
-from otel_assembly.budget.compaction import Calling, Compactors
+from otel_assembly.budget.compacted_block import CompactedBlock, leaf_ids
+from otel_assembly.budget.compaction import CompactorCall, Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor, default_count
 from otel_assembly.errors import CompactionError, ConfigurationError, DescribeError
 from otel_assembly.events import CompactionSummary
@@ -36,27 +36,29 @@ def compact_history(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Summarise turns in at most `target_tokens`, and keep the ids of what the summary was made from.
+    """Return a summary of turns in at most `target_tokens`, with the ids of its sources.
 
-    A turn's id is its ``event_id``, else the id of its event, else its place: in the history where `turns`
-    is a `History` or a part of one, otherwise among `turns`. A summary among the turns counts as what it was made from.
+    A turn's id is its ``event_id``, else the id of its event, else its position. The position is that in the history if
+    `turns` is a `History` or a part of one, otherwise that among `turns`. A summary among the turns is replaced by its
+    sources.
 
     Args:
-        turns: Events of any described framework, `CompactedBlock`s, or, with a summariser that can read them, any
-            objects. They are not changed.
-        target_tokens: Tokens that the summary may have.
-        summarizer: ``summarizer(turns, target_tokens=n)`` gives the summary. None: the extractive compactor, over the
-            turns as `render_events` writes them.
-        count: Counts the summary exactly; by default with ``counter_for(None)``.
-        fallback: What is tried, with the rendered turns, when the summariser fails; None for nothing.
-        attempts: How often the summariser is tried at most.
-        deadline: Seconds that one attempt may take.
-        watch: Stands around each attempt.
-        summaries: Summaries that are not among the turns but may be named in the provenance of one that is, by id.
+        turns: Events of any registered type, `CompactedBlock`s, or, with a summarizer that can read them, any objects.
+            They are not changed.
+        target_tokens: The most tokens of the summary.
+        summarizer: Returns the summary, called as ``summarizer(turns, target_tokens=n)``. None: the extractive
+            compactor, applied to the text of `render_events`.
+        count: Counts the summary's tokens; by default ``counter_for(None)``.
+        fallback: The compactor of the rendered turns if the summarizer fails; None for none.
+        attempts: The most calls of the summarizer.
+        deadline: The most seconds of one attempt.
+        watch: Returns the context manager around each attempt.
+        summaries: Summaries that are not among the turns but may be named in the provenance of one, by id.
 
     Raises:
-        ConfigurationError: No turns, a target below 1, a summariser that is async or cannot be called so.
-        DescribeError: Without a summariser, a turn of a type that no ``describe()`` row covers.
+        ConfigurationError: There are no turns, the target is below 1, or the summarizer is async or cannot be called
+            so.
+        DescribeError: There is no summarizer, and a turn's type is not registered with ``describe()``.
         CompactionError: Every attempt failed.
     """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
@@ -75,13 +77,16 @@ async def compact_history_async(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """As `compact_history`, for a summariser that is async, and without blocking the loop for one that is not."""
+    """Return the same as `compact_history`, without blocking the event loop.
+
+    The summarizer may be async; otherwise it runs in a thread.
+    """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
     return job.block(await job.compactors.run_async(job.text, target_tokens, job.count, watch))
 
 
 class _Job:
-    """Turns to compact: their text, who compacts it, and where the summary comes from."""
+    """The text of the turns to compact, their compactors, and the provenance of the summary."""
 
     __slots__ = ("_summaries", "_target", "_turns", "compactors", "count", "text")
 
@@ -102,7 +107,7 @@ class _Job:
                 f"compact_history: turns must be a sequence of events, got a {type(turns).__name__}; give a list"
             )
         if not len(turns):
-            raise ConfigurationError("compact_history: there are no turns; a summary of nothing has no provenance")
+            raise ConfigurationError("compact_history: turns is empty; give at least one turn to summarize")
         self._turns = turns
         self._target = target
         if count is not None:
@@ -115,15 +120,15 @@ class _Job:
         try:
             self.text = render_events(turns)
         except DescribeError:
-            # A summariser may well read what the engine cannot; only the extractive compactor needs the text.
+            # A summarizer may read types that are not registered; only the extractive compactor needs the text.
             if summarizer is None:
                 raise
             fallback = None
-        calling = None if summarizer is None else Calling(summarizer, "summarizer", given=turns)
+        calling = None if summarizer is None else CompactorCall(summarizer, "summarizer", source=turns)
         self.compactors = Compactors(calling, fallback=fallback, attempts=attempts, deadline=deadline)
 
     def block(self, compacted: Compacted) -> CompactedBlock:
-        """The summary with its provenance."""
+        """Return the summary with its provenance."""
         if compacted.text is None:
             raise CompactionError(len(self._turns), self._target, compacted.attempts)
         return CompactedBlock(compacted.text, _provenance(self._turns, self._summaries), _covers(self._turns))
@@ -141,7 +146,7 @@ def _provenance(
         if isinstance(turn, CompactionSummary):
             known[turn.id] = turn
         ids.append(_id_of(turn, place))
-    return leaves(ids, known)
+    return leaf_ids(ids, known)
 
 
 def _places(turns: Sequence[Any]) -> Iterable[int]:
@@ -149,17 +154,20 @@ def _places(turns: Sequence[Any]) -> Iterable[int]:
 
 
 def _id_of(turn: Any, place: int) -> str:
-    found = _field(turn, "event_id")
-    if found is None:
+    id_ = _field(turn, "event_id")
+    if id_ is None:
         try:
-            found = describe(turn).id
+            id_ = describe(turn).id
         except DescribeError:
-            found = _field(turn, "id")
-    return str(place if found is None else found)
+            id_ = _field(turn, "id")
+    return str(place if id_ is None else id_)
 
 
 def _covers(turns: Sequence[Any]) -> tuple[int, int]:
-    """The first and the last turn: by the turns' own ``index``, else by place, behind what a summary covers."""
+    """Return the first and last turn that a summary covers.
+
+    A turn's number is its own ``index`` if it has one, otherwise its position after the turns that a summary covers.
+    """
     first = last = -1
     following = next(iter(_places(turns)))
     placed = isinstance(turns, View)
@@ -171,7 +179,7 @@ def _covers(turns: Sequence[Any]) -> tuple[int, int]:
             start, end = turn.covers_turns
         elif isinstance(turn, CompactionSummary):
             start, end = following, following + max(turn.event_count, 1) - 1
-        elif type(own) is int:  # every list and string has a method of that name
+        elif type(own) is int:  # lists and strings have a method of that name
             start = end = own
         else:
             start = end = following

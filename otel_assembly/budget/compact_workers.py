@@ -1,7 +1,7 @@
-"""Runs a function that may hang in a thread of its own, for so long and no longer.
+"""Runs a function that may hang in a separate thread, with a deadline.
 
-A thread cannot be stopped from outside. One that is late is left behind: it is a daemon, so the interpreter's exit does
-not wait for it, and while too many of them still hang no further one is started.
+A thread cannot be stopped from outside. A thread that misses its deadline is abandoned. It is a daemon thread, so the
+interpreter's exit does not wait for it. While too many abandoned threads still run, no further thread is started.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ from otel_assembly._internal.forks import new_lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Threads of this process that may hang past their deadline before no further one is started.
+#: The most abandoned threads of this process that may still run before calls are refused.
 MAX_HANGING: Final = 16
 _MAX_NAMES: Final = 64
 
 _log = logging.getLogger("otel_assembly")
 _lock = new_lock()
 _hanging: list[threading.Thread] = []
-_told: set[str] = set()
+_warned_names: set[str] = set()
 
 
-class DeadlinePassed(Exception):  # noqa: N818  # caught beside this file, never seen by a user
+class DeadlinePassed(Exception):  # noqa: N818  # caught by the compactors, never raised to users
     """The function did not return in time."""
 
 
-class TooManyHang(Exception):  # noqa: N818  # caught beside this file, never seen by a user
-    """So many threads still hang that none was started."""
+class TooManyHang(Exception):  # noqa: N818  # caught by the compactors, never raised to users
+    """Too many abandoned threads still run, so the function was not called."""
 
 
-def hanging() -> int:
-    """How many threads have been left behind and still run."""
+def count_hanging() -> int:
+    """Return how many abandoned threads still run."""
     with _lock:
-        # Asked of the threads themselves: that is also right in a forked child, which has none of them.
+        # `is_alive` is also right in a forked child, in which none of these threads run.
         _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
         return len(_hanging)
 
 
-def call_within(call: Callable[[], Any], deadline: float, name: str) -> Any:
-    """What `call` returns or raises.
+def call_with_deadline(call: Callable[[], Any], deadline: float, name: str) -> Any:
+    """Return the result of `call`, or raise its error.
 
     Args:
-        call: Runs in the caller's context variables.
-        deadline: Seconds.
-        name: Who is called, for the log.
+        call: The function; it runs in a copy of the caller's context variables.
+        deadline: The deadline in seconds.
+        name: The name of the called function, for the log.
 
     Raises:
-        DeadlinePassed: It did not return in time.
-        TooManyHang: It was not called.
+        DeadlinePassed: The function did not return in time.
+        TooManyHang: The function was not called.
     """
     finished = threading.Event()
     work = _Work(call, finished.set)
     work.start(bounded=True)
     try:
         if not finished.wait(deadline):
-            _tell(name, deadline)
+            _warn_late(name, deadline)
             raise DeadlinePassed
     finally:
         if not finished.is_set():
-            work.leave()
+            work.abandon()
     return work.outcome()
 
 
-async def acall_within(call: Callable[[], Any], deadline: float | None, name: str) -> Any:
-    """As `call_within`, without blocking the loop; a cancelled caller leaves the thread behind.
+async def call_with_deadline_async(call: Callable[[], Any], deadline: float | None, name: str) -> Any:
+    """Return the same as `call_with_deadline`, without blocking the event loop.
 
-    With no deadline, `call` is one that cannot hang: it is called in any case, and not counted among those that do.
+    If the caller is canceled, the thread is abandoned. Without a deadline, `call` must be a function that cannot hang;
+    it is always called.
     """
     loop = asyncio.get_running_loop()
     finished = asyncio.Event()
 
     def finish() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed, so nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(finished.set)
 
     work = _Work(call, finish)
@@ -87,22 +88,22 @@ async def acall_within(call: Callable[[], Any], deadline: float | None, name: st
         async with asyncio.timeout(deadline):
             await finished.wait()
     except TimeoutError:
-        _tell(name, deadline or 0.0)
+        _warn_late(name, deadline or 0.0)
         raise DeadlinePassed from None
     finally:
         if deadline is not None and not finished.is_set():
-            work.leave()
+            work.abandon()
     return work.outcome()
 
 
-def _tell(name: str, deadline: float) -> None:
+def _warn_late(name: str, deadline: float) -> None:
     with _lock:
-        if name in _told or len(_told) >= _MAX_NAMES:
+        if name in _warned_names or len(_warned_names) >= _MAX_NAMES:
             return
-        _told.add(name)
+        _warned_names.add(name)
     _log.warning(
-        "the compactor %s did not return within %g seconds, and a thread cannot be stopped: it is left behind. Give "
-        "the compactor a timeout of its own. This is said once.",
+        "the compactor %s did not return within %g seconds; its thread cannot be stopped and may still be running. "
+        "Set a timeout inside the compactor. This is logged once.",
         name,
         deadline,
     )
@@ -120,7 +121,7 @@ class _Work:
         self._thread = threading.Thread(target=self._run, name="otel-assembly-compactor", daemon=True)
 
     def start(self, *, bounded: bool) -> None:
-        if bounded and hanging() >= MAX_HANGING:
+        if bounded and count_hanging() >= MAX_HANGING:
             raise TooManyHang
         self._thread.start()
 
@@ -132,7 +133,7 @@ class _Work:
         finally:
             self._finish()
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         with _lock:
             _hanging.append(self._thread)
 

@@ -1,4 +1,4 @@
-"""`CompactedBlock`: a summary that knows what it was made from."""
+"""`CompactedBlock`: a summary with the ids of its sources."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _as_id(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-# Its input is a prompt's content, which must not reach a log by way of an error's message.
+# The input is a prompt's content, which must not reach a log in an error's message.
 @dataclass(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True))
 class CompactedBlock:
-    """A lossy text in the place of others, with where it came from kept outside the prose.
+    """A lossy text that replaces other items, with their ids as provenance.
 
     Attributes:
-        summary: What the model reads.
-        provenance: Ids of the items it was made from, in their order. Always leaves: what a summary of summaries stands
-            for is what those stood for. A list is taken too, and whole numbers become strings.
-        covers_turns: The first and the last turn that it covers.
-        lossy: That it says less than its sources, so that nobody relies on it word by word.
+        summary: The text that the model reads.
+        provenance: Ids of the items that the summary was made from, in their order. They are always leaf items: a
+            summary of summaries lists the sources of those. A list is accepted too, and whole numbers become strings.
+        covers_turns: The first and last turn that the summary covers.
+        lossy: Whether the summary omits content of its sources, so that readers should not rely on its wording.
 
     Raises:
-        pydantic.ValidationError: A field of another type, or a last turn before the first.
+        pydantic.ValidationError: A field has another type, or the last turn precedes the first.
     """
 
     summary: str
@@ -49,7 +49,7 @@ class CompactedBlock:
         return self
 
     def as_event(self) -> CompactionSummary:
-        """The summary as an event that can stand in a conversation, with a new id."""
+        """Return the summary as an event for a conversation, with a new id."""
         return CompactionSummary(
             summary=self.summary, event_count=len(self.provenance), provenance=self.provenance, lossy=self.lossy
         )
@@ -60,21 +60,21 @@ def _(block: CompactedBlock) -> EventFacts:
     return EventFacts(EventKind.SUMMARY, block.summary)
 
 
-def leaves(
+def leaf_ids(
     provenance: Iterable[str], summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None
 ) -> tuple[str, ...]:
-    """Ids that are no summaries: each id that names one is replaced by what that was made from, however deep.
+    """Return ids without summaries: each summary's id is replaced by the ids of its sources, recursively.
 
     Args:
         provenance: Ids of items or of summaries.
-        summaries: The summaries that are known, by id. One without provenance is a leaf itself; an id that comes back
-            within its own provenance is passed over.
+        summaries: The known summaries, by id. A summary without provenance is a leaf. An id that occurs in its own
+            provenance is skipped.
 
     Returns:
-        The leaves in order, each once.
+        The leaf ids in order, each once.
 
     Raises:
-        ConfigurationError: `provenance` is no collection of texts, or `summaries` no mapping.
+        ConfigurationError: `provenance` is not a collection of texts, or `summaries` is not a mapping.
     """
     provenance = items_of_type("provenance", provenance, str)
     if summaries is not None:

@@ -1,4 +1,4 @@
-"""Items that say the same, or an older version of the same: one stands, and names the others' reason."""
+"""Drops items that repeat another item, or that are an older version of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.allocation import ItemOutcome
 
-#: What is gathered from several sources, so that two of them may bring the same. A turn may well be repeated.
+#: The kinds of blocks whose items come from several sources, so that two may be equal. Turns may be repeated.
 _GATHERED: Final = frozenset({EventKind.EVIDENCE, EventKind.MEMORY})
 
 _Place = tuple[Block, int, BlockItem]
@@ -24,11 +24,11 @@ _Name = tuple[EventKind, str | None, str | None]
 
 
 def duplicates(ordered: Sequence[Block]) -> dict[str, dict[int, ItemOutcome]]:
-    """Items that another stands for, by block and place, with what stands for them.
+    """Return the outcome of items that another item replaces, by block and index.
 
-    Of items with one id the newest version stays, also against one that may not be cut: what is out of date is out of
-    date. Of equal texts, and of equal versions, the one in a block that may not be cut stays, then the one in the block
-    of higher priority, then the first. What no longer holds loses to what does, or to nobody.
+    Of items with one id, the newest version is kept, even if an older one is in a block that cannot be cut. Of equal
+    texts or versions, the item is kept that is in a block that cannot be cut, then in the block of higher priority,
+    then the first. An item that no longer holds (`BlockItem.current`) is always dropped.
 
     Args:
         ordered: Blocks, highest priority first.
@@ -39,7 +39,7 @@ def duplicates(ordered: Sequence[Block]) -> dict[str, dict[int, ItemOutcome]]:
     gathered.sort(key=attrgetter("cuttable"))
     everything = [(block, index, item) for block in gathered for index, item in enumerate(block.items)]
     places = [place for place in everything if place[2].current]
-    found: dict[str, dict[int, ItemOutcome]] = {}
+    outcomes: dict[str, dict[int, ItemOutcome]] = {}
     by_id: dict[_Name, _Place] = {}
     for place in places:
         if place[2].id is None:
@@ -49,59 +49,62 @@ def duplicates(ordered: Sequence[Block]) -> dict[str, dict[int, ItemOutcome]]:
                 f"block {place[0].name!r}: the id of an item must be a text, got a {type(place[2].id).__name__}"
             )
         name = _name(place)
-        held = by_id.setdefault(name, place)
-        if held is not place:
-            winner, loser = (place, held) if _newer(place, held) else (held, place)
+        first = by_id.setdefault(name, place)
+        if first is not place:
+            winner, loser = (place, first) if _is_newer(place, first) else (first, place)
             by_id[name] = winner
-            _lose(found, loser, winner, DecisionReason.STALE if _differ(winner, loser) else DecisionReason.DUPLICATE)
+            reason = DecisionReason.STALE if _differ(winner, loser) else DecisionReason.DUPLICATE
+            _drop(outcomes, loser, winner, reason)
     for place in everything if len(places) < len(everything) else ():
         if not place[2].current:
-            stands = by_id.get(_name(place)) if place[2].id is not None else None
-            _lose(found, place, stands, DecisionReason.STALE)
+            winner_or_none = by_id.get(_name(place)) if place[2].id is not None else None
+            _drop(outcomes, place, winner_or_none, DecisionReason.STALE)
     by_text: dict[str, _Place] = {}
     for place in places:
-        if place[1] in found.get(place[0].name, ()) or not isinstance(place[2].content, str):
+        if place[1] in outcomes.get(place[0].name, ()) or not isinstance(place[2].content, str):
             continue
         text = " ".join(item_text(place[2]).split())
-        held = by_text.setdefault(text, place) if text else place
-        if held is not place:
-            _lose(found, place, held, DecisionReason.DUPLICATE)
-    return {name: _settled(outcomes, found) for name, outcomes in found.items()}
+        first = by_text.setdefault(text, place) if text else place
+        if first is not place:
+            _drop(outcomes, place, first, DecisionReason.DUPLICATE)
+    return {name: _with_final_winners(of_block, outcomes) for name, of_block in outcomes.items()}
 
 
 def _name(place: _Place) -> _Name:
     return place[0].kind, place[2].source, place[2].id
 
 
-def _lose(
-    found: dict[str, dict[int, ItemOutcome]], loser: _Place, winner: _Place | None, reason: DecisionReason
+def _drop(
+    outcomes: dict[str, dict[int, ItemOutcome]], loser: _Place, winner: _Place | None, reason: DecisionReason
 ) -> None:
-    stands = (winner[0].name, winner[1]) if winner is not None else None
-    found.setdefault(loser[0].name, {})[loser[1]] = DecisionOutcome.DROPPED, reason, stands
+    kept = (winner[0].name, winner[1]) if winner is not None else None
+    outcomes.setdefault(loser[0].name, {})[loser[1]] = DecisionOutcome.DROPPED, reason, kept
 
 
-def _settled(outcomes: dict[int, ItemOutcome], found: dict[str, dict[int, ItemOutcome]]) -> dict[int, ItemOutcome]:
-    """Each loser names who stands in the end, not somebody who lost in turn."""
-    settled: dict[int, ItemOutcome] = {}
-    for index, (outcome, reason, winner) in outcomes.items():
-        while winner is not None and (beyond := found.get(winner[0], {}).get(winner[1])) is not None:
-            winner = beyond[2]
-        settled[index] = (outcome, reason, winner)
-    return settled
+def _with_final_winners(
+    of_block: dict[int, ItemOutcome], outcomes: dict[str, dict[int, ItemOutcome]]
+) -> dict[int, ItemOutcome]:
+    """Return a block's outcomes, each with a winner that is not dropped itself."""
+    final: dict[int, ItemOutcome] = {}
+    for index, (outcome, reason, winner) in of_block.items():
+        while winner is not None and (dropped := outcomes.get(winner[0], {}).get(winner[1])) is not None:
+            winner = dropped[2]
+        final[index] = (outcome, reason, winner)
+    return final
 
 
-def _newer(one: _Place, other: _Place) -> bool:
-    mine, theirs = one[2].version, other[2].version
-    if mine is None or theirs is None:
-        return mine is not None
+def _is_newer(place: _Place, other: _Place) -> bool:
+    version, other_version = place[2].version, other[2].version
+    if version is None or other_version is None:
+        return version is not None
     try:
-        return bool(mine > theirs)  # type: ignore[operator]  # one id's versions are of one type, or the error says so
+        return bool(version > other_version)  # type: ignore[operator]  # other types raise the error below
     except TypeError as error:
         raise ConfigurationError(
-            f"block {one[0].name!r}: two versions of one item cannot be compared "
-            f"({type(mine).__name__} and {type(theirs).__name__}); use numbers, or datetimes that all have a time zone"
+            f"block {place[0].name!r}: two versions of one item cannot be compared ({type(version).__name__} and "
+            f"{type(other_version).__name__}); use numbers, or datetimes that all have a time zone"
         ) from error
 
 
-def _differ(one: _Place, other: _Place) -> bool:
-    return one[2].version != other[2].version
+def _differ(place: _Place, other: _Place) -> bool:
+    return place[2].version != other[2].version

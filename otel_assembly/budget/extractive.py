@@ -1,4 +1,4 @@
-"""`ExtractiveCompactor`: shortens a text to its most telling sentences and lines, without a model."""
+"""`ExtractiveCompactor`: keeps a text's most informative parts, without a model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from otel_assembly.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-#: Characters of the longest piece: as many as the target has tokens, so about a quarter of it, within these bounds.
+#: The bounds of a piece's length in characters; between them, it is the target's number of tokens.
 _LONGEST_PIECES: Final = (40, 400)
-#: Counts that one search may take: for how many pieces fit, and for where to cut the last one.
+#: The most counts of one search: one finds how many pieces fit, another where to cut the last one.
 _MOST_COUNTS: Final = 8
-#: A result is full enough from this part of the target.
+#: A search ends if the result has at least this fraction of the target.
 _FULL: Final = 0.98
-#: The bytes that a token is taken for until the first count says better.
+#: The estimated bytes of a token before the first count.
 _BYTES_PER_TOKEN: Final = 4.0
-#: Below this target the mark of what is left out would take a good part of it, so there is none.
+#: Below this target there is no mark for omitted text, because it would take a large part of the target.
 _MARKED_FROM: Final = 12
-#: The room in tokens that a part of a piece is worth.
+#: The fewest free tokens for which a part of a further piece is added.
 _WORTH_CUTTING: Final = 4
 _LONGEST_WORD: Final = 24
 
-#: Where text was left out.
+#: The mark for omitted text.
 LEFT_OUT: Final = "[…]"
 
 _LONG_LINE: Final = 120
@@ -39,7 +39,7 @@ _BLANK_TO_KEEP: Final = 64
 _MOST_PIECES: Final = 20_000
 _LINE = re.compile(r"[^\n]*\n+|[^\n]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])[」』”’）]*")
-#: Where a piece without sentences may end, the best first: between rows, between fields, between words.
+#: Places to cut a piece without sentences, best first: between rows, between fields, between words.
 _JOINTS: Final = (("},", "],", ";"), (",", "|", "\t"), (" ",))
 
 _ZWJ: Final = "\u200d"
@@ -49,13 +49,15 @@ _JAMO_FOLLOWS: Final = ("\u1160", "\u11ff")
 
 
 class ExtractiveCompactor:
-    """Keeps the sentences and lines that say most, in their order, and ``[…]`` where something was left out.
+    """Keep a text's most informative sentences and lines, in their order.
 
-    For any text, in any language: prose, JSON, logs, code, one endless line. No word is its own, but for the mark,
-    which is left out below 12 tokens. The last piece is cut between two words, or between two characters, so that the
-    result comes close to the target; it is never over it, by the exact count of what is returned. The result depends on
-    the text, the target and the counter alone, so it is the same in every process. A text of n characters costs
-    O(n log n), and at most 24 counts of texts that are about as long as the result, however long the text is.
+    The compactor accepts any text in any language: prose, JSON, logs, code, one endless line. It adds no words, only
+    the mark ``[…]`` where text was omitted; below 12 tokens, there is no mark. The last piece is cut between two words
+    or characters, so that the result is close to the target. By the exact count of the returned text, it never exceeds
+    the target.
+
+    The result depends only on the text, the target and the counter, so it is the same in every process. A text of n
+    characters costs O(n log n), and at most 24 counts of texts that are about as long as the result.
 
     Args:
         count: Counts the tokens of a text; by default the caller's counter, and without one ``counter_for(None)``.
@@ -63,7 +65,7 @@ class ExtractiveCompactor:
 
     __slots__ = ("_count",)
 
-    #: It asks nobody, so it needs neither a thread nor a deadline.
+    #: The compactor calls no model, so it needs neither a thread nor a deadline.
     never_waits: Final = True
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
@@ -72,10 +74,12 @@ class ExtractiveCompactor:
         self._count = count
 
     def __call__(self, text: str, target_tokens: int, *, count: Callable[[str], int] | None = None) -> str:
-        """Return at most `target_tokens` of `text`; "" if it is blank, or if not even one character fits.
+        """Return at most `target_tokens` of `text`.
+
+        The result is empty if the text is blank, or if not even one character fits.
 
         Raises:
-            ConfigurationError: `text` is no text, or `target_tokens` no whole number.
+            ConfigurationError: `text` is not a text, or `target_tokens` is not a whole number.
         """
         of_type("text", text, str)
         if type(target_tokens) is not int:
@@ -97,7 +101,7 @@ class _Fitting:
         low, high = _LONGEST_PIECES
         self._pieces = pieces_of(text, max(low, min(high, target)))
         self._ranked = ranked(text, self._pieces)
-        #: The pieces in the order of their rank, as far as they were asked for, and their bytes added up.
+        #: The pieces in the order of their rank, as far as they were ranked, and their cumulated bytes.
         self._chosen: list[Span] = []
         self._bytes: list[int] = [0]
         self._marked = True
@@ -112,13 +116,13 @@ class _Fitting:
         return self._best[0]
 
     def _whole_pieces(self) -> tuple[list[Span], float]:
-        """The pieces of the highest rank that fit together, and the bytes that a token was found to have."""
+        """Return the best pieces that fit together, and the measured bytes per token."""
         fits, too_many = 0, math.inf
         bytes_per_token = _BYTES_PER_TOKEN
         for turn in range(_MOST_COUNTS):
             number = self._number_within(self._target * bytes_per_token)
             if turn % 2 and too_many < math.inf:
-                # An estimate that keeps falling on one side would creep up to the other.
+                # Bisect, because an estimate that always errs to one side converges slowly.
                 number = (fits + int(too_many)) // 2
             number = int(max(fits + 1, min(number, too_many - 1)))
             if self._choose(number) < number:
@@ -161,7 +165,10 @@ class _Fitting:
             low = at
 
     def _cut_at(self, at: int, low: int) -> int:
-        """The last place up to `at` to cut at: behind a word, or else behind a visible character; `low` if none."""
+        """Return the last place up to `at` to cut at; `low` if there is none.
+
+        It is the end of a word, or otherwise the end of a visible character.
+        """
         for place in range(at, max(low, at - _LONGEST_WORD), -1):
             if self._text[place].isspace():
                 return place
@@ -182,7 +189,11 @@ class _Fitting:
         return bisect.bisect_right(self._bytes, total) - 1
 
     def _choose(self, number: int) -> int:
-        """Have so many pieces chosen; the number there are, if the text has fewer."""
+        """Rank pieces until `number` are ranked, or all.
+
+        Returns:
+            How many are ranked.
+        """
         for index in itertools.islice(self._ranked, max(0, number - len(self._chosen))):
             start, end = self._pieces[index]
             self._chosen.append((start, end))
@@ -191,18 +202,20 @@ class _Fitting:
 
 
 def default_count() -> Callable[[str], int]:
-    """The exact count where no model is known."""
-    from otel_assembly.tokens import counter_for  # a vocabulary, only where it is needed
+    """Return the exact counter if no model is known."""
+    from otel_assembly.tokens import counter_for  # imported on first use, because it loads a vocabulary
 
     return counter_for().count
 
 
 def pieces_of(text: str, longest: int) -> list[Span]:
-    """`text` cut into lines, long lines into sentences, long sentences at joints; together they are all of it.
+    """Split a text into lines, long lines into sentences, and long sentences at joints.
+
+    Together the pieces are the whole text.
 
     Args:
-        text: Any text; of a large one, short lines stay together, so that there are some 20,000 pieces at most.
-        longest: Characters of the longest piece, if it can be cut.
+        text: Any text. In a large text, short lines are joined, so that there are at most about 20,000 pieces.
+        longest: The most characters of a piece, if it can be cut.
     """
     shortest = len(text) // _MOST_PIECES
     longest = max(longest, 2 * shortest)
@@ -238,7 +251,7 @@ def _parts(text: str, start: int, end: int, longest: int) -> Iterator[Span]:
     while end - start > longest:
         high = start + longest
         cut = _joint(text, start + longest // 2, high) or grapheme_start(text, high, start)
-        if cut == start:  # one character with hundreds of marks
+        if cut == start:  # one character with hundreds of combining marks
             cut = high
         yield start, cut
         start = cut
@@ -248,14 +261,17 @@ def _parts(text: str, start: int, end: int, longest: int) -> Iterator[Span]:
 
 def _joint(text: str, low: int, high: int) -> int:
     for marks in _JOINTS:
-        found = max(((at + len(mark)) for mark in marks if (at := text.rfind(mark, low, high)) >= 0), default=0)
-        if found:
-            return found
+        end = max(((at + len(mark)) for mark in marks if (at := text.rfind(mark, low, high)) >= 0), default=0)
+        if end:
+            return end
     return 0
 
 
 def grapheme_start(text: str, at: int, low: int) -> int:
-    """The last place from `low` to `at` where no visible character is cut apart; `low` where there is none."""
+    """Return the last place up to `at` that does not split a visible character.
+
+    It is `low` if there is none after that place.
+    """
     while at > low and not _may_cut(text, at, low):
         at -= 1
     return at
@@ -275,7 +291,7 @@ def _may_cut(text: str, at: int, low: int) -> bool:
         or _JAMO_FOLLOWS[0] <= after <= _JAMO_FOLLOWS[1]
     ):
         return False
-    if _REGIONAL[0] <= after <= _REGIONAL[1]:  # flags are pairs
+    if _REGIONAL[0] <= after <= _REGIONAL[1]:  # flags are pairs of regional indicators
         first = at
         while first > low and _REGIONAL[0] <= text[first - 1] <= _REGIONAL[1]:
             first -= 1
@@ -284,7 +300,7 @@ def _may_cut(text: str, at: int, low: int) -> bool:
 
 
 def render(text: str, spans: Iterable[Span], *, marked: bool = True) -> str:
-    """The kept spans in the text's order, with `LEFT_OUT` wherever something before, between or behind is missing."""
+    """Return the kept spans in the text's order, with `LEFT_OUT` in place of omitted text."""
     out: list[str] = []
     done = 0
     for start, end in _merged(text, spans):

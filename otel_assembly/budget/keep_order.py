@@ -1,4 +1,4 @@
-"""Which items of a block belong together, and in which order they give way."""
+"""Groups a block's items into atoms, in the order in which atoms are dropped."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TEXT = EventFacts(EventKind.OTHER)
 def survivors_of(
     block: Block, items: Sequence[BlockItem], alive: Sequence[int], pairing: Pairing | None
 ) -> list[list[int]]:
-    """The block's atoms, the one that is cut last first.
+    """Return a block's atoms, from the last to the first that is dropped.
 
-    Before all of them stand those with a tool call that explicitly awaits an approval, which are not cut at all.
+    Atoms with a tool call that awaits an approval come first; they are never dropped.
 
     Args:
         block: The block.
         items: All its items.
-        alive: Indexes of those that are not out from the start.
-        pairing: Which result answers which call among those; None where all are texts.
+        alive: Indexes of the items that are not excluded beforehand.
+        pairing: The tool pairs among those items; None if all are texts.
     """
-    held = [items[index] for index in alive]
-    atoms = [[alive[at] for at in atom] for atom in atoms_of(held, pairing).values()]
+    remaining = [items[index] for index in alive]
+    atoms = [[alive[at] for at in atom] for atom in atoms_of(remaining, pairing).values()]
     if block.cut is Cut.OLDEST:
         atoms.reverse()
     elif block.cut is Cut.SCORE:
@@ -37,9 +37,9 @@ def survivors_of(
     else:
         place = {index: at for at, index in enumerate(by_rank(items, alive))}
         atoms.sort(key=lambda atom: min(place[index] for index in atom))
-    # What nobody will answer any more is out from the start.
-    waiting = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
-    return sorted(atoms, key=waiting.isdisjoint) if waiting else atoms
+    # −1: abandoned calls are excluded beforehand, so every call that remains is pending.
+    pending = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
+    return sorted(atoms, key=pending.isdisjoint) if pending else atoms
 
 
 def _score(item: BlockItem) -> tuple[bool, float]:
@@ -47,13 +47,14 @@ def _score(item: BlockItem) -> tuple[bool, float]:
 
 
 def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None) -> dict[int, list[int]]:
-    """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results.
+    """Return the items that are kept or dropped together, by each atom's first item.
 
-    A group that holds a part of a tool call's atom holds all of it.
+    An atom is a tool call with its results, or a group of items. A group that contains an item of a tool pair contains
+    the whole pair.
 
     Args:
         items: The items.
-        pairing: Which result answers which call among them; None where all are texts.
+        pairing: The tool pairs among those items; None if all are texts.
     """
     if pairing is None and all(item.group is None for item in items):
         return {index: [index] for index in range(len(items))}
@@ -67,19 +68,19 @@ def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None) -> dict[int, l
 
     for index, item in enumerate(items):
         if item.group is not None:
-            one, other = leader_of(groups.setdefault(item.group, index)), leader_of(index)
-            leaders[max(one, other)] = min(one, other)
+            group_leader, leader = leader_of(groups.setdefault(item.group, index)), leader_of(index)
+            leaders[max(group_leader, leader)] = min(group_leader, leader)
     atoms: dict[int, list[int]] = {}
     for index in range(len(items)):
-        # A leader stands before all who follow it, so each is looked up once.
+        # A leader precedes its members, so it is already resolved.
         leaders[index] = leader_of(index)
         atoms.setdefault(leaders[index], []).append(index)
     return atoms
 
 
 def pairing_of(facts: Iterable[EventFacts | None]) -> Pairing:
-    """Which result answers which call, by what each item says; None stands for a text."""
+    """Return the tool pairs among items, given each item's facts; None means a text."""
     pairing = Pairing()
-    for one in facts:
-        pairing.append(_TEXT if one is None else one)
+    for item_facts in facts:
+        pairing.append(_TEXT if item_facts is None else item_facts)
     return pairing

@@ -1,4 +1,4 @@
-"""What blocks cost: their texts as they are rendered, joined, in messages or by the caller's own count."""
+"""Counts the tokens of blocks, as messages or with the caller's function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 from weakref import ref
 
-from otel_assembly.budget.sections import is_text, item_text, most_messages, spoken
+from otel_assembly.budget.sections import is_text, item_text, max_messages, sections_with_texts
 from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
 from otel_assembly.tokens import TokenMeter, counter_for
 from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.tokens import MessageFraming
 
-#: Characters of the longest text whose count is remembered (a document, not just a message), and of all of them.
+#: The most characters of a text whose count is cached (a document, not just a message), and of all cached texts.
 _LONGEST_TEXT: Final = 4_000_000
 _ALL_TEXTS: Final = 32_000_000
-#: How many models' counts are remembered.
+#: The most models whose counts are cached.
 _MODELS: Final = 8
 _METHODS: Final = get_args(CountMethod)
 
 
 class Rendered(NamedTuple):
-    """The tokens of a block in the prompt; `tokens` is the sum of the rest.
+    """The tokens of a block in the prompt; `tokens` is the sum of the other fields.
 
     Attributes:
-        tokens: All of it.
-        items: Its items, each alone.
-        framing: Message marks, and an instruction that is said once more.
-        separators: What joining its items added; below 0 where the tokenizer merges them.
+        tokens: All tokens of the block.
+        items: The tokens of the items, each exact_table item_tokens.
+        framing: The tokens of message framing and of a restated instruction.
+        separators: The tokens that joining the items adds; below 0 if the tokenizer merges tokens at the joints.
     """
 
     tokens: int
@@ -50,80 +50,94 @@ NOTHING = Rendered(0, 0, 0, 0)
 
 
 class Measure:
-    """Counts blocks: by a meter with the framing of messages, or by the caller's own count without any.
+    """Counts blocks.
+
+    It counts messages with their framing, or texts with the caller's function and no framing.
 
     Args:
-        meter: What counts.
-        framed: Whether each message costs its marks, and the prompt the reply's priming.
-        holds: What must live for as long as somebody may count: the caller's own count.
+        meter: Counts texts and events.
+        framed: Whether each message costs its framing, and the prompt the reply's priming.
+        owner: An object to keep alive as long as this one: the caller's function.
     """
 
-    __slots__ = ("_framed", "_holds", "_meter", "overhead", "priming", "text")
+    __slots__ = ("_framed", "_meter", "_owner", "overhead", "priming", "text")
 
-    def __init__(self, meter: TokenMeter, *, framed: bool, holds: Any = None) -> None:
+    def __init__(self, meter: TokenMeter, *, framed: bool, owner: Any = None) -> None:
         self._meter = meter
         self._framed = framed
-        self._holds = holds
+        self._owner = owner
         self.overhead = meter.framing.prompt() if framed else 0
         self.priming = meter.priming if framed else 0
         self.text: Callable[[str], int] = meter.text
 
     @property
     def counter(self) -> TokenCounter:
-        """What counts a text."""
+        """The counter of a text's tokens."""
         return self._meter.counter
 
     @property
     def method(self) -> CountMethod:
-        """How far the counts can be trusted."""
+        """How tokens are counted: ``exact``, ``calibrated`` or ``estimated``."""
         return self._meter.method
 
     @property
     def encoding(self) -> str:
-        """What counted."""
+        """The name of the counter's encoding."""
         return self._meter.encoding
 
     @property
-    def steady(self) -> bool:
-        """Whether a text's count will always be what it is now; a calibrated one changes as bills come in."""
+    def is_stable(self) -> bool:
+        """Whether a text's count never changes.
+
+        A calibrated count changes with the usage that providers report.
+        """
         counter = self._meter.counter
         return isinstance(counter, TiktokenCounter) or (isinstance(counter, _Counted) and not counter.changes)
 
-    def alone(self, item: BlockItem, facts: EventFacts | None) -> int:
-        """The tokens of one item, alone; of an event, with what it says, those of its message with its marks."""
+    def item_tokens(self, item: BlockItem, facts: EventFacts | None) -> int:
+        """Return the tokens of one item, counted alone.
+
+        Args:
+            item: The item.
+            facts: The event's facts, whose message is counted with its framing; None for a text.
+        """
         if facts is None:
             return self.text(item_text(item))
         if item.echo:
             return 0
         return self._meter.event(facts) if self._framed else sum(map(self.text, facts.texts))
 
-    def counted(self, view: View) -> TokenTable:
-        """What is counted of a history, exactly and all of it."""
+    def exact_table(self, view: View) -> TokenTable:
+        """Return the table of a history's tokens, with every item counted exactly."""
         table = view.history.table(self._meter)
         table.exact(view)
         return table
 
-    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]) -> int:
-        """The tokens of a block with these of its items; nothing is counted but what is sent.
+    def tokens(
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
+    ) -> int:
+        """Return the tokens of a block with some of its items.
+
+        Only content that is sent is counted.
 
         Args:
             block: The block.
             items: All its items.
-            kept: Indexes of those that stand in the prompt, ascending.
-            alone: What the item at an index takes alone.
+            kept: Indexes of the items in the prompt, ascending.
+            item_tokens: Returns the tokens of the item at an index, counted alone.
         """
-        return self._sent(block, items, spoken(block, items, kept), alone) if kept else 0
+        return self._sent(block, items, sections_with_texts(block, items, kept), item_tokens) if kept else 0
 
     def rendered(
-        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
     ) -> Rendered:
-        """As `tokens`, and what they are made up of."""
+        """Return the same tokens as `tokens`, by what they are used for."""
         if not kept:
             return NOTHING
-        parts = spoken(block, items, kept)
-        tokens = self._sent(block, items, parts, alone)
-        each = sum([sum(map(alone, section.items)) for section, _ in parts])
-        framing = self.overhead * sum([len(said) for _, said in parts])
+        parts = sections_with_texts(block, items, kept)
+        tokens = self._sent(block, items, parts, item_tokens)
+        each = sum([sum(map(item_tokens, section.items)) for section, _ in parts])
+        framing = self.overhead * sum([len(messages) for _, messages in parts])
         framing += self.text(block.restated) if block.restated else 0
         return Rendered(tokens, each, framing, tokens - each - framing)
 
@@ -132,32 +146,32 @@ class Measure:
         block: Block,
         items: Sequence[BlockItem],
         parts: Sequence[tuple[Section, list[list[str]]]],
-        alone: Callable[[int], int],
+        item_tokens: Callable[[int], int],
     ) -> int:
         tokens = 0
-        for section, said in parts:
-            if block.eventful:
-                tokens += sum([alone(index) for index in section.items if not is_text(items[index])])
-            tokens += sum([self.overhead + self.text(block.separator.join(texts)) for texts in said])
+        for section, messages in parts:
+            if block.has_events:
+                tokens += sum([item_tokens(index) for index in section.items if not is_text(items[index])])
+            tokens += sum([self.overhead + self.text(block.separator.join(texts)) for texts in messages])
         return tokens
 
-    def charging(self, block: Block, *, texts_alone: bool) -> Callable[[int, bool], int]:
-        """What says what each of a block's items is charged as it is taken in, so that all bound the rendered block.
+    def charging(self, block: Block, *, has_only_texts: bool) -> Callable[[int, bool], int]:
+        """Return a function that charges a block's items one by one, as they are kept.
 
-        A text is charged what stands before it too: the marks of a message where it begins one, else a separator. The
-        joined text can only be shorter, by a token here and there; that rest stays unused, so that every decision
-        follows from the numbers alone and can be worked out again from the traces.
+        The sum of the charges is an upper bound of the rendered block. A text is charged for what precedes it too:
+        message framing if it begins a message, otherwise a separator. The joined text may be shorter by a few tokens,
+        which stay unused. In return, every decision follows from numbers that traces record.
 
         Args:
             block: The block.
-            texts_alone: Whether there are texts alone among the items; among events, each is a message of its own.
+            has_only_texts: Whether all items are texts; next to events, each text is a separate message.
 
         Returns:
-            A function that is told of each item, in order, its tokens alone, and whether it is a text.
+            A function of an item's tokens, counted alone, and whether it is a text. Call it for each item in order.
         """
-        apart = most_messages(block) if texts_alone else float("inf")
+        messages = max_messages(block) if has_only_texts else float("inf")
         between = self.text(block.separator) if block.separator else 0
-        # Behind events alone it is a message of its own.
+        # After events alone, the restated instruction is a separate message.
         start = self.text(block.restated) + max(self.overhead, between) if block.restated else 0
         texts = 0
 
@@ -165,7 +179,8 @@ class Measure:
             nonlocal start, texts
             if text:
                 texts += 1
-                tokens += self.overhead if texts == 1 else max(self.overhead, between) if texts <= apart else between
+                starts_message = texts <= messages
+                tokens += self.overhead if texts == 1 else max(self.overhead, between) if starts_message else between
             tokens += start
             start = 0
             return tokens
@@ -174,86 +189,87 @@ class Measure:
 
 
 class _Counted:
-    """A caller's own count as a counter.
+    """A caller's function as a `TokenCounter`.
 
-    What it counts is taken as given, but nobody says that the model counts alike, so it is ``estimated``: unless the
-    count says otherwise by an attribute ``method``, as a `TokenCounter` does whose ``count`` it is.
+    Its counts are ``estimated``, because the model may count otherwise. If the function has an attribute ``method``, or
+    is the ``count`` of a `TokenCounter` that has one, that value applies.
     """
 
     def __init__(self, count: Callable[[str], Any], alive: Callable[[], Any]) -> None:
-        self._says: Callable[[], Any] = alive
+        self._counter: Callable[[], Any] = alive
         named: Any = count
         if isinstance(count, MethodType) and hasattr(count.__self__, "generation"):
-            named, self._says = count.__self__, lambda: alive().__self__
+            named, self._counter = count.__self__, lambda: alive().__self__
         self.changes = named is not count
         self.name = str(getattr(named, "name", None) or getattr(count, "__name__", type(count).__name__)).strip("<>")
         self._alive = alive
 
     @property
     def method(self) -> CountMethod:
-        """As the count says now."""
-        method: Any = getattr(self._says(), "method", None)
-        said: CountMethod = method if method in _METHODS else "estimated"
-        return said
+        """The method that the function states at this time, otherwise ``estimated``."""
+        stated: Any = getattr(self._counter(), "method", None)
+        method: CountMethod = stated if stated in _METHODS else "estimated"
+        return method
 
     @property
     def generation(self) -> int:
-        """Changes when a `TokenCounter` says that counts should be made anew."""
-        return int(self._says().generation) if self.changes else 0
+        """A number that changes if the function's `TokenCounter` invalidates earlier counts."""
+        return int(self._counter().generation) if self.changes else 0
 
     def count(self, text: str) -> int:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         try:
             tokens = self._alive()(text)
         except AssemblyError:
             raise
         except Exception as error:
             raise TokenizerError(
-                f"the given count raised {type(error).__name__} for a text of {len(text)} characters; "
-                "it must take any text"
+                f"the function count raised {type(error).__name__} for a text of {len(text)} characters; "
+                "it must accept any text"
             ) from error
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
             whole = isinstance(tokens, int) and not isinstance(tokens, bool)
-            found = tokens if whole else f"a value of type {type(tokens).__name__}"
-            raise TokenizerError(f"the given count returned {found}; it must return a whole number, 0 or more")
+            result = tokens if whole else f"a value of type {type(tokens).__name__}"
+            raise TokenizerError(f"the function count returned {result}; it must return a whole number, 0 or more")
         return int(tokens)
 
 
-class _Own:
-    """The meters of callers' own counts, each for as long as its count lives; told apart by identity.
+class _CallersMeters:
+    """The meters of callers' functions, each as long as its function exists.
 
-    Of counts that cannot be referred to weakly, only the last few are remembered, and held.
+    A function is known by its identity. Functions without weak references are kept alive; only the last few of them are
+    remembered.
     """
 
     def __init__(self) -> None:
         self._meters: dict[tuple[int, int], tuple[Callable[[], Any], TokenMeter]] = {}
-        self._held: list[tuple[int, int]] = []
+        self._kept_alive: list[tuple[int, int]] = []
 
     def meter(self, count: Callable[[str], Any]) -> TokenMeter:
         owner: Any = count
         function: Any = None
-        if isinstance(count, MethodType):  # a new object each time it is asked for; what it is bound to is not
+        if isinstance(count, MethodType):  # each access makes a new bound method
             owner, function = count.__self__, count.__func__
         key = id(owner), id(function)
-        held = self._meters.get(key)
-        if held is not None and held[0]() is owner:
-            return held[1]
-        lives: Callable[[], Any]
+        entry = self._meters.get(key)
+        if entry is not None and entry[0]() is owner:
+            return entry[1]
+        reference: Callable[[], Any]
         try:
-            lives = ref(owner, partial(self._forget, key))
+            reference = ref(owner, partial(self._forget, key))
         except TypeError:
-            lives = partial(_itself, owner)
-            self._held.append(key)
-            if len(self._held) > _MODELS:
-                self._meters.pop(self._held.pop(0), None)
-        alive = lives if function is None else (lambda: MethodType(function, lives()))
+            reference = partial(_itself, owner)
+            self._kept_alive.append(key)
+            if len(self._kept_alive) > _MODELS:
+                self._meters.pop(self._kept_alive.pop(0), None)
+        alive = reference if function is None else (lambda: MethodType(function, reference()))
         meter = meter_of_blocks(_Counted(count, alive))
-        self._meters[key] = lives, meter
+        self._meters[key] = reference, meter
         return meter
 
-    def _forget(self, key: tuple[int, int], gone: Any) -> None:
-        held = self._meters.get(key)
-        if held is not None and held[0] is gone:
+    def _forget(self, key: tuple[int, int], reference: Any) -> None:
+        entry = self._meters.get(key)
+        if entry is not None and entry[0] is reference:
             del self._meters[key]
 
 
@@ -262,20 +278,23 @@ def _itself(owner: Any) -> Any:
 
 
 def meter_of_blocks(counter: TokenCounter, framing: MessageFraming | None = None) -> TokenMeter:
-    """A meter that remembers long texts: items joined to one message are counted as that one text."""
+    """Return a meter that caches the counts of long texts.
+
+    Items that are joined into one message are counted as one text.
+    """
     return TokenMeter(counter, framing, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
 
 
 _default: dict[str | None, Measure] = {}
-_own: Final = _Own()
+_callers_meters: Final = _CallersMeters()
 
 
 def measure_for(count: Callable[[str], int] | None, model: str | None = None) -> Measure:
-    """What counts for these blocks; it remembers what it has counted, for as long as `count` lives.
+    """Return the `Measure` of blocks; its counts are cached as long as `count` exists.
 
     Args:
-        count: The caller's own count of a text, in tokens; None: the model's tokenizer, with the framing of messages.
-        model: The model; without one, the default tokenizer.
+        count: Returns the tokens of a text. None: the model's tokenizer, with the framing of messages.
+        model: The model's name; None: the default tokenizer.
 
     Raises:
         ConfigurationError: `count` cannot be called.
@@ -283,7 +302,7 @@ def measure_for(count: Callable[[str], int] | None, model: str | None = None) ->
     if count is not None:
         if not callable(count):
             raise ConfigurationError(f"count must be a function that counts the tokens of a text, got {count!r}")
-        return Measure(_own.meter(count), framed=False, holds=count)
+        return Measure(_callers_meters.meter(count), framed=False, owner=count)
     measure = _default.get(model)
     if measure is None:
         measure = _default[model] = Measure(meter_of_blocks(counter_for(model)), framed=True)

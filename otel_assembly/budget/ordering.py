@@ -1,11 +1,11 @@
-"""The order of a prompt's blocks, for the provider's cache and for the model's attention.
+"""Orders a prompt's blocks for the provider's cache and for the model's attention.
 
-What is the same on every turn comes first, so that the cache holds it; the best evidence opens the rest and the second
-best closes it, with the weakest in the middle, where attention is poor (Liu et al. 2023, "Lost in the Middle"); the
-question comes last, right before the answer.
+Content that is the same on every turn comes first, so that the provider caches it. The best evidence opens the rest
+and the second best closes it. The weakest evidence is in the middle, where attention is poor (Liu et al. 2023, "Lost
+in the Middle"). The query is last, right before the answer.
 
-In a chat that is not enough for the cache: evidence is another on every turn, and all that stands behind it is read
-anew, although the profile and the turns so far are what they were. The order for the cache puts those in front of it.
+In a chat, this order limits the cache: evidence changes on every turn, so the profile and the earlier turns after it
+are read again although they did not change. The order ``cache`` puts them in front of the evidence.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 from otel_assembly._internal.arguments import items_of_type, one_of
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.budget.block import Block
-from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
+from otel_assembly.budget.sections import Section, Zone, is_text, sections, sections_with_texts
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import text_digest
 from otel_assembly.messages.event_facts import EventKind, describe
 
 T = TypeVar("T")
-#: Whom the order of a prompt serves beyond its stable prefix: the seed's five zones, or what changes behind all else.
+#: The purpose of the order behind the stable prefix: the model's attention, or the provider's cache.
 Order: TypeAlias = Literal["attention", "cache"]
 
-#: Stands between the messages of a prompt that is sent as one text.
+#: The separator of messages in a prompt that is sent as one text.
 _BETWEEN: Final = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What stands at one place of the prompt.
+    """One part of a block at its place in the prompt.
 
     Attributes:
-        block: The block, holding what of it stands here.
-        zone: Where that is.
-        messages: What the model is sent of it.
-        profile: Whether it is durable facts about somebody, which rarely change.
+        block: The block, with the items of this part.
+        zone: The zone of the part.
+        messages: The messages of the part.
+        profile: Whether the part consists of durable facts about a user, which rarely change.
     """
 
     block: Block
@@ -49,9 +49,10 @@ class Piece:
 
 
 class OrderedPrompt(Sequence["Block"]):
-    """Blocks in the order of the prompt; a block whose parts stand apart is in it once for each part.
+    """Blocks in the order of the prompt.
 
-    Nothing in it changes. Equal blocks give equal bytes, in every process.
+    A block with separated parts occurs once for each part. The object is immutable. Equal blocks give equal bytes in
+    every process.
     """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
@@ -83,9 +84,10 @@ class OrderedPrompt(Sequence["Block"]):
 
     @property
     def messages(self) -> list[Any]:
-        """What a provider is sent: texts as chat messages (``role``, ``content``), events as the very objects.
+        """The messages for a provider.
 
-        The question is the user's; instructions and context are the system's.
+        Texts are dicts (``role``, ``content``), events are the original objects. The query has the role ``user``; other
+        texts have the role ``system``.
         """
         return [
             dict(message) if isinstance(message, _Text) else message
@@ -95,21 +97,22 @@ class OrderedPrompt(Sequence["Block"]):
 
     @worked_out_once
     def text(self) -> str:
-        """The whole prompt as one text, for a model that completes texts."""
+        """The whole prompt as one text, for models that complete texts."""
         return _BETWEEN.join(_text_of(message) for piece in self._pieces for message in piece.messages)
 
     @worked_out_once
     def boundary(self) -> int:
-        """How many leading messages are the cacheable prefix."""
+        """How many leading messages belong to the cacheable prefix."""
         return sum(len(piece.messages) for piece in self._pieces if piece.zone is Zone.PREFIX)
 
     @worked_out_once
     def breakpoints(self) -> tuple[int, ...]:
-        """Indexes of the messages after which an explicit cache-control marker pays, at most four, ascending.
+        """Indexes of the messages after which to set cache-control markers.
 
-        They stand where something begins that changes at another time than what is before it: behind instructions,
-        behind schemas, behind other stable blocks, and behind profile facts that follow the prefix directly; in the
-        order for the cache also behind the summary and behind the turns, and then the last four of these.
+        There are at most four, ascending. A marker is set where content begins that changes more often than the content
+        before it: after instructions, after schemas, after other stable blocks, and after profile facts that follow the
+        prefix directly. In the order ``cache``, also after the summary and after the turns. If there are more than four
+        such places, the last four are returned.
         """
         ends: dict[int, int] = {}
         sent = 0
@@ -123,7 +126,7 @@ class OrderedPrompt(Sequence["Block"]):
 
     @worked_out_once
     def prefix_hash(self) -> str:
-        """16 hex digits that stand for the cacheable prefix, equal in every process."""
+        """A hash of the cacheable prefix, as 16 hex digits, equal in every process."""
         state = hashlib.blake2b(digest_size=8)
         for piece in self._pieces:
             if piece.zone is Zone.PREFIX:
@@ -135,12 +138,12 @@ class OrderedPrompt(Sequence["Block"]):
 
 
 class _Text(dict[str, str]):
-    """A message of ours, to be told from a message that the caller gave us as an event."""
+    """A message made from texts, not one that the caller passed as an event."""
 
 
-#: How many explicit markers a provider takes.
+#: The most explicit cache markers that a provider accepts.
 _MARKERS: Final = 4
-#: How rarely a piece changes, from what only a release changes to what every turn does.
+#: How often a piece changes, from once per release to once per turn.
 _INSTRUCTIONS, _SCHEMAS, _OTHER_STABLE, _PROFILE, _SUMMARY, _TURNS, _VARIABLE = range(1, 8)
 _OPENING_LEVELS: Final = {EventKind.SUMMARY: _SUMMARY, EventKind.OLDER: _TURNS, EventKind.RECENT: _TURNS}
 
@@ -160,58 +163,58 @@ def _text_of(message: Any) -> str:
 def order_for_attention_and_cache(
     blocks: Iterable[Block], query_block: str | None = None, *, order: Order = "attention"
 ) -> OrderedPrompt:
-    """Put blocks in the order in which they are sent.
+    """Return blocks in the order in which they are sent.
 
-    1. *Prefix*: what is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
+    1. *Prefix*: content that is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
     2. *Opening*: the best evidence; profile facts.
-    3. *Middle*: the rest of the evidence, the weakest innermost, around other memories, the summary, older turns.
+    3. *Middle*: the other evidence, the weakest innermost, around other memories, the summary, older turns.
     4. *Closing*: the second-best evidence, the application's state, recent turns.
     5. The *query*, with its `Block.restated` instruction at the end.
 
-    With ``order="cache"`` everything that a conversation keeps stands in front of everything that a question brings:
+    With ``order="cache"``, content of the conversation precedes content that depends on the query:
 
     1. *Prefix*: as above.
-    2. *Opening*: profile facts, the summary, older turns, recent turns: what stays, and grows at its end.
+    2. *Opening*: profile facts, the summary, older turns, recent turns: content that stays, and grows at its end.
     3. *Middle*: the application's state; other memories.
-    4. *Closing*: the evidence, the weakest first, the best right in front of the query.
+    4. *Closing*: the evidence, the weakest first and the best right before the query.
     5. The *query*, as above.
 
-    That goes by what a block is, not by what changed since the last turn, so nothing has to be remembered, and the
-    order is the same on every turn and in every process.
+    The order depends on the kinds of blocks, and not on changes since the last turn. So it needs no memory, and is the
+    same on every turn and in every process.
 
-    Evidence is ranked over all blocks: by `Block.order`, then a block's best item, its second, and the rest. The order
-    of the input changes nothing. Nothing is counted or cut; `allocate` does that, before.
+    Evidence is ranked over all blocks: by `Block.order`, then each block's best item, its second, and the rest. The
+    order of `blocks` has no effect. Nothing is counted or cut; call `allocate` before.
 
     Args:
         blocks: The blocks to send, such as `Allocation.blocks`.
-        query_block: The name of the block that is the question, where that is not the one of priority 3.
-        order: ``attention``, the seed's; or ``cache``.
+        query_block: The name of the block that is the query, if it is not the block of priority 3.
+        order: ``attention`` or ``cache``.
 
     Raises:
-        ConfigurationError: Two blocks share a name, none has the name that `query_block` says, or there is no such
-            order; `blocks` is no collection of `Block`.
+        ConfigurationError: Two blocks have the same name, no block is named `query_block`, `order` is unknown, or
+            `blocks` is not a collection of `Block`.
     """
     one_of("order", order, Order)
     blocks = items_of_type("blocks", blocks, Block)
     return OrderedPrompt(
-        _piece(block, section, said, zone)
-        for block, section, said, zone in _in_order(
-            blocks, query_block, order, lambda block: spoken(block, block.items, range(len(block.items)))
+        _piece(block, section, messages, zone)
+        for block, section, messages, zone in _in_order(
+            blocks, query_block, order, lambda block: sections_with_texts(block, block.items, range(len(block.items)))
         )
     )
 
 
 def parts_in_order(blocks: Iterable[Block], order: Order) -> Iterator[tuple[Block, Section]]:
-    """In which order the items of blocks are sent, with none of their texts put together.
+    """Yield the parts of blocks in the order of the prompt, without joining texts.
 
     Raises:
-        ConfigurationError: Two blocks share a name.
+        ConfigurationError: Two blocks have the same name.
     """
     for block, section, _, _ in _in_order(
         blocks,
         None,
         order,
-        lambda block: [(one, None) for one in sections(block, block.items, range(len(block.items)))],
+        lambda block: [(part, None) for part in sections(block, block.items, range(len(block.items)))],
     ):
         yield block, section
 
@@ -222,18 +225,18 @@ def _in_order(
     order: Order,
     parts_of: Callable[[Block], Iterable[tuple[Section, T]]],
 ) -> list[tuple[Block, Section, T, Zone]]:
-    """The parts of all blocks, each with its zone, as they are sent."""
+    """Return the parts of all blocks with their zones, in the order of the prompt."""
     ordered = sorted(blocks, key=lambda block: block.order)
     names = [block.name for block in ordered]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"two blocks are called {twice!r}; each needs a name of its own")
+        raise ConfigurationError(f"two blocks are named {twice!r}; give each block a unique name")
     if query_block is not None and query_block not in names:
         raise ConfigurationError(
-            f"no block is called {query_block!r}, so it cannot be the query; there are: {', '.join(names) or 'none'}"
+            f"query_block: no block is named {query_block!r}; the blocks are: {', '.join(names) or 'none'}"
         )
     evidence: list[tuple[Block, Section, T]] = []
-    standing: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in Zone}
+    by_zone: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in Zone}
     question: list[tuple[Block, Section, T]] = []
     for block in ordered:
         for section, part in parts_of(block):
@@ -242,63 +245,65 @@ def _in_order(
             elif block.kind is EventKind.EVIDENCE and not block.stable:
                 evidence.append((block, section, part))
             else:
-                standing[section.zone].append((block, section, part))
-    ranked = sorted(evidence, key=lambda one: (one[0].order, one[1].strength))
-    zones = _for_attention(ranked, standing) if order == "attention" else _for_cache(ranked, standing)
-    zones = {**zones, Zone.PREFIX: standing[Zone.PREFIX], Zone.QUERY: [*standing[Zone.QUERY], *question]}
+                by_zone[section.zone].append((block, section, part))
+    ranked = sorted(evidence, key=lambda part: (part[0].order, part[1].strength))
+    zones = _for_attention(ranked, by_zone) if order == "attention" else _for_cache(ranked, by_zone)
+    zones = {**zones, Zone.PREFIX: by_zone[Zone.PREFIX], Zone.QUERY: [*by_zone[Zone.QUERY], *question]}
     return [(block, section, part, zone) for zone in Zone for block, section, part in zones[zone]]
 
 
 _Part: TypeAlias = tuple["Block", Section, T]
-_Standing: TypeAlias = Mapping[Zone, Sequence[_Part[T]]]
+_ByZone: TypeAlias = Mapping[Zone, Sequence[_Part[T]]]
 
 
 def _for_attention(
-    ranked: Sequence[_Part[T]], standing: Mapping[Zone, Sequence[_Part[T]]]
+    ranked: Sequence[_Part[T]], by_zone: Mapping[Zone, Sequence[_Part[T]]]
 ) -> dict[Zone, list[_Part[T]]]:
-    """The variable zones of the seed: the best evidence opens and closes them."""
+    """Return the variable zones: the best evidence opens and closes them."""
     best, second, rest = ranked[:1], ranked[1:2], ranked[2:]
     return {
-        Zone.OPENING: [*best, *standing[Zone.OPENING]],
-        Zone.MIDDLE: [*rest[::2], *standing[Zone.MIDDLE], *reversed(rest[1::2])],
-        Zone.CLOSING: [*second, *standing[Zone.CLOSING]],
+        Zone.OPENING: [*best, *by_zone[Zone.OPENING]],
+        Zone.MIDDLE: [*rest[::2], *by_zone[Zone.MIDDLE], *reversed(rest[1::2])],
+        Zone.CLOSING: [*second, *by_zone[Zone.CLOSING]],
     }
 
 
-#: What a conversation keeps, in the order in which it came to be.
-_KEPT: Final = (EventKind.SUMMARY, EventKind.OLDER, EventKind.RECENT)
+#: The kinds of blocks with content of the conversation, from old to new.
+_CONVERSATION: Final = (EventKind.SUMMARY, EventKind.OLDER, EventKind.RECENT)
 
 
-def _for_cache(ranked: Sequence[_Part[T]], standing: _Standing[T]) -> dict[Zone, list[_Part[T]]]:
-    """What a conversation keeps, then what is another on every turn."""
-    others = [*standing[Zone.MIDDLE], *standing[Zone.CLOSING]]
-    turns = [part for kind in _KEPT for part in others if part[0].kind is kind]
+def _for_cache(ranked: Sequence[_Part[T]], by_zone: _ByZone[T]) -> dict[Zone, list[_Part[T]]]:
+    """Return the variable zones: the conversation precedes what changes every turn."""
+    others = [*by_zone[Zone.MIDDLE], *by_zone[Zone.CLOSING]]
+    turns = [part for kind in _CONVERSATION for part in others if part[0].kind is kind]
     return {
-        Zone.OPENING: [*standing[Zone.OPENING], *turns],
-        Zone.MIDDLE: sorted((one for one in others if one[0].kind not in _KEPT), key=lambda one: one[0].order),
+        Zone.OPENING: [*by_zone[Zone.OPENING], *turns],
+        Zone.MIDDLE: sorted(
+            (part for part in others if part[0].kind not in _CONVERSATION), key=lambda part: part[0].order
+        ),
         Zone.CLOSING: [*reversed(ranked)],
     }
 
 
-def _piece(block: Block, section: Section, said: Sequence[Sequence[str]], zone: Zone) -> Piece:
+def _piece(block: Block, section: Section, texts: Sequence[Sequence[str]], zone: Zone) -> Piece:
     items = block.items
-    restated = block.restated if said and said[-1][-1] is block.restated else ""
-    held = block
+    restated = block.restated if texts and texts[-1][-1] is block.restated else ""
+    part = block
     if section.items != tuple(range(len(items))) or restated != block.restated:
-        held = replace(block, content=[items[index] for index in section.items], restated=restated)
-    sent = tuple(_messages(block, section, said, "user" if zone is Zone.QUERY else "system"))
+        part = replace(block, content=[items[index] for index in section.items], restated=restated)
+    messages = tuple(_messages(block, section, texts, "user" if zone is Zone.QUERY else "system"))
     profile = block.kind is EventKind.MEMORY and all(items[index].profile for index in section.items)
-    return Piece(held, zone, sent, profile)
+    return Piece(part, zone, messages, profile)
 
 
-def _messages(block: Block, section: Section, said: Sequence[Sequence[str]], role: str) -> Iterator[Any]:
-    """A section's messages; among events, each of its texts is one of its own, at its place."""
+def _messages(block: Block, section: Section, texts: Sequence[Sequence[str]], role: str) -> Iterator[Any]:
+    """Yield a section's messages; next to events, each text is a separate message."""
     items = block.items
-    texts = iter(said)
+    remaining = iter(texts)
     if any(not is_text(items[index]) for index in section.items):
         for index in section.items:
             if is_text(items[index]):
-                yield _Text(role=role, content=block.separator.join(next(texts)))
+                yield _Text(role=role, content=block.separator.join(next(remaining)))
             else:
                 yield items[index].content
-    yield from (_Text(role=role, content=block.separator.join(joined)) for joined in texts)
+    yield from (_Text(role=role, content=block.separator.join(joined)) for joined in remaining)

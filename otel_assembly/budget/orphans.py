@@ -1,4 +1,4 @@
-"""Items of blocks that have lost the other half of their tool-call pair: they leave, whether anything is cut or not."""
+"""Excludes items whose tool pair or reasoning is incomplete, even if nothing is cut."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ if TYPE_CHECKING:
 def orphans(
     blocks: Sequence[ReadBlock], lost: dict[str, dict[int, ItemOutcome]]
 ) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
-    """Items that no prompt may hold, by block and place: an answer without its call, a call that nobody will answer.
+    """Return the outcomes of orphaned items, and the blocks with pending calls.
 
-    And the names of the blocks in which a call awaits an approval; see `ReadBlock.pending`.
-
-    Pairs are looked for within a block, for blocks are kept and dropped one by one. A call without a result is pending
-    while no response stands behind it, in its own block or in another.
+    The outcomes are by block and index. Orphaned items are a result without its call, and a call that was abandoned. A
+    call without a result is pending while no response follows it, in its own block or in another; see
+    `ReadBlock.pending_atoms`. Pairs are searched within a block, because each block is kept or dropped on its own.
 
     Args:
         blocks: The blocks.
-        lost: Items that are out already.
+        lost: Items that are already excluded.
 
     Raises:
-        DescribeError: An item of a type that no row reads; the message names the block.
+        DescribeError: An item has an unregistered type; the message names the block.
     """
-    holding = [read for read in blocks if read.block.eventful]
-    if not holding:
+    with_events = [read for read in blocks if read.block.has_events]
+    if not with_events:
         return {}, frozenset()
-    replies = [read.block for read in holding if read.replies(lost.get(read.block.name, ()))]
-    found: dict[str, dict[int, ItemOutcome]] = {}
+    responding = [read.block for read in with_events if read.has_response(lost.get(read.block.name, ()))]
+    orphaned: dict[str, dict[int, ItemOutcome]] = {}
     pending: set[str] = set()
-    for read in holding:
+    for read in with_events:
         block = read.block
-        answered_later = any(other is not block and _may_follow(other, block) for other in replies)
-        reasons, awaits = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
+        answered_later = any(other is not block and _may_follow(other, block) for other in responding)
+        reasons, has_pending = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
         if reasons:
-            found[block.name] = {at: (DecisionOutcome.DROPPED, reason, None) for at, reason in reasons.items()}
-        if awaits:
+            orphaned[block.name] = {at: (DecisionOutcome.DROPPED, reason, None) for at, reason in reasons.items()}
+        if has_pending:
             pending.add(block.name)
-    return found, frozenset(pending)
+    return orphaned, frozenset(pending)
 
 
 def _may_follow(other: Block, block: Block) -> bool:
-    """Whether a block may stand behind another; where pieces of evidence stand depends on all of them."""
+    """Return whether a block may follow another in the prompt.
+
+    The place of evidence depends on all pieces of evidence, so it may follow any block.
+    """
     if EventKind.EVIDENCE in (other.kind, block.kind):
         return True
     return (zone_of(other), other.order) > (zone_of(block), block.order)

@@ -1,8 +1,8 @@
-"""Which blocks, and what of them, are kept, cut, compacted or dropped: the rule (`budget.rule`) on blocks.
+"""Decides which blocks and items are kept, cut, compacted or dropped.
 
-A block that does not fit whole is cut its own way, and compacted before it is dropped. What compacts may wait for a
-model, so the plan is a generator: it yields each compaction that it wants and is sent what came of it. See `allocator`
-for who answers it.
+The rule is that of `budget.rule`. A block that does not fit whole is cut as its `Cut` defines, and compacted before it
+is dropped. A compactor may wait for a model, so the plan is a generator: it yields a `CompactionRequest` and receives a
+`Compacted`. `allocator` answers the requests.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 _DROPPED = DecisionOutcome.DROPPED
 _PENDING: Final[ItemOutcome] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
-#: What an overflow calls the calls that await an approval in blocks that may be cut.
+#: The name of pending calls in cuttable blocks, in an overflow's costs.
 _PENDING_COST: Final = "pending_tool_calls"
-#: Most blocks that leave whole have nothing more to say, so they share one.
+#: Shared outcomes: most blocks that are dropped whole need no further data.
 _OVER_BUDGET = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
 _BELOW_FLOOR = BlockOutcome(_DROPPED, DecisionReason.BELOW_FLOOR)
 _NO_USER: Final = DecisionReason.BEFORE_USER_MESSAGE
-#: What texts are for the rule on the first message.
+#: The facts of texts, for the rule on the first message.
 _QUERY, _TEXT = EventFacts(EventKind.REQUEST), EventFacts(EventKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """What the rule asks for: a text of at most `target` tokens that says what `text` says."""
+    """A request to compact `text` to at most `target` tokens."""
 
     block: Block
     text: str
@@ -69,44 +69,44 @@ def plan(
     user_first: Callable[[str], bool] = lambda _: False,
     read: Callable[[Block, Measure], ReadBlock] = ReadBlock,
 ) -> Plan:
-    """The rule, as a generator of what it wants compacted; it returns the allocation.
+    """Return the rule as a generator of compaction requests; it returns the allocation.
 
-    What is wrong whatever the tokens are is raised at once, and what only counting shows, by the generator.
+    Errors that do not depend on token counts are raised immediately, the others by the generator.
 
     Args:
         blocks: The blocks.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        measure: What counts; its ``priming`` is what belongs to no block.
-        schemas: How many tokens of that are for tool schemas.
-        user_first: Whether the prompt must start with a user's request, given the provider whose form the events have
-            (`EventFacts.provider`).
-        read: How a block is read.
+        measure: Counts tokens; its ``priming`` belongs to no block.
+        schemas: The tokens of ``priming`` that are tool schemas.
+        user_first: Returns whether the prompt must start with a user's request, given the provider whose form the
+            events have (`EventFacts.provider`).
+        read: Returns the `ReadBlock` of a block.
 
     Raises:
-        ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the window.
-        DescribeError: An item of a type that no row reads.
-        ContextOverflowError: What may not be cut does not fit.
-        TokenizerError: The counter does not count; the message names the block.
+        ConfigurationError: A number is out of range, two blocks have the same name, or a floor is above the window.
+        DescribeError: An item has an unregistered type.
+        ContextOverflowError: The content that cannot be cut does not fit.
+        TokenizerError: The counter failed; the message names the block.
     """
     return _Rule(blocks, window, output_reserve, measure, schemas, user_first, read).run()
 
 
 def _sorted(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks in the order in which they are decided."""
-    given: Any = blocks
-    if isinstance(given, str | bytes | Block) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"blocks must be several Block objects, got one {type(given).__name__}")
-    given = list(given)
-    for block in given:
+    """Return the blocks in the order in which they are decided."""
+    collection: Any = blocks
+    if isinstance(collection, str | bytes | Block) or not isinstance(collection, Iterable):
+        raise ConfigurationError(f"blocks must be several Block objects, got one {type(collection).__name__}")
+    collection = list(collection)
+    for block in collection:
         if not isinstance(block, Block):
             raise ConfigurationError(f"blocks must be Block objects, got a {type(block).__name__}")
-    ordered = sorted(given, key=attrgetter("order"))
+    ordered = sorted(collection, key=attrgetter("order"))
     names = {block.name for block in ordered}
     if len(names) < len(ordered):
         for block in ordered:
             if block.name not in names:
-                raise ConfigurationError(f"two blocks are called {block.name!r}; each needs a name of its own")
+                raise ConfigurationError(f"two blocks are named {block.name!r}; give each block a unique name")
             names.remove(block.name)
     return ordered
 
@@ -157,21 +157,18 @@ class _Rule:
                 )
         self._read = [read(block, measure) for block in self._blocks]
         self._excluded, pending = self._exclude()
-        #: Of cuttable blocks with calls that await an approval, the atoms that stay whatever is cut.
+        #: The atoms of pending calls in cuttable blocks, by block; they are never dropped.
         self._pending: dict[str, Sequence[Sequence[int]]] = {
-            one.block.name: one.pending(self._out(one.block))
-            for one in (self._read if pending else ())
-            if one.block.cuttable and one.block.name in pending
+            read_block.block.name: read_block.pending_atoms(self._out(read_block.block))
+            for read_block in (self._read if pending else ())
+            if read_block.block.cuttable and read_block.block.name in pending
         }
-        #: What those take.
+        #: The tokens of those atoms, by block.
         self._pinned: dict[str, int] = {}
         self._costs: list[int] = []
 
     def _exclude(self) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
-        """Items that stay out of any prompt, however much room there is, by block and place.
-
-        And the names of the blocks in which calls await an approval.
-        """
+        """Return the items that no prompt may contain, and the blocks with pending calls."""
         several = [read for read in self._read if isinstance(read.block.content, tuple)]
         if not several:
             return {}, frozenset()
@@ -181,8 +178,8 @@ class _Rule:
             excluded.setdefault(name, {}).update(item_outcomes)
         return excluded, pending
 
-    def _counted(self) -> list[int]:
-        """What each block takes whole, without the items that are out from the start."""
+    def _count_blocks(self) -> list[int]:
+        """Return the tokens of each block without the items that are excluded beforehand."""
         text, overhead = self._measure.text, self._measure.overhead
         pending = self._pending
         costs: list[int] = []
@@ -190,8 +187,8 @@ class _Rule:
         try:
             for read in self._read:
                 block = read.block
-                if block.plain:
-                    costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
+                if block.is_plain_text:
+                    costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]
                 else:
                     costs.append(read.cost(self._out(block)))
                     if block.name in pending:
@@ -201,11 +198,11 @@ class _Rule:
         return costs
 
     def _out(self, block: Block) -> Mapping[int, ItemOutcome]:
-        """The items of a block that are out from the start."""
+        """Return the items of a block that are excluded beforehand."""
         return self._excluded.get(block.name, {})
 
     def run(self) -> Plan:
-        costs = self._costs = self._counted()
+        costs = self._costs = self._count_blocks()
         budget, excluded, overhead = self._budget, self._excluded, self._measure.overhead
         pinned = self._pinned
         fixed = self._measure.priming + sum(pinned.values())
@@ -215,9 +212,9 @@ class _Rule:
             raise self._overflow(fixed)
         floors = sharing.reserve(self._floors())
         used = fixed
-        # Floors that blocks of turns may take from the blocks of older turns behind them.
+        # The sum of the floors of the blocks of older turns that follow; newer turns may take them.
         of_older_turns = sum(
-            max(0, floor) for block, floor in zip(self._blocks, floors, strict=True) if block.holds_turns
+            max(0, floor) for block, floor in zip(self._blocks, floors, strict=True) if block.has_turns
         )
         has_dropped_turns = False
         decided: list[tuple[ReadBlock, int, BlockOutcome | None]] = []
@@ -225,27 +222,27 @@ class _Rule:
             block = read.block
             block_outcome: BlockOutcome | None = None
             if not block.cuttable:
-                # Its room is what it was given in the first pass: its own.
+                # A fixed block has the tokens that it needs.
                 decided.append((read, cost, self._kept(read) if block.name in excluded else None))
                 continue
-            # What is fixed of it has been taken already, and is all its own.
-            holds = block.name in pinned
-            own = pinned[block.name] if holds else 0
+            # The tokens of its pending calls are already taken, and belong to its room.
+            has_pinned = block.name in pinned
+            own = pinned[block.name] if has_pinned else 0
             room = sharing.room(floor) + own
-            if block.holds_turns:
+            if block.has_turns:
                 of_older_turns -= max(0, floor)
                 room += of_older_turns
-            if has_dropped_turns and block.holds_turns:
-                block_outcome = self._pinned_alone(read, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
+            if has_dropped_turns and block.has_turns:
+                block_outcome = self._only_pinned(read, DecisionReason.OVER_BUDGET) if has_pinned else _OVER_BUDGET
                 block_outcome = self._with_excluded(block, block_outcome)
             elif floor < 0:
-                block_outcome = self._pinned_alone(read, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
+                block_outcome = self._only_pinned(read, DecisionReason.BELOW_FLOOR) if has_pinned else _BELOW_FLOOR
                 block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
                 sharing.free -= cost - own
                 used += cost - own
                 block_outcome = self._kept(read) if block.name in excluded else None
-            elif room <= (overhead if block.plain else 0) and not holds:
+            elif room <= (overhead if block.is_plain_text else 0) and not has_pinned:
                 block_outcome = self._with_excluded(block, _OVER_BUDGET)
             else:
                 try:
@@ -254,7 +251,7 @@ class _Rule:
                 except TokenizerError as error:
                     raise _named(block, error) from error
                 used += block_outcome.rendered.tokens - own
-            if block.holds_turns and not has_dropped_turns:
+            if block.has_turns and not has_dropped_turns:
                 has_dropped_turns = self._drops_turns(read, block_outcome)
             decided.append((read, room, block_outcome))
         freed = self._start_with_user(decided)
@@ -269,15 +266,15 @@ class _Rule:
         )
 
     def _start_with_user(self, decided: list[tuple[ReadBlock, int, BlockOutcome | None]]) -> int | None:
-        """Drop the events in front of the first user's request, if the provider refuses a prompt that starts with them.
+        """Drop the events in front of the first user's request, if the provider requires it.
 
-        Texts are sent as system messages, and the query as the user's. The room that this frees stays free: otherwise a
-        larger window could keep less.
+        Texts are sent as system messages, and the query as the user's. The tokens that this frees stay free, because
+        otherwise a larger window could keep fewer events.
 
         Returns:
-            How many tokens the prompt takes less; None if the provider has no such rule.
+            The tokens that were freed; None if the provider has no such rule.
         """
-        eventful = [read for read in self._read if read.block.eventful]
+        eventful = [read for read in self._read if read.block.has_events]
         if not eventful or not self._user_first(next(filter(None, (read.provider for read in eventful)), "")):
             return None
         results = [read.block if outcome is None else outcome.result for read, _, outcome in decided]
@@ -310,63 +307,65 @@ class _Rule:
         return freed
 
     def _without(self, read: ReadBlock, outcome: BlockOutcome, places: Collection[int]) -> BlockOutcome:
-        """Return what stays of a block without the events at some places of its result."""
-        indexes, held = outcome.in_result(), outcome.result.items if outcome.result is not None else ()
+        """Return a block's outcome without the events at some places of its result."""
+        indexes, items = outcome.in_result(), outcome.result.items if outcome.result is not None else ()
         lost = {indexes[place] for place in places}
         kept = [index for index in outcome.kept if index not in lost]
-        stays = [item for place, item in enumerate(held) if place not in places]
+        stays = [item for place, item in enumerate(items) if place not in places]
         item_outcomes = {**outcome.item_outcomes, **dict.fromkeys(sorted(lost), (_DROPPED, _NO_USER, None))}
         if not stays:
-            return BlockOutcome(_DROPPED, _NO_USER, (), item_outcomes, outcome.of_others(), attempts=outcome.attempts)
-        result = read.block.holding(stays)
+            return BlockOutcome(
+                _DROPPED, _NO_USER, (), item_outcomes, outcome.rest_outcome(), attempts=outcome.attempts
+            )
+        result = read.block.with_content(stays)
         made = outcome.made is not None
         rendered = ReadBlock(result, self._measure).rendered(range(len(stays))) if made else read.rendered(kept)
         return replace(outcome, kept=kept, item_outcomes=item_outcomes, result=result, rendered=rendered)
 
     def _overflow(self, fixed: int) -> ContextOverflowError:
         costs = {block.name: cost for block, cost in zip(self._blocks, self._costs, strict=True) if not block.cuttable}
-        around = {
+        outside_blocks = {
             _PENDING_COST: sum(self._pinned.values()),
             "tool_schemas": self._schemas,
             "reply_priming": self._measure.priming - self._schemas,
         }
-        costs.update((name, tokens) for name, tokens in around.items() if tokens)
+        costs.update((name, tokens) for name, tokens in outside_blocks.items() if tokens)
         error = ContextOverflowError(self._budget, fixed, costs)
         overflow = Overflow(self._budget, fixed, OverflowCause.FIXED)
         error.report = overflow_report(self._blocks, self._costs, self._window, self._reserve, overflow)
         return error
 
     def _floors(self) -> Iterator[int]:
-        """What is to be reserved for each block, beside what is fixed of it."""
+        """Yield the tokens to reserve for each block, in addition to its fixed content."""
         for block, cost in zip(self._blocks, self._costs, strict=True):
             floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
             yield max(0, floor - self._pinned[block.name]) if floor and block.name in self._pinned else floor
 
     def _drops_turns(self, read: ReadBlock, outcome: BlockOutcome | None) -> bool:
-        """Return whether a block of turns lost one for lack of room, so that no older turn may stay.
+        """Return whether a block lost a turn for lack of room, so that no older turn may stay.
 
-        A turn that is compacted, or that no prompt may contain (an orphan), leaves no hole.
+        A turn that is compacted, or that no prompt may contain (an orphan), does not count.
         """
         if outcome is None or (outcome.made is not None and not outcome.kept and not outcome.item_outcomes):
             return False  # kept whole, or compacted whole
-        stays = {*outcome.kept, *(at for at, (what, *_) in outcome.item_outcomes.items() if what is not _DROPPED)}
+        stays = {*outcome.kept, *(at for at, (kept, *_) in outcome.item_outcomes.items() if kept is not _DROPPED)}
         return len(stays.union(self._out(read.block))) < len(read.items)
 
     def _kept(self, read: ReadBlock) -> BlockOutcome:
-        """A block that is kept whole but for the items that are out from the start."""
+        """Return the outcome of a block that is kept without its excluded items."""
         block = read.block
         item_outcomes = dict(self._excluded[block.name])
         alive = [index for index in range(len(read.items)) if index not in item_outcomes]
         if not alive:
             return BlockOutcome(_DROPPED, next(iter(item_outcomes.values()))[1], item_outcomes=item_outcomes)
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.holding([read.items[index] for index in alive])
+        result = block.with_content([read.items[index] for index in alive])
         return BlockOutcome(
             DecisionOutcome.KEPT, reason, alive, item_outcomes, result=result, rendered=read.rendered(alive)
         )
 
-    def _pinned_alone(self, read: ReadBlock, reason: DecisionReason) -> BlockOutcome:
-        """A block of which nothing is left but the calls that await an approval."""
+    def _only_pinned(self, read: ReadBlock, reason: DecisionReason) -> BlockOutcome:
+        """Return the outcome of a block of which only pending calls are kept."""
         kept = _in_order(self._pending[read.block.name])
         return BlockOutcome(
             DecisionOutcome.KEPT,
@@ -374,7 +373,7 @@ class _Rule:
             kept,
             dict.fromkeys(kept, _PENDING),
             (_DROPPED, reason),
-            read.block.holding([read.items[index] for index in kept]),
+            read.block.with_content([read.items[index] for index in kept]),
             read.rendered(kept),
         )
 
@@ -382,19 +381,19 @@ class _Rule:
         excluded = self._excluded.get(block.name, {})
         return replace(outcome, item_outcomes={**outcome.item_outcomes, **excluded}) if excluded else outcome
 
-    # A block that does not fit whole
+    # Blocks that do not fit whole
 
     def _cut(self, read: ReadBlock, cost: int, room: int) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
         block, items = read.block, read.items
         if block.cut is Cut.WHOLE:
-            holds = block.name in self._pending
-            return self._pinned_alone(read, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
+            has_pinned = block.name in self._pending
+            return self._only_pinned(read, DecisionReason.OVER_BUDGET) if has_pinned else _OVER_BUDGET
         attempts: tuple[Any, ...] = ()
         single = len(items) == 1
         if single or block.cut is Cut.COMPRESS:
             out = self._out(block)
             alive = [index for index in range(len(items)) if index not in out]
-            if read.texts_alone(alive):
+            if read.has_only_texts(alive):
                 block_outcome = yield from self._compacted_whole(read, alive, room)
                 if single or block_outcome.result is not None:
                     return block_outcome
@@ -406,10 +405,10 @@ class _Rule:
     def _compacted_whole(
         self, read: ReadBlock, alive: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
-        """Compact a block into one text, where there is room to ask for one."""
+        """Compact a block into one text, if there is room for a text."""
         measure, block, items = self._measure, read.block, read.items
-        around = measure.overhead + (measure.text(block.restated) if block.restated else 0)
-        target = room - around - (measure.text(block.separator) if block.restated and block.separator else 0)
+        overhead = measure.overhead + (measure.text(block.restated) if block.restated else 0)
+        target = room - overhead - (measure.text(block.separator) if block.restated and block.separator else 0)
         if target <= 0:
             return BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
         texts = [item_text(items[index]) for index in alive]
@@ -418,9 +417,9 @@ class _Rule:
         if compacted.text is None:
             return block_outcome
         made = _made(compacted.text, block, items, alive)
-        result = block.holding(made)
+        result = block.with_content(made)
         rendered = ReadBlock(result, measure).rendered((0,))
-        if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
+        if rendered.tokens > room:  # the counter may return more for a text than for its parts
             return block_outcome
         return BlockOutcome(
             DecisionOutcome.COMPACTED,
@@ -437,68 +436,72 @@ class _Rule:
         block = read.block
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
         pending = self._pending.get(block.name, ())
-        fitting, beyond, kept, rendered = self._that_fit(read, room, len(pending))
+        fitting, next_atom, kept, rendered = self._fitting(read, room, len(pending))
         item_outcomes: dict[int, ItemOutcome] = {}
         made: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
         result: Block | None = None
-        if beyond is not None and (len(fitting) == len(pending) or rendered.tokens < floor):
-            # What fits is nothing, or useless by itself: the next item may make up for it, if it is shorter.
-            found = yield from self._next_compacted(read, fitting, beyond, room)
-            made, result, rendered_with, attempts = found
+        if next_atom is not None and (len(fitting) == len(pending) or rendered.tokens < floor):
+            # No atom fits, or those that fit are below the floor: add the next item in shorter form.
+            compacted = yield from self._next_compacted(read, fitting, next_atom, room)
+            made, result, rendered_with, attempts = compacted
             if made is not None:
                 rendered = rendered_with
-                item_outcomes[beyond[0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
+                item_outcomes[next_atom[0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
         if made is None:
             if not kept or rendered.tokens < floor:
-                useless = DecisionReason.BELOW_FLOOR if len(fitting) > len(pending) else DecisionReason.OVER_BUDGET
-                block_outcome = self._pinned_alone(read, useless) if pending else BlockOutcome(_DROPPED, useless)
+                why = DecisionReason.BELOW_FLOOR if len(fitting) > len(pending) else DecisionReason.OVER_BUDGET
+                block_outcome = self._only_pinned(read, why) if pending else BlockOutcome(_DROPPED, why)
                 block_outcome.attempts = attempts
                 return block_outcome
-            result = block.holding([read.items[index] for index in kept])
+            result = block.with_content([read.items[index] for index in kept])
         item_outcomes.update(dict.fromkeys(_in_order(pending), _PENDING))
         outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        said = reason if made is None else DecisionReason.COMPACTED
-        return BlockOutcome(outcome, said, kept, item_outcomes, (_DROPPED, reason), result, rendered, made, attempts)
+        why = reason if made is None else DecisionReason.COMPACTED
+        return BlockOutcome(outcome, why, kept, item_outcomes, (_DROPPED, reason), result, rendered, made, attempts)
 
-    def _that_fit(
+    def _fitting(
         self, read: ReadBlock, room: int, pinned: int
     ) -> tuple[list[Sequence[int]], Sequence[int] | None, list[int], Rendered]:
-        """The atoms that fit together, the first ones first; the one behind; their items, ascending; what those take.
+        """Return the best atoms that fit together.
 
-        The first `pinned` of them stay in any case: `room` holds them. What is behind is not looked at.
+        The first `pinned` atoms are kept in any case; `room` contains their tokens. Atoms after the first that does not
+        fit are not read.
+
+        Returns:
+            The atoms, the first atom that does not fit, the indexes of the atoms' items (ascending), and their tokens.
         """
         out = self._out(read.block)
         alive = (index for index in range(len(read.items)) if index not in out)
-        charge = read.charging(texts_alone=read.texts_alone(alive))
+        charge = read.charging(has_only_texts=read.has_only_texts(alive))
         left = room
         fitting: list[Sequence[int]] = []
-        beyond: Sequence[int] | None = None
+        next_atom: Sequence[int] | None = None
         for number, atom in enumerate(read.survivors(out), start=1):
             left -= sum(map(charge, atom)) if left >= 0 else 0
             if left < 0 and number > pinned:
-                beyond = atom
+                next_atom = atom
                 break
             fitting.append(atom)
         while True:
             kept = _in_order(fitting)
             rendered = read.rendered(kept)
-            # A counter may find more in a joined text than in its parts; whatever it finds, the budget holds.
+            # A counter may return more for a joined text than for its parts.
             if rendered.tokens <= room or len(fitting) <= pinned:
-                return fitting, beyond, kept, rendered
-            beyond = fitting.pop()
+                return fitting, next_atom, kept, rendered
+            next_atom = fitting.pop()
 
     def _next_compacted(
         self, read: ReadBlock, whole: Sequence[Sequence[int]], atom: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, Block | None, Rendered, tuple[Any, ...]]]:
-        """Compact an atom, where it is one text and there is room for some of it behind these others."""
+        """Compact an atom, if it is one text and there is room next to the kept atoms."""
         block, items = read.block, read.items
         if len(atom) != 1 or not is_text(items[atom[0]]):
             return None, None, NOTHING, ()
         (at,) = atom
-        before = [index for one in whole for index in one]
-        charge = self._measure.charging(block, texts_alone=read.texts_alone(before))
-        costs = [*((read.alone(index), is_text(items[index])) for index in before), (0, True)]
+        before = [index for kept_atom in whole for index in kept_atom]
+        charge = self._measure.charging(block, has_only_texts=read.has_only_texts(before))
+        costs = [*((read.item_tokens(index), is_text(items[index])) for index in before), (0, True)]
         target = room - sum([charge(*cost) for cost in costs])
         if target <= 0:
             return None, None, NOTHING, ()
@@ -509,7 +512,7 @@ class _Rule:
         shown = [
             replace(items[index], content=made) if index == at else items[index] for index in sorted([*before, at])
         ]
-        result = block.holding(shown)
+        result = block.with_content(shown)
         rendered = ReadBlock(result, self._measure).rendered(range(len(shown)))
         if rendered.tokens > room:
             return None, None, NOTHING, compacted.attempts
@@ -517,14 +520,17 @@ class _Rule:
 
 
 def _charged(read: ReadBlock, block_outcome: BlockOutcome) -> int:
-    """What later blocks cannot have: for a block that was cut, the bound by which it was."""
+    """Return the tokens that later blocks cannot have.
+
+    For a block that was cut, these are the charges, which may be more than its tokens.
+    """
     if block_outcome.made is not None or not block_outcome.kept:
         return block_outcome.rendered.tokens
     return max(block_outcome.rendered.tokens, sum(read.charges(block_outcome.kept)))
 
 
 def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:
-    """The items of these atoms, ascending."""
+    """Return the indexes of these atoms' items, ascending."""
     return sorted(index for atom in atoms for index in atom)
 
 
@@ -533,13 +539,16 @@ def _named(block: Block | None, error: TokenizerError) -> TokenizerError:
 
 
 def _made(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence[int]) -> CompactedBlock:
-    """What compaction made, with the leaves that it came from; those of a summary are its own."""
-    leaves: dict[str, None] = {}
+    """Return a compacted text with its leaf items as provenance.
+
+    A summary's leaf items are those of its own provenance.
+    """
+    leaf_ids: dict[str, None] = {}
     for index in indexes:
         content = items[index].content
         if isinstance(content, CompactedBlock) and content.provenance:
-            leaves.update(dict.fromkeys(content.provenance))
+            leaf_ids.update(dict.fromkeys(content.provenance))
         else:
-            leaves[items[index].id or (block.name if len(items) == 1 else f"{block.name}[{index}]")] = None
+            leaf_ids[items[index].id or (block.name if len(items) == 1 else f"{block.name}[{index}]")] = None
     covers = (min(indexes), max(indexes))
-    return CompactedBlock(summary=text, provenance=tuple(leaves), covers_turns=covers)
+    return CompactedBlock(summary=text, provenance=tuple(leaf_ids), covers_turns=covers)

@@ -1,4 +1,4 @@
-"""A block while a budget is shared out: what its items say, and what they take, is worked out once."""
+"""`ReadBlock`: a block with cached facts and tokens, during an allocation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def orphan_reason(pairing: Pairing, at: int) -> DecisionReason:
-    """Return why an item that has lost the other half of its pair leaves."""
+    """Return the reason for dropping an item whose tool pair or reasoning is incomplete."""
     flags = pairing.flags[at]
     if flags & REASONED and not flags & CALLS:
         return DecisionReason.ORPHANED_REASONING
@@ -29,33 +29,33 @@ def orphan_reason(pairing: Pairing, at: int) -> DecisionReason:
 
 
 class ReadBlock:
-    """A block, its items as they were read, and their tokens.
+    """A block with the facts and the tokens of its items, each determined once.
 
     Args:
         block: The block.
-        measure: What counts.
+        measure: Counts the items.
 
     Attributes:
-        items: What it holds, one by one.
+        items: The block's items.
     """
 
-    __slots__ = ("_alone", "_among", "_facts", "_measure", "block", "items")
+    __slots__ = ("_among", "_facts", "_item_tokens", "_measure", "block", "items")
 
     def __init__(self, block: Block, measure: Measure) -> None:
         self.block = block
         self.items: Sequence[BlockItem] = block.items
         self._measure = measure
         self._facts: Sequence[EventFacts | None] | None = None
-        self._alone: dict[int, int] = {}
-        #: Which result answers which call among some of the items: the last ones that were asked for.
+        self._item_tokens: dict[int, int] = {}
+        #: The tool pairs among the items that were last requested.
         self._among: tuple[Sequence[int], Pairing] | None = None
 
     @property
     def facts(self) -> Sequence[EventFacts | None]:
-        """What each item says; None of a text.
+        """The facts of each item; None for a text.
 
         Raises:
-            DescribeError: An item of a type that no row reads; the message names the block.
+            DescribeError: An item has an unregistered type; the message names the block.
         """
         if self._facts is None:
             try:
@@ -66,26 +66,26 @@ class ReadBlock:
 
     @property
     def provider(self) -> str:
-        """The provider whose form its events have; empty if they state none."""
+        """The provider whose form the events have; empty if they state none."""
         return next((facts.provider for facts in self.facts if facts is not None and facts.provider), "")
 
     def fact(self, index: int) -> EventFacts:
-        """Return what an item says that is an event."""
+        """Return the facts of an item that is an event."""
         return self.facts[index] or EventFacts(EventKind.OTHER)
 
     def texts(self, index: int) -> Sequence[str]:
-        """The texts that the model reads of an item."""
+        """Return the texts of an item that the model reads."""
         item = self.items[index]
         facts = None if is_text(item) else self.facts[index]
         return (item_text(item),) if facts is None else () if item.echo else facts.texts
 
     def kind(self, index: int) -> str:
-        """An item's kind: its block's, or an event's own."""
-        facts = self.facts[index] if self.block.eventful else None
+        """Return an item's kind: that of its block, or of the event."""
+        facts = self.facts[index] if self.block.has_events else None
         return self.block.kind.value if facts is None else EventKind(facts.kind).value
 
     def calls(self) -> Sequence[int]:
-        """How many tool calls each item asks for, or, below 0, how many it answers."""
+        """Return how many tool calls each item makes; below 0, how many it answers."""
         pairing = self._pairing(self._alive(()))
         if pairing is None:
             return [0] * len(self.items)
@@ -98,34 +98,33 @@ class ReadBlock:
         return -links if flags & ANSWERS else links
 
     def _alive(self, out: Collection[int]) -> Sequence[int]:
-        """The items that are not among these, ascending."""
+        """Return the indexes of the items that are not excluded, ascending."""
         indexes = range(len(self.items))
         return [index for index in indexes if index not in out] if out else indexes
 
     def _pairing(self, alive: Sequence[int]) -> Pairing | None:
-        """Which result answers which call among some of the items; None where all of the block are texts."""
-        if not self.block.eventful:
+        """Return the tool pairs among some items; None if all items of the block are texts."""
+        if not self.block.has_events:
             return None
         if self._among is None or self._among[0] != alive:
             self._among = alive, pairing_of(map(self.facts.__getitem__, alive))
         return self._among[1]
 
-    # Which items belong together
+    # Tool pairs and atoms
 
-    def replies(self, out: Collection[int]) -> bool:
-        """Whether a response of the model is among its items, but for those that are out."""
+    def has_response(self, out: Collection[int]) -> bool:
+        """Return whether a response of the model is among the items that are not excluded."""
         return any(
             facts is not None and facts.kind == EventKind.RESPONSE and at not in out
             for at, facts in enumerate(self.facts)
         )
 
     def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
-        """Return items that have lost the other half of their pair, each with the reason, and whether a call awaits
-        approval.
+        """Return orphaned items with their reasons, and whether a call awaits an approval.
 
         Args:
-            out: Items that are out already.
-            answered_later: Whether a response stands behind the block.
+            out: Items that are already excluded.
+            answered_later: Whether a response follows the block.
         """
         alive = self._alive(out)
         pairing = self._pairing(alive)
@@ -137,60 +136,60 @@ class ReadBlock:
         return asked, bool(pairing.pending_calls(newest_response))
 
     def survivors(self, out: Collection[int]) -> Iterable[Sequence[int]]:
-        """Its atoms but for items that are out, the one that is cut last first; see `survivors_of`."""
+        """Return the atoms without excluded items, the first dropped last; see `survivors_of`."""
         alive = self._alive(out)
         return survivors_of(self.block, self.items, alive, self._pairing(alive))
 
-    def pending(self, out: Collection[int]) -> Sequence[Sequence[int]]:
-        """The atoms with a tool call that explicitly awaits an approval, as they stand among the survivors."""
+    def pending_atoms(self, out: Collection[int]) -> Sequence[Sequence[int]]:
+        """Return the atoms with a tool call that explicitly awaits an approval, in the order of `survivors`."""
         alive = self._alive(out)
         pairing = self._pairing(alive)
-        waiting = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
-        return [atom for atom in self.survivors(out) if not waiting.isdisjoint(atom)]
+        pending = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
+        return [atom for atom in self.survivors(out) if not pending.isdisjoint(atom)]
 
     def leaders(self) -> Sequence[int]:
-        """The place of the first item that each item is kept or dropped together with."""
+        """Return, for each item, the index of the first item of its atom."""
         atoms = atoms_of(self.items, self._pairing(self._alive(())))
         first = {index: leader for leader, atom in atoms.items() for index in atom}
         return [first[index] for index in range(len(self.items))]
 
-    # What they take
+    # Tokens
 
-    def alone(self, index: int) -> int:
-        """The tokens of one item, alone."""
-        tokens = self._alone.get(index)
+    def item_tokens(self, index: int) -> int:
+        """Return the tokens of one item, counted alone."""
+        tokens = self._item_tokens.get(index)
         if tokens is None:
             item = self.items[index]
-            tokens = self._measure.alone(item, None if is_text(item) else self.facts[index])
-            self._alone[index] = tokens
+            tokens = self._measure.item_tokens(item, None if is_text(item) else self.facts[index])
+            self._item_tokens[index] = tokens
         return tokens
 
-    def charging(self, *, texts_alone: bool) -> Callable[[int], int]:
-        """What says what each of its items is charged as it is taken in; see `Measure.charging`."""
-        charge = self._measure.charging(self.block, texts_alone=texts_alone)
-        return lambda index: charge(self.alone(index), is_text(self.items[index]))
+    def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
+        """Return a function that charges items as they are kept; see `Measure.charging`."""
+        charge = self._measure.charging(self.block, has_only_texts=has_only_texts)
+        return lambda index: charge(self.item_tokens(index), is_text(self.items[index]))
 
     def charges(self, order: Sequence[int]) -> list[int]:
-        """What each of these items is charged as they are taken in, in this order."""
-        charge = self.charging(texts_alone=self.texts_alone(order))
+        """Return the charge of each of these items, if they are kept in this order."""
+        charge = self.charging(has_only_texts=self.has_only_texts(order))
         return [charge(index) for index in order]
 
-    def texts_alone(self, indexes: Iterable[int]) -> bool:
-        """Whether there are texts alone among these items."""
-        return not self.block.eventful or all(is_text(self.items[index]) for index in indexes)
+    def has_only_texts(self, indexes: Iterable[int]) -> bool:
+        """Return whether these items are all texts."""
+        return not self.block.has_events or all(is_text(self.items[index]) for index in indexes)
 
     def tokens(self, kept: Sequence[int]) -> int:
-        """The tokens of the block with these of its items."""
-        return self._measure.tokens(self.block, self.items, kept, self.alone)
+        """Return the tokens of the block with only these items."""
+        return self._measure.tokens(self.block, self.items, kept, self.item_tokens)
 
     def rendered(self, kept: Sequence[int]) -> Rendered:
-        """The same, and what they are made up of."""
-        return self._measure.rendered(self.block, self.items, kept, self.alone)
+        """Return the same tokens as `tokens`, by what they are used for."""
+        return self._measure.rendered(self.block, self.items, kept, self.item_tokens)
 
     def cost(self, out: Collection[int]) -> int:
-        """The tokens of the block without these of its items."""
+        """Return the tokens of the block without these items."""
         return self.tokens(self._alive(out))
 
     def whole(self) -> Rendered:
-        """What all of it takes."""
+        """Return the tokens of the whole block."""
         return self.rendered(self._alive(()))

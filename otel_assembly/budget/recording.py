@@ -1,4 +1,4 @@
-"""What the allocator tells of itself while it runs, where nobody's chain tells it."""
+"""How the allocator reports its runs if it does not run in a chain."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ if TYPE_CHECKING:
 
 
 class AllocationRecording(AbstractContextManager[Any], Protocol):
-    """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
+    """Records one run of the allocator outside of a chain.
+
+    If the context manager exits with an error, the error is recorded.
+    """
 
     def set_limits(self, window: int, output_reserve: int) -> None:
-        """The allocator says what it shares out, before anything can go wrong."""
+        """Set the limits of the allocation; called before any error can occur."""
         ...
 
     def watch(self, block: Block) -> Watch:
-        """What stands around each attempt to compact a block."""
+        """Return the `Watch` of a block's attempts to compact."""
         ...
 
     def finish(self, allocation: Allocation) -> None:
-        """The allocator came to its end."""
+        """Record the finished allocation."""
         ...

@@ -1,4 +1,4 @@
-"""An allocation as a report: numbers alone, for spans."""
+"""Reports of allocations for spans: numbers without content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report_of(allocation: Allocation) -> BudgetReport:
-    """How an allocation gave its budget out."""
+    """Return how an allocation distributed its budget."""
     return BudgetReport(
         window=allocation.window,
         output_reserve=allocation.output_reserve,
@@ -32,7 +32,10 @@ def report_of(allocation: Allocation) -> BudgetReport:
 def overflow_report(
     blocks: Sequence[Block], costs: Sequence[int], window: int, output_reserve: int, overflow: Overflow
 ) -> BudgetReport:
-    """A budget that what may not be cut does not fit: nothing is given out, and each block says what it would take."""
+    """Return the report of a budget that the fixed content exceeds.
+
+    Nothing is in the prompt; each block states the tokens that it needs.
+    """
     entries = (
         BudgetEntry(
             name=block.name,
@@ -53,8 +56,8 @@ def overflow_report(
     return BudgetReport(window, output_reserve, overflow.needed, 0, tuple(entries), overflow)
 
 
-#: The reasons of items that stay out however much room there is.
-_OUT_FROM_THE_START: Final = frozenset(
+#: The reasons of items that are excluded however much room there is.
+_EXCLUDED: Final = frozenset(
     {
         DecisionReason.DUPLICATE,
         DecisionReason.STALE,
@@ -68,7 +71,7 @@ _OUT_FROM_THE_START: Final = frozenset(
 def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
     read, block = decided.read, decision.block
     made = int(decision.made is not None)
-    out = {item.index for item in decision.items if item.reason in _OUT_FROM_THE_START}
+    out = {item.index for item in decision.items if item.reason in _EXCLUDED}
     tokens_in = decision.tokens_in + decision.separators_in
     tokens_out = decision.tokens_out + decision.separators_out
     atoms: list[Sequence[int]] = []
@@ -108,12 +111,12 @@ def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
 
 
 def _enough(read: ReadBlock, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int) -> int:
-    """How many items it takes, in the order in which they survive, to be worth the block's floor."""
+    """Return how many items, in the order of survivors, reach the block's floor."""
     upto = [0, *accumulate(charges)]
     taken: list[int] = []
     for atom in atoms:
         taken += atom
-        # Nothing is counted before the bound says that it may be enough.
+        # Count only once the upper bound reaches the floor.
         if upto[len(taken)] >= floor and read.tokens(sorted(taken)) >= floor:
             break
     return len(taken)

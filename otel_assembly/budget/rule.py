@@ -1,18 +1,18 @@
-"""The one rule by which a budget is shared out, among the blocks of `allocate` and in the chain of a `BudgetPolicy`.
+"""The rule that distributes a budget, in `allocate` and in `BudgetPolicy`.
 
-What may not be cut comes first; where that alone is over the budget, nothing is sent. Then floors are reserved, so that
-no part of higher priority takes what a lower one cannot do without. Then each part is asked, the one of highest
-priority first: it may take what is free but for the floors behind it. A part that fits is kept whole. Of one that does
-not, atoms are kept in the order in which they survive, up to the first that does not fit: nothing that is ranked worse
-is kept where something that is ranked better is not.
+1. Content that cannot be cut comes first. If it exceeds the budget, an error is raised.
+2. Floors are reserved, so that no part of higher priority takes the tokens that a lower part needs.
+3. The parts are decided by priority, the highest first. Each may take the free tokens except the floors of later parts.
+   A part that fits is kept whole. Of a part that does not fit, atoms are kept in the order of survival, up to the first
+   that does not fit. So no atom is kept if a better one is dropped.
 
 Turns of one conversation may be in several blocks (``recent``, ``older``). They are one sequence: once a turn is
-dropped for lack of room, every older turn is dropped, in its own block and in the blocks behind it, and a block of
-newer turns may take the floors of the blocks of older turns. Otherwise a small older turn would stay before a gap.
+dropped for lack of room, every older turn is dropped, in its own block and in later blocks. A block of newer turns may
+take the floors of blocks of older turns. Otherwise a small older turn would be kept after a gap.
 
-Blocks are decided with all their items in hand (`budget.plan`), and their atoms are asked one by one. Of a chain's
-events, the sums of all atoms are known (`policies.budget_plan`), and the last that survives is found by bisection, so
-that a turn costs what its window holds and not what the conversation does. A property holds that both keep the same.
+Blocks are decided with all their items in memory (`budget.plan`), and their atoms one by one. For a chain, the sums of
+all atoms are known (`policies.budget_plan`), and the last surviving atom is found by bisection. So the cost of a turn
+depends on the window and not on the conversation. A property test checks that both keep the same.
 """
 
 from __future__ import annotations
@@ -23,24 +23,29 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Bytes of text in a token, by rule of thumb; a step of a cut is so many bytes long for each of its tokens.
+#: The assumed bytes of text per token; a step of a cut has this many bytes for each of its tokens.
 BYTES_PER_TOKEN: Final = 4
 
 
 @dataclass(slots=True)
 class Sharing:
-    """A budget while it is shared out: each part that is asked takes what it needs of what is free.
+    """The free tokens of a budget while it is distributed.
 
     Attributes:
-        free: Tokens that nobody has taken: at first what the fixed content leaves, below 0 where that is too much.
-        reserved: The floors among them of parts that are yet to be asked; a chain has none.
+        free: Tokens that no part has taken. Initially, the tokens that the fixed content leaves, below 0 if it exceeds
+            the budget.
+        reserved: The floors, within `free`, of parts that are not decided yet. A chain has none.
     """
 
     free: int
     reserved: int = 0
 
     def reserve(self, floors: Iterable[int]) -> list[int]:
-        """Reserve the floor of each part, in order of priority; −1 in the place of one for which there is no room."""
+        """Reserve the floor of each part, in order of priority.
+
+        Returns:
+            Each floor, or −1 if there is no room for it.
+        """
         reserved: list[int] = []
         for floor in floors:
             fits = self.reserved + floor <= self.free
@@ -49,6 +54,10 @@ class Sharing:
         return reserved
 
     def room(self, floor: int) -> int:
-        """The tokens that the next part may take, of which `floor` were reserved for it."""
+        """Return the tokens that the next part may take.
+
+        Args:
+            floor: The tokens that were reserved for the part.
+        """
         self.reserved -= max(0, floor)
         return self.free - self.reserved

@@ -1,4 +1,4 @@
-"""Where the pieces of a prompt stand: the five zones, and the messages that one block becomes in them."""
+"""The zones of a prompt, and the messages of each block in the zones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Zone(IntEnum):
     """The zones of a prompt, in order.
 
     Attributes:
-        PREFIX: What is the same on every turn, so that the provider's cache holds it.
-        OPENING: The strongest position of the variable region: the best evidence, the profile. In the order for the
-            cache what a conversation keeps: the profile, the summary, the turns.
-        MIDDLE: Where attention is poor: lower-ranked evidence, other memories, the summary, older turns. In the order
-            for the cache the application's state and other memories.
-        CLOSING: The second-best evidence, the application's state, recent turns. In the order for the cache all
-            evidence, the best last.
-        QUERY: The question, last.
+        PREFIX: Content that is the same on every turn, so that the provider caches it.
+        OPENING: The strongest position of the variable region: the best evidence, the profile. In the order ``cache``:
+            the profile, the summary, the turns.
+        MIDDLE: The region of poor attention: lower-ranked evidence, other memories, the summary, older turns. In the
+            order ``cache``: the application's state and other memories.
+        CLOSING: The second-best evidence, the application's state, recent turns. In the order ``cache``: all evidence,
+            the best last.
+        QUERY: The query.
     """
 
     PREFIX = 1
@@ -46,12 +46,12 @@ _ZONES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What becomes one message (or, for events, messages of their own), by index in the block's items.
+    """A part of a block that is rendered as one message; next to events, as several.
 
     Attributes:
-        items: Indexes, in the order in which they stand.
-        zone: The zone it would stand in; evidence is placed among all evidence by its strength.
-        strength: Of evidence: 0 for the block's best item, 1 for its second, 2 for the rest.
+        items: Indexes of the block's items, in the order of the prompt.
+        zone: The section's zone. Evidence is placed among all evidence by its strength.
+        strength: For evidence: 0 for the block's best item, 1 for its second, 2 for the rest.
     """
 
     items: tuple[int, ...]
@@ -60,95 +60,106 @@ class Section:
 
 
 def is_text(item: BlockItem) -> bool:
-    """Whether an item is a text, joined with its neighbours, and not an event with a message of its own."""
+    """Return whether an item is a text, which is joined with its neighbors."""
     return isinstance(item.content, _TEXTS)
 
 
 def item_text(item: BlockItem) -> str:
-    """The text of an item that is one."""
+    """Return the text of an item that is a text."""
     content = item.content
     return content.summary if isinstance(content, CompactedBlock) else str(content)
 
 
 def zone_of(block: Block) -> Zone:
-    """Where a block stands that is not split."""
+    """Return the zone of a block that is not split."""
     return Zone.PREFIX if block.stable else _ZONES.get(block.kind, Zone.MIDDLE)
 
 
-def splits(block: Block) -> bool:
-    """Whether the block's best items stand apart from the rest, at the strong positions."""
+def is_split(block: Block) -> bool:
+    """Return whether the block's best items are placed separately."""
     return block.cut is Cut.TAIL and block.kind is EventKind.EVIDENCE and not block.stable
 
 
-def _sets_profile_apart(block: Block) -> bool:
+def _separates_profile(block: Block) -> bool:
     return block.cut is Cut.SCORE and not block.stable
 
 
-def most_messages(block: Block) -> int:
-    """How many messages the texts of a block become at most."""
-    if splits(block):
+def max_messages(block: Block) -> int:
+    """Return the most messages that the texts of a block become."""
+    if is_split(block):
         return 3
-    return 2 if _sets_profile_apart(block) else 1
+    return 2 if _separates_profile(block) else 1
 
 
 def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> list[Section]:
-    """The messages that these items of a block become.
+    """Return the sections of a block with only these items.
 
     Args:
         block: The block.
         items: All its items.
-        kept: Indexes of those that stand in the prompt, ascending.
+        kept: Indexes of the items in the prompt, ascending.
     """
     if not kept:
         return []
     zone = zone_of(block)
-    # Events stay in their order: a result that stood before its call would be no answer to it.
-    parted = splits(block) or _sets_profile_apart(block)
-    if not parted or (block.eventful and not all(is_text(items[index]) for index in kept)):
+    # Events keep their order, because a result must follow its call.
+    has_parts = is_split(block) or _separates_profile(block)
+    if not has_parts or (block.has_events and not all(is_text(items[index]) for index in kept)):
         return [Section(tuple(kept), zone)]
-    if splits(block):
+    if is_split(block):
         ranked = by_rank(items, kept)
         parts = [Section((ranked[0],), zone, 0)]
         if len(ranked) > 2:
-            parts.append(Section(tuple(around(ranked[2:])), zone, 2))
+            parts.append(Section(tuple(_strongest_outside(ranked[2:])), zone, 2))
         if len(ranked) > 1:
             parts.append(Section((ranked[1],), zone, 1))
         return parts
     profile = tuple(index for index in kept if items[index].profile)
     others = tuple(index for index in kept if not items[index].profile)
-    found = [Section(profile, Zone.OPENING)] if profile else []
-    return [*found, Section(others, zone)] if others else found
+    opening = [Section(profile, Zone.OPENING)] if profile else []
+    return [*opening, Section(others, zone)] if others else opening
 
 
 def messages(items: Sequence[BlockItem], section: Section) -> list[list[str]]:
-    """The texts of a section by the message that they are joined to; among events, each is a message of its own."""
+    """Return the texts of each message of a section.
+
+    Next to events, each text is a separate message.
+    """
     texts = [item_text(items[index]) for index in section.items if is_text(items[index])]
     if len(texts) == len(section.items):
         return [texts]
     return [[text] for text in texts]
 
 
-def spoken(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> list[tuple[Section, list[list[str]]]]:
-    """The sections that these items of a block become, each with its texts by message.
+def sections_with_texts(
+    block: Block, items: Sequence[BlockItem], kept: Sequence[int]
+) -> list[tuple[Section, list[list[str]]]]:
+    """Return the sections of a block with only these items, and their texts by message.
 
-    What is counted and what is sent are both read from here. The instruction that a block says once more stands at the
-    end of its last text; where it has none, in a message of its own behind its events.
+    Counting and sending both use this result. A restated instruction is appended to the block's last text. If there is
+    no text, it is a separate message after the events.
     """
-    said = [(section, messages(items, section)) for section in sections(block, items, kept)]
-    if block.restated and said:
-        last = next((texts for _, texts in reversed(said) if texts), None)
+    parts = [(section, messages(items, section)) for section in sections(block, items, kept)]
+    if block.restated and parts:
+        last = next((texts for _, texts in reversed(parts) if texts), None)
         if last is None:
-            said[-1][1].append([block.restated])
+            parts[-1][1].append([block.restated])
         else:
             last[-1].append(block.restated)
-    return said
+    return parts
 
 
 def by_rank(items: Sequence[BlockItem], indexes: Sequence[int]) -> list[int]:
-    """Indexes, the best item's first; ties as they stand, and those without a rank behind those with one."""
+    """Return indexes with the best item's first.
+
+    Items of one rank keep their order, and items without a rank follow those with one.
+    """
     return sorted(indexes, key=lambda index: (items[index].rank or _UNRANKED, index))
 
 
-def around(best_first: Sequence[int]) -> list[int]:
-    """The strongest at the two ends, the weakest in the middle (Liu et al. 2023, "Lost in the Middle")."""
+def _strongest_outside(best_first: Sequence[int]) -> list[int]:
+    """Return items with the best at both ends and the weakest in the middle.
+
+    Attention is poor in the middle (Liu et al. 2023, "Lost in the Middle").
+    """
     return [*best_first[::2], *reversed(best_first[1::2])]

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.assembler import Assembler
-from otel_assembly.budget.allocator import finished_async
+from otel_assembly.budget.allocator import run_plan_async
 from otel_assembly.budget.measure import Measure, meter_of_blocks
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
 from otel_assembly.budget.plan import plan
@@ -109,7 +109,7 @@ class AllocatorPolicy(DecidingPolicy):
             read=layout.read,
         )
         answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), session.kept)
-        allocation = await finished_async(steps, answer)
+        allocation = await run_plan_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation, order=self._order)
         session.result = allocation, prompt
         decided = allocation.decided
@@ -201,9 +201,9 @@ def _fates_in(one: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason],
         by_fate.setdefault(said[index][:2], []).append(index)
     fates = {fate: to_runs(indexes) for fate, indexes in by_fate.items()}
     spoken = merged((index, index + 1) for index in said)
-    parts = [(one.outcome.of_others(), complement(count, merged([*stays, *spoken])))]
-    if one.stays is not DecisionReason.FITS:  # what nobody says anything else of
-        parts.append(((DecisionOutcome.KEPT, one.stays), difference(stays, spoken)))
+    parts = [(one.outcome.rest_outcome(), complement(count, merged([*stays, *spoken])))]
+    if one.kept_reason is not DecisionReason.FITS:  # what nobody says anything else of
+        parts.append(((DecisionOutcome.KEPT, one.kept_reason), difference(stays, spoken)))
     for fate, runs in parts:
         if runs:
             fates[fate] = [*fates.get(fate, ()), *runs]

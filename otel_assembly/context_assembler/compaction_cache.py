@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.budget.allocator import answered_by
+from otel_assembly.budget.allocator import compact_requests_with
 from otel_assembly.budget.attempt import Compacted
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def answered_keeping(
     compactors: Compactors, watch: Callable[[Block], Watch | None], kept: KeptCompactions
 ) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
     """What answers with what is kept, and asks the compactors only for the rest."""
-    ask = answered_by(compactors, watch)
+    ask = compact_requests_with(compactors, watch)
 
     async def answer(request: CompactionRequest) -> Compacted:
         compacted = kept.find(request)

@@ -219,7 +219,7 @@ class TurnsBlock(ReadBlock):
         whole = len(alive) == len(self.items) == len(self._pairs.atoms)
         return self._pairs if whole else super()._pairing(alive)
 
-    def replies(self, out: Collection[int]) -> bool:
+    def has_response(self, out: Collection[int]) -> bool:
         return self._newest_response() >= 0
 
     def _newest_response(self) -> int:
@@ -238,7 +238,7 @@ class TurnsBlock(ReadBlock):
         reasons = {at - start: orphan_reason(pairs, at) for at in sorted(lost)}
         return reasons, any(start <= at < stop for at in pairs.pending_calls(newest))
 
-    def pending(self, out: Collection[int]) -> Sequence[Sequence[int]]:
+    def pending_atoms(self, out: Collection[int]) -> Sequence[Sequence[int]]:
         pairs, start = self._pairs, self._start
         waiting = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in out)
         atoms = set(map(pairs.atoms.__getitem__, waiting))
@@ -249,7 +249,7 @@ class TurnsBlock(ReadBlock):
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
         first_of, offset = turns.view.history.behind, turns.view.history.offset
         held: dict[int, list[int]] = {}
-        yield from (pending := self.pending(out))
+        yield from (pending := self.pending_atoms(out))
         waiting = {atom[0] for atom in pending}
         for at in range(self._stop - 1 - start, max(start, turns.grouped) - 1 - start, -1):
             atom_at = atoms[start + at] - start
@@ -269,21 +269,21 @@ class TurnsBlock(ReadBlock):
                 yield sorted(step)
             upto = first + start
 
-    def charging(self, *, texts_alone: bool) -> Callable[[int], int]:
-        return self.alone
+    def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
+        return self.item_tokens
 
-    def texts_alone(self, indexes: object) -> bool:
+    def has_only_texts(self, indexes: object) -> bool:
         return False
 
-    def alone(self, index: int) -> int:
+    def item_tokens(self, index: int) -> int:
         if self._tokens is None:
             view = self._turns.view
-            table = self._measure.counted(view)
+            table = self._measure.exact_table(view)
             self._tokens, self._sums = table.arrive(view.end), table.sums(view.history.all)
         return self._tokens[self._start + index]
 
     def tokens(self, kept: Sequence[int]) -> int:
-        return sum(map(self.alone, kept))
+        return sum(map(self.item_tokens, kept))
 
     def rendered(self, kept: Sequence[int]) -> Rendered:
         tokens = self.tokens(kept)
@@ -293,7 +293,7 @@ class TurnsBlock(ReadBlock):
         return self.whole().tokens - self.tokens(list(out))
 
     def whole(self) -> Rendered:
-        self.alone(0)
+        self.item_tokens(0)
         sums = self._sums
         tokens = sums[self._stop] - sums[self._start] if sums is not None else 0
         return Rendered(tokens, tokens, 0, 0)

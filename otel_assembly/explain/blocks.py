@@ -307,7 +307,7 @@ class BlocksOfTurn:
 
     def holds_turns(self, place: int) -> bool:
         """Return whether a block holds turns and may be cut."""
-        return self.numbers[place].cuttable and self._blocks[place].holds_turns
+        return self.numbers[place].cuttable and self._blocks[place].has_turns
 
     def place_of(self, item: str) -> int | None:
         """The block whose item it is, if it is one that may be kept."""
@@ -437,7 +437,7 @@ class _Numbers(Measure):
         self.text = lambda text: int(text) if text.isdigit() else 0
 
     @property
-    def steady(self) -> bool:
+    def is_stable(self) -> bool:
         return True
 
     method = property(lambda self: "exact")
@@ -451,7 +451,7 @@ class _Numbers(Measure):
         self._made[text] = tokens
         return Compacted(text, tokens, ())
 
-    def alone(self, item: BlockItem, facts: EventFacts | None) -> int:
+    def item_tokens(self, item: BlockItem, facts: EventFacts | None) -> int:
         return self._tokens.get(_id(item), 0) if isinstance(item.content, StandIn) else self._text_item(item)
 
     def _text_item(self, item: BlockItem) -> int:
@@ -459,11 +459,13 @@ class _Numbers(Measure):
         is_item = isinstance(content, str) and content.endswith(";")
         return self._tokens.get(_id(item), 0) if is_item else 0
 
-    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]) -> int:
+    def tokens(
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
+    ) -> int:
         return self._by_name[block.name].cost if kept else 0
 
     def rendered(
-        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
     ) -> Rendered:
         if not kept:
             return NOTHING
@@ -472,6 +474,6 @@ class _Numbers(Measure):
         tokens = self._made[made[0]] if made else one.cost if len(kept) >= len(one.order) else one.part(len(kept))
         return Rendered(tokens, tokens, 0, 0)
 
-    def charging(self, block: Block, *, texts_alone: bool) -> Callable[[int, bool], int]:
+    def charging(self, block: Block, *, has_only_texts: bool) -> Callable[[int, bool], int]:
         marks = iter(self._by_name[block.name].marks)
         return lambda tokens, text: tokens + next(marks, 0)

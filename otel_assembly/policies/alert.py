@@ -40,12 +40,12 @@ class AlertPolicy(DecidingPolicy):
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the new alerts and the alerts that no response has followed."""
         conversation, view = context.conversation, as_view(events)
-        deliveries, came = conversation.deliveries, context.input if context.input is not None else view
+        deliveries, input_view = conversation.deliveries, context.input if context.input is not None else view
         shown: list[AlertFacts] = []
         for alert in (*deliveries.unanswered(), *self._alerts(view, context)):
-            if deliveries.claim(alert, came, context.began):
+            if deliveries.claim(alert, input_view, context.began):
                 context.when_done(
-                    success=partial(deliveries.deliver, alert, came), failure=partial(conversation.release, alert)
+                    success=partial(deliveries.deliver, alert, input_view), failure=partial(conversation.release, alert)
                 )
                 shown.append(alert)
         if not shown:

@@ -295,7 +295,7 @@ def is_user_first(view: View, context: Context) -> bool:
     return context.provider_rules(view.history.provider).is_user_first
 
 
-def opening_request(view: View, held: Iterable[int]) -> list[int]:
+def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
     """Return the positions of a request to keep in front of events that every cut keeps.
 
     A call that awaits an approval can be older than the newest request. Then the request in front of the call is fixed
@@ -303,9 +303,9 @@ def opening_request(view: View, held: Iterable[int]) -> list[int]:
 
     Args:
         view: The events.
-        held: Positions of the events that every cut keeps.
+        always_kept: Positions of the events that every cut keeps.
     """
-    history, first = view.history, min(held, default=-1)
+    history, first = view.history, min(always_kept, default=-1)
     if first < 0 or opens(view, first):
         return []
     requests = history.requests.held
@@ -392,7 +392,7 @@ def keep_from(
     reason: DecisionReason,
     *,
     first: int,
-    held: Iterable[int],
+    always_kept: Iterable[int],
     request: Sequence[int],
     pending: Sequence[int],
     left_out: Iterable[int] = (),
@@ -404,12 +404,12 @@ def keep_from(
         cut: The index of the first event to keep.
         reason: The reason for the events that are dropped.
         first: How many events lead the view.
-        held: Positions of events that stay wherever the cut is.
-        request: The positions of `held` that are the newest user request.
-        pending: The positions of `held` that are calls that await an approval.
+        always_kept: Positions of events that stay wherever the cut is.
+        request: The positions of `always_kept` that are the newest user request.
+        pending: The positions of `always_kept` that are calls that await an approval.
         left_out: Positions of events that are dropped wherever the cut is.
     """
-    before = sorted([index for index in map(view.index_of, held) if first <= index < cut])
+    before = sorted([index for index in map(view.index_of, always_kept) if first <= index < cut])
     runs, at = to_runs([*range(first), *before]), cut
     for index in sorted(map(view.index_of, left_out)):
         if index >= cut:

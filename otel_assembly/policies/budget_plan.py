@@ -346,7 +346,7 @@ class BudgetPlan:
             cut,
             DecisionReason.OVER_BUDGET,
             first=self.leading,
-            held={*self.pinned, *self.newest, *self.summaries},
+            always_kept={*self.pinned, *self.newest, *self.summaries},
             request=self.newest_request,
             pending=self.pending,
             left_out=self.left_out,

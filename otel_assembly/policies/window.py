@@ -49,17 +49,17 @@ def keep_newest(
     history, response = view.history, newest_response(view)
     request = newest_request(view)
     pending = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
-    held = {*request, *pending, *newest_atom(view, response)}
-    if user_first and (opening := opening_request(view, held)):
+    always_kept = {*request, *pending, *newest_atom(view, response)}
+    if user_first and (opening := opening_request(view, always_kept)):
         request = [*opening, *request]
-        held.update(opening)
-    cut = _cut(total, first, most, stride, set(map(view.index_of, held)))
+        always_kept.update(opening)
+    cut = _cut(total, first, most, stride, set(map(view.index_of, always_kept)))
     kept, verdicts = keep_from(
         view,
         cut,
         DecisionReason.OUTSIDE_WINDOW,
         first=first,
-        held=held,
+        always_kept=always_kept,
         request=request,
         pending=pending,
     )

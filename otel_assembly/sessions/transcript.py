@@ -127,7 +127,7 @@ class TranscriptPolicy(DecidingPolicy):
             max(cut, first),
             DecisionReason.OUTSIDE_WINDOW,
             first=first,
-            held={*request, *pending, *newest_atom(view, response)},
+            always_kept={*request, *pending, *newest_atom(view, response)},
             request=request,
             pending=pending,
         )

@@ -186,7 +186,7 @@ def test_evidence_is_cut_from_its_worst_rank_and_a_worse_item_never_survives_a_b
     ranks = [4, 1, 3, 2]
     block = Block("evidence", 5, [BlockItem(say(5, f"w{rank}"), rank=rank) for rank in ranks[:3]], cuttable=True)
     short_but_worst = BlockItem("w", rank=5)
-    block = block.holding([*block.items, short_but_worst])
+    block = block.with_content([*block.items, short_but_worst])
     allocation = allocate([block], 10, 0, words, NO_COMPACTOR)
     assert fates(allocation, "evidence") == [
         ("dropped", "low_rank"),

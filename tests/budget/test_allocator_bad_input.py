@@ -87,7 +87,7 @@ def test_a_budget_that_cannot_work_is_refused(window, reserve, says):
 
 
 def test_two_blocks_of_one_name_and_a_floor_above_the_window_name_the_block():
-    with pytest.raises(ConfigurationError, match="two blocks are called 'twice'"):
+    with pytest.raises(ConfigurationError, match="two blocks are named 'twice'"):
         allocate([block("once"), block("twice"), block("twice", priority=6)], 100, 0)
     with pytest.raises(
         ConfigurationError, match="block 'evidence': its floor of 101 tokens is above the window of 100"
@@ -103,7 +103,7 @@ def test_what_is_no_list_of_blocks_is_refused(blocks):
 
 @pytest.mark.parametrize("answer", [-1, 1.0, True, None, "3"])
 def test_a_counter_that_does_not_count_names_the_block(answer):
-    with pytest.raises(TokenizerError, match="block 'evidence': the given count returned"):
+    with pytest.raises(TokenizerError, match="block 'evidence': the function count returned"):
         allocate([block()], 100, 0, lambda text: answer)
 
 
@@ -111,7 +111,7 @@ def test_a_counter_that_raises_names_the_block_and_quotes_no_text():
     def count(text):
         raise ValueError(f"cannot take {text}")
 
-    with pytest.raises(TokenizerError, match="block 'evidence': the given count raised ValueError") as caught:
+    with pytest.raises(TokenizerError, match="block 'evidence': the function count raised ValueError") as caught:
         allocate([block(content="secret")], 100, 0, count)
     assert "secret" not in str(caught.value)
 

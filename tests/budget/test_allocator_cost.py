@@ -129,15 +129,15 @@ def test_counts_are_made_anew_when_the_counter_says_so():
 
 def test_what_a_function_counted_is_forgotten_with_it_but_not_while_an_allocation_needs_it():
     gc.collect()
-    before = len(measuring._own._meters)
+    before = len(measuring._callers_meters._meters)
     allocation = allocate(blocks_of(5), 5, 4, count=lambda text: 0)
     gc.collect()
-    assert len(measuring._own._meters) == before + 1
+    assert len(measuring._callers_meters._meters) == before + 1
     assert allocation.count("asked later") == 0
     assert len(allocation.decisions) == 5
     del allocation
     gc.collect()
-    assert len(measuring._own._meters) == before
+    assert len(measuring._callers_meters._meters) == before
 
 
 def test_two_counts_that_are_equal_are_told_apart():

@@ -184,7 +184,7 @@ def test_with_no_room_nobody_is_asked():
 
 @pytest.mark.parametrize("form", ["sync", "async"])
 def test_one_that_hangs_is_left_at_its_deadline_and_not_tried_again(release, form, caplog):
-    compact_workers._told.clear()
+    compact_workers._warned_names.clear()
     calls = []
 
     def hangs(text, target_tokens):
@@ -231,7 +231,7 @@ def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(releas
     outcomes = [compactors.run(TEXT, 10, words) for _ in range(compact_workers.MAX_HANGING + 4)]
     assert [str(one.attempts[0].outcome) for one in outcomes[-4:]] == ["refused"] * 4
     assert all(one.text for one in outcomes)
-    assert compact_workers.hanging() == compact_workers.MAX_HANGING
+    assert compact_workers.count_hanging() == compact_workers.MAX_HANGING
     alive = [thread for thread in threading.enumerate() if thread.name == "otel-assembly-compactor"]
     assert len(alive) == compact_workers.MAX_HANGING
     assert all(thread.daemon for thread in alive)

@@ -20,7 +20,7 @@ from otel_assembly import (
     ToolResultEvent,
     describe,
 )
-from otel_assembly.budget import CompactedBlock, compact_history, compact_history_async, leaves
+from otel_assembly.budget import CompactedBlock, compact_history, compact_history_async, leaf_ids
 from otel_assembly.errors import CompactionError, DescribeError
 from otel_assembly.events import CompactionSummary, event_from_json, event_to_json
 from otel_assembly.knowledge import render_events
@@ -131,7 +131,7 @@ def test_the_attempts_can_be_watched():
 
 @pytest.mark.parametrize("turns", [[], (), History()])
 def test_no_turns_is_an_error(turns):
-    with pytest.raises(ConfigurationError, match="no turns"):
+    with pytest.raises(ConfigurationError, match="turns is empty"):
         compact_history(turns, 10, short)
 
 
@@ -238,10 +238,10 @@ def test_leaves_are_found_however_deep_and_each_once():
 
     deep = {f"s{level}": summary_of(f"s{level - 1}", f"s{level - 1}", f"leaf {level}") for level in range(1, 2_000)}
     deep["s0"] = summary_of("leaf 0")
-    assert leaves(["s1999"], deep) == tuple(f"leaf {level}" for level in range(2_000))
-    assert leaves(["x", "s0", "x"], deep) == ("x", "leaf 0")
-    assert leaves(["loop"], {"loop": summary_of("loop", "a")}) == ("a",)
-    assert leaves(["a", "b"]) == ("a", "b")
+    assert leaf_ids(["s1999"], deep) == tuple(f"leaf {level}" for level in range(2_000))
+    assert leaf_ids(["x", "s0", "x"], deep) == ("x", "leaf 0")
+    assert leaf_ids(["loop"], {"loop": summary_of("loop", "a")}) == ("a",)
+    assert leaf_ids(["a", "b"]) == ("a", "b")
 
 
 def test_objects_of_the_users_own_are_named_by_their_id_or_else_by_their_place():

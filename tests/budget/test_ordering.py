@@ -118,7 +118,7 @@ def test_a_query_block_that_is_not_there_is_named():
 
 def test_two_blocks_of_one_name_are_refused():
     twice = [Block("a", 5, "x", cuttable=True), Block("a", 6, "y", cuttable=True)]
-    with pytest.raises(ConfigurationError, match="two blocks are called 'a'"):
+    with pytest.raises(ConfigurationError, match="two blocks are named 'a'"):
         order_for_attention_and_cache(twice)
 
 
@@ -188,14 +188,14 @@ VARIABLE = ("query", "state", "evidence", "memory", "summary", "recent", "older"
 def test_nothing_that_changes_in_a_variable_block_changes_what_stands_before_the_boundary(changes):
     before = order_for_attention_and_cache(blocks())
     after = order_for_attention_and_cache(
-        [block.holding(changes[block.name]) if block.name in changes else block for block in blocks()]
+        [block.with_content(changes[block.name]) if block.name in changes else block for block in blocks()]
     )
     assert after.messages[: after.boundary] == before.messages[: before.boundary]
     assert after.prefix_hash == before.prefix_hash
 
 
 def test_a_stable_block_that_changes_changes_the_hash():
-    changed = [block.holding("You are kind.") if block.name == "system" else block for block in blocks()]
+    changed = [block.with_content("You are kind.") if block.name == "system" else block for block in blocks()]
     assert order_for_attention_and_cache(changed).prefix_hash != order_for_attention_and_cache(blocks()).prefix_hash
 
 

@@ -22,7 +22,7 @@ from otel_assembly.budget import (
     ExtractiveCompactor,
     ModelCompactor,
     compact_history,
-    leaves,
+    leaf_ids,
     order_for_attention_and_cache,
     texts_of,
 )
@@ -102,7 +102,7 @@ def test_candidates_are_retained():
         (lambda: asyncio.run(allocate_async([BLOCK, None], 100, 10)), r"blocks must be Block objects, got a NoneType"),
         (lambda: allocate([BLOCK], 100, 10, model=4), r"model must be a text"),
         (lambda: Block("a", 1, ["x"], cuttable=False, separator=3), r"its separator must be a text"),
-        (lambda: Block("a", 1, ["x"], cuttable=False, restated=3), r"what it restates must be a text"),
+        (lambda: Block("a", 1, ["x"], cuttable=False, restated=3), r"restated must be a text"),
         (
             lambda: allocate([Block("a", 5, [BlockItem(SECRET, id=[1]), BlockItem("y", id=[1])], True)], 100, 10),
             r"block 'a': the id of an item must be a text, got a list",
@@ -115,8 +115,8 @@ def test_candidates_are_retained():
         (lambda: compact_history({"role": "user", "content": SECRET}, 10), r"turns must be a sequence of events"),
         (lambda: compact_history([TURN], 10, count=SECRET), r"count must be a callable"),
         (lambda: compact_history([TURN], 10, summaries=[SECRET]), r"summaries must be a Mapping, got a list"),
-        (lambda: leaves(SECRET), r"provenance must be a collection of text, got a text"),
-        (lambda: leaves(["a"], ["b"]), r"summaries must be a Mapping"),
+        (lambda: leaf_ids(SECRET), r"provenance must be a collection of text, got a text"),
+        (lambda: leaf_ids(["a"], ["b"]), r"summaries must be a Mapping"),
         (lambda: texts_of(SECRET), r"item must be a BlockItem, got a text"),
         (lambda: ExtractiveCompactor(SECRET), r"count must be a callable"),
         (lambda: ExtractiveCompactor()(4, 10), r"text must be a text, got a int"),

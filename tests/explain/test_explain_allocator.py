@@ -38,7 +38,7 @@ def true_when_allocated_again(blocks, budget, counted_by, compact):
     # How much room an instruction takes that is said behind a compacted text is told only in part.
     sure = counted_by is not more_together and not any(block.cuttable and block.restated for block in blocks)
     # Among events of a block's own kind, which items are texts is not told.
-    sure = sure and not any(block.eventful and block.priority in (1, 7) for block in blocks)
+    sure = sure and not any(block.has_events and block.priority in (1, 7) for block in blocks)
     for item, answer in allocated.answers():
         assert not sure or not answer.unknown
         check(allocated, item, answer)
