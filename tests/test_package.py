@@ -158,3 +158,20 @@ def test_the_page_on_genai_names_what_is_exported():
     names = set(re.findall(r"`(assembly\.[a-z_.]+)`", page))
     assert {"assembly.id", "assembly.model", "assembly.arrived.contents"} <= names
     assert names <= set(attributes())
+
+
+def test_the_changelog_is_one_screen_until_the_first_release():
+    """It describes 0.1.0 to a user; changes between states that were never released are not in it."""
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == ["[Unreleased]"]
+    kinds = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    assert kinds[0] == "Added"
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    entries = re.findall(r"^- .+(?:\n  .+)*", page, re.MULTILINE)
+    assert entries
+    assert all(len(entry.splitlines()) <= 2 for entry in entries)
+    assert len(page.splitlines()) <= 60
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
