@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import LogConflictError, LogDamagedError, SessionLogError, TurnClaimLostError
 from otel_assembly.sessions.log import LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry, checksum_of
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.log import LogPosition
 
 logger = logging.getLogger("otel_assembly")
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 #: The presses that the running task holds, or took over from the task that started it.
 _held: ContextVar[tuple[Press, ...]] = ContextVar("held", default=())
@@ -76,6 +79,22 @@ def check_first(session_id: str, first: LogRow) -> None:
     """
     if (first.session_id, first.seq) != (session_id, 1):
         raise SessionLogError(f"the first row of session {session_id!r} is {first.session_id!r} {first.seq}")
+
+
+def text_of(found: bytes) -> str:
+    """Decode a text column; bytes that are not UTF-8 become surrogates, so that no checksum agrees with the text."""
+    return found.decode("utf-8", "surrogateescape")
+
+
+def read_ids(found: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the ids of sessions, without those that no statement can name; each of these is logged."""
+    ids = []
+    for (session_id,) in found:
+        if isinstance(session_id, str) and not _SURROGATE.search(session_id):
+            ids.append(session_id)
+        else:
+            logger.error("the id of a session is not what was written: %a; the session is left out", session_id)
+    return ids
 
 
 def read_row(session_id: str, found: Sequence[Any]) -> LogRow:

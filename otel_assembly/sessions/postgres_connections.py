@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogUnavailableError
+from otel_assembly.sessions.log_rows import text_of
 from otel_assembly.sessions.log_sql import TABLES, TURN_TABLES
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _SETTINGS: Final = """SELECT current_setting('fsync'), current_setting('synchron
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"""
 _TABLES_ARE_THERE: Final = "SELECT to_regclass('otel_assembly_session_work') IS NOT NULL"
 
+#: Source files of PostgreSQL that read a value and allocate its memory.
+_READ_VALUES: Final = frozenset({"mcxt.c", "detoast.c", "heaptoast.c", "toast_internals.c"})
+
 #: Connections of the process that forked this one; nothing is done with them.
 _of_parents: list[object] = []
 
@@ -46,6 +50,28 @@ def psycopg(module: str = "") -> Any:
         raise ConfigurationError(
             "PostgresSessionLog needs the extra postgres; install it: pip install 'otel-assembly[postgres]'"
         ) from missing
+
+
+def is_damage(error: Any) -> bool:
+    """Return True if an error of PostgreSQL means that its files are damaged.
+
+    PostgreSQL has codes for most damage. If the length of a value is damaged, it reports an internal error, which has
+    other causes too: then the part of the server that raised it decides.
+    """
+    codes = psycopg(".errors")
+    if isinstance(error, codes.DataCorrupted | codes.IndexCorrupted):
+        return True
+    return isinstance(error, codes.InternalError_) and error.diag.source_file in _READ_VALUES
+
+
+def read_texts_as_they_are(connection: Any) -> None:
+    """Let a connection return texts that are not UTF-8, which a damaged disk leaves, so that checksums find them."""
+
+    class Text(psycopg(".adapt").Loader):  # type: ignore[misc]
+        def load(self, data: Any) -> str:
+            return text_of(bytes(data))
+
+    connection.adapters.register_loader("text", Text)
 
 
 class Connections:
@@ -156,6 +182,7 @@ class Connections:
 
     async def _connected(self) -> Connection:
         connection: Connection = await psycopg().AsyncConnection.connect(**self._arguments)
+        read_texts_as_they_are(connection)
         try:
             await self._check(connection)
             async with self._making:

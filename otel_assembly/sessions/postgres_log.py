@@ -26,6 +26,7 @@ from otel_assembly.sessions.log_rows import (
     held_press,
     holding,
     not_on_top,
+    read_ids,
     read_metadata,
     read_row,
     read_rows,
@@ -58,7 +59,7 @@ from otel_assembly.sessions.log_sql import (
     WITHOUT_LIMIT,
     WORK,
 )
-from otel_assembly.sessions.postgres_connections import LOCKS, Connections, psycopg, statement_seconds
+from otel_assembly.sessions.postgres_connections import LOCKS, Connections, is_damage, psycopg, statement_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -196,7 +197,7 @@ class PostgresSessionLog:
 
     async def session_ids(self) -> Sequence[str]:
         """See `SessionLog.session_ids`."""
-        return [session_id for (session_id,) in await self._ask("the list of sessions", SESSION_IDS)]
+        return read_ids(await self._ask("the list of sessions", SESSION_IDS))
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """See `SessionLog.append`."""
@@ -402,7 +403,7 @@ class PostgresSessionLog:
         codes = self._errors
         if isinstance(error, codes.UniqueViolation | codes.SerializationFailure | codes.DeadlockDetected):
             return LogConflictError(f"{what}: somebody else was first")
-        if isinstance(error, codes.DataCorrupted | codes.IndexCorrupted):
+        if is_damage(error):
             return LogDamagedError(f"{what} cannot be read or written: {error}; restore the database")
         # Whoever is told that the connection ends is not told whether the statement had been carried out.
         if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
 from otel_assembly.sessions.log_reader import LogReader
-from otel_assembly.sessions.postgres_connections import psycopg, read_dsn
+from otel_assembly.sessions.postgres_connections import is_damage, psycopg, read_dsn, read_texts_as_they_are
 
 if TYPE_CHECKING:
     import psycopg as client
@@ -40,6 +40,7 @@ class PostgresReader(LogReader):
             )
         except self._errors.Error as error:
             raise LogUnavailableError(f"PostgreSQL cannot be reached: {error}") from error
+        read_texts_as_they_are(self._connection)
         try:
             if self.ask("the log", _IS_THERE) != [(True,)]:
                 raise ConfigurationError("there is no log of sessions in this database and its search_path")
@@ -56,7 +57,7 @@ class PostgresReader(LogReader):
         ready: Any = statement.replace("?", "%s")
         try:
             return self._connection.execute(ready, arguments).fetchall()
-        except (self._errors.DataCorrupted, self._errors.IndexCorrupted) as error:
-            raise LogDamagedError(f"{what} cannot be read: {error}; restore the database") from error
         except self._errors.Error as error:
+            if is_damage(error):
+                raise LogDamagedError(f"{what} cannot be read: {error}; restore the database") from error
             raise LogUnavailableError(f"{what} cannot be had: {error}") from error

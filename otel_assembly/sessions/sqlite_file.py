@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
-from otel_assembly.sessions.log_rows import claim_lost, not_on_top, taken, there_already
+from otel_assembly.sessions.log_rows import claim_lost, not_on_top, taken, text_of, there_already
 from otel_assembly.sessions.log_sql import (
     ADD_WORK,
     COUNT_WORK,
@@ -341,8 +341,3 @@ def _end(db: sqlite3.Connection, arguments: Mapping[str, Any], *, finished: bool
 
 def _columns(number: int, row: LogRow) -> tuple[Any, ...]:
     return number, row.seq, row.envelope_id, row.sender_id, row.key, row.body, row.checksum
-
-
-def text_of(found: bytes) -> str:
-    """A text; of a damaged one something that no checksum agrees with."""
-    return found.decode("utf-8", "surrogateescape")

@@ -18,6 +18,7 @@ from otel_assembly.sessions.log_rows import (
     check_first,
     held_press,
     holding,
+    read_ids,
     read_metadata,
     read_row,
     read_rows,
@@ -127,7 +128,7 @@ class SqliteSessionLog:
 
     async def session_ids(self) -> Sequence[str]:
         """See `SessionLog.session_ids`."""
-        return [session_id for (session_id,) in await self._rows("the list of sessions", SESSION_IDS)]
+        return read_ids(await self._rows("the list of sessions", SESSION_IDS))
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """See `SessionLog.append`."""

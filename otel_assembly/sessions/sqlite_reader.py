@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
 from otel_assembly.sessions.log_reader import LogReader
-from otel_assembly.sessions.sqlite_file import FILE_VERSION, STANDS_ON, check_whole, telling, text_of
+from otel_assembly.sessions.log_rows import text_of
+from otel_assembly.sessions.sqlite_file import FILE_VERSION, STANDS_ON, check_whole, telling
 from otel_assembly.sessions.sqlite_newest import missing_newest, noted_newest
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from postgres_server import BIN, MISSING, PostgresServer
 from rows import appended, created, on, row
 
@@ -21,7 +23,18 @@ from otel_assembly.errors import (
     LogUnavailableError,
     LogUnsureError,
 )
-from otel_assembly.sessions import Cursor, PostgresSessionLog, Snapshot
+from otel_assembly.sessions import (
+    EV_TEXT,
+    ConversationAdapter,
+    Cursor,
+    Envelope,
+    Hub,
+    PostgresSessionLog,
+    Snapshot,
+)
+from otel_assembly.sessions.log import TurnClaim
+from otel_assembly.sessions.log_rows import read_rows
+from otel_assembly.sessions.postgres_reader import PostgresReader
 
 HERE = Path(__file__).parent
 #: Seconds that a log waits for a machine that is busy with other work; far more than any test needs.
@@ -323,6 +336,116 @@ async def test_a_row_that_is_damaged_or_missing_is_named(postgres, schema, log, 
         await log.metadata("s")
     assert await log.snapshot("s", "discussion/1") is None
     assert "a snapshot is not what was written" in caplog.text
+
+
+@pytest.fixture
+def flipped(postgres, schema):
+    """Changes one byte of a text column; the bytes need not be UTF-8 afterwards."""
+    with postgres.connected(schema) as other:
+        other.execute("CREATE CAST (bytea AS text) WITHOUT FUNCTION")
+
+        def flip(table, column, where, at, bits):
+            (whole,) = other.execute(f"SELECT convert_to({column}, 'UTF8') FROM {table} WHERE {where}").fetchone()
+            at %= len(whole)
+            other.execute(
+                f"UPDATE {table} SET {column} = set_byte(%s::bytea, %s, %s)::text WHERE {where}",
+                (whole, at, (whole[at] ^ bits) or 1),
+            )
+            return whole
+
+        def mend(table, column, where, whole):
+            other.execute(f"UPDATE {table} SET {column} = %s::bytea::text WHERE {where}", (whole,))
+
+        yield flip, mend
+        other.execute("DROP CAST (bytea AS text)")
+
+
+DAMAGED = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+ROWS = "otel_assembly_session_rows"
+
+
+@DAMAGED
+@given(st.integers(0, 10_000), st.integers(1, 255))
+@example(64, 0x80)
+async def test_a_flipped_byte_of_a_row_is_damage_that_names_the_row(postgres, schema, flipped, at, bits):
+    flip, mend = flipped
+    async with PostgresSessionLog(postgres.dsn(schema), patience=PATIENCE) as log:
+        if await log.metadata("s") is None:
+            await appended(log, 20, text="said \u20ac")
+        whole = flip(ROWS, "body", "seq = 17", at, bits)
+        try:
+            for reads in (log.tail("s", 1), log.by_id("s", f"{17:016x}")):
+                with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+                    await reads
+            with PostgresReader(postgres.dsn(schema)) as reader:
+                (stored,) = reader.sessions()
+                with pytest.raises(LogDamagedError, match="row 17"):
+                    read_rows("s", 1, reader.rows(stored))
+        finally:
+            mend(ROWS, "body", "seq = 17", whole)
+        assert len(await log.tail("s", 1)) == 20
+
+
+@pytest.mark.parametrize("bits", [0x01, 0x80])
+@pytest.mark.parametrize("column", ["envelope_id", "sender_id", "key"])
+async def test_a_flipped_byte_of_a_column_is_damage_that_names_the_row(schema, log, flipped, column, bits):
+    async with Hub(log, [ConversationAdapter()]) as hub:
+        name = (await hub.create("conversation", "ann", ["ann", "bob"])).session_id
+        await hub.join(name, "bob")
+        said = await hub.post(Envelope(name, "ann", EV_TEXT, {"text": "hello"}, idempotency_key="first"))
+        flipped[0](ROWS, column, f"seq = {said.seq}", 3, bits)
+        with pytest.raises(LogDamagedError, match=f"row {said.seq}: it"):
+            await hub.envelopes(name)
+
+
+@pytest.mark.parametrize("bits", [0x01, 0x80])
+async def test_a_flipped_byte_beside_the_rows_is_damage_too(schema, log, flipped, caplog, bits):
+    flip, _ = flipped
+    await appended(log, 3)
+    await log.save_snapshot("s", "discussion/1", Snapshot(2, '{"a": 1}'))
+    claim = TurnClaim("s", "bob", 3, False, "token")
+    assert await log.claim_turn(claim, None, 0.0, 1_000.0)
+    assert await log.add_work(claim, 1, "{}")
+    assert await log.add_work(claim, 2, '{"a": 1}')
+    flip("otel_assembly_sessions", "metadata", "true", 0, bits)
+    flip("otel_assembly_session_snapshots", "state", "true", 3, bits)
+    flip("otel_assembly_session_work", "body", "number = 2", 3, bits)
+    with pytest.raises(LogDamagedError, match="session 's': its metadata are not what was written"):
+        await log.metadata("s")
+    with pytest.raises(LogDamagedError, match="step 2 of the turn of 'bob'"):
+        await log.work("s", "bob")
+    assert await log.snapshot("s", "discussion/1") is None
+    assert "a snapshot is not what was written" in caplog.text
+
+
+async def test_a_session_whose_id_is_damaged_stops_no_other(schema, log, flipped, caplog):
+    await created(log, "one")
+    await created(log, "two")
+    flipped[0]("otel_assembly_sessions", "id", "id = 'one'", 1, 0x80)
+    assert list(await log.session_ids()) == ["two"]
+    assert "the id of a session is not what was written: 'o\\udceee'" in caplog.text
+
+
+async def test_a_value_whose_length_is_damaged_is_damage(own_server):
+    server = own_server()
+    said = "said " * 100
+    async with PostgresSessionLog(server.dsn(), patience=PATIENCE) as log:
+        await appended(log, 3, text=said)
+    with server.connected() as other:
+        other.execute("CHECKPOINT")
+        (path,) = other.execute(f"SELECT pg_relation_filepath('{ROWS}')").fetchone()
+    server.stop()
+    page = bytearray((server.data / path).read_bytes())
+    body = page.index(row("s", 2, text=said).body.encode())
+    assert sys.byteorder == "little"
+    page[body - 4 : body] = (1 << 2).to_bytes(4, "little")  # a length below that of the length itself
+    (server.data / path).write_bytes(page)
+    server.start()
+    async with PostgresSessionLog(server.dsn(), patience=PATIENCE) as log:
+        with pytest.raises(LogDamagedError, match="restore the database"):
+            await log.tail("s", 1)
+    with PostgresReader(server.dsn()) as reader, pytest.raises(LogDamagedError, match="row 2 cannot be read"):
+        list(reader.rows(next(reader.sessions())))
 
 
 async def test_every_acceptance_was_synced(postgres, schema):
