@@ -1,4 +1,4 @@
-"""``otel-assembly``, and ``python -m otel_assembly``: the command line, which Ctrl-C ends quietly from its start on."""
+"""The command line: ``otel-assembly``, and ``python -m otel_assembly``. Ctrl-C ends it without a traceback."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def main() -> int:
-    """Run the command line; the exit status is returned."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # whoever started it wants it not to be heard
+    """Run the command line, and return its exit status."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # the parent process ignores it
         from otel_assembly.cli import main as run
 
         return run()
-    # An exception in the midst of imports would be told at length, and some of it by modules that drop it.
+    # An interrupt during imports would print a traceback, and some modules suppress it.
     signal.signal(signal.SIGINT, _end)
     from otel_assembly.cli import main as run
 
@@ -21,7 +21,7 @@ def main() -> int:
     try:
         return run()
     finally:
-        signal.signal(signal.SIGINT, _end)  # what is left to do is Python's own end
+        signal.signal(signal.SIGINT, _end)  # Python itself is shutting down
 
 
 def _end(*_: Any) -> None:

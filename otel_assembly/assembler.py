@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from otel_assembly import events as vocabulary
-    from otel_assembly.chain import config as written
+    from otel_assembly import events as event_types
+    from otel_assembly.chain import config as chain_config
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.errors import ModelContextLengthError
     from otel_assembly.history.view import View
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
 else:
-    vocabulary, written = Later("otel_assembly.events"), Later("otel_assembly.chain.config")
+    event_types, chain_config = Later("otel_assembly.events"), Later("otel_assembly.chain.config")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -61,29 +61,29 @@ _METERS: Final = 32
 
 
 class Assembler:
-    """Runs a chain of policies left to right: each sees what the one before it let out (as in AG2).
+    """Run a chain of policies from left to right; each gets the output of the one before (as in AG2).
 
-    One assembler may serve any number of conversations, tasks and threads.
+    One assembler can serve any number of conversations, tasks and threads.
 
     Args:
-        policies: The chain. Injection goes before reduction: `validate_order` says what is wrong otherwise, and what it
-            says is logged as a warning.
-        name: Tells several assemblers of a program apart in telemetry.
-        model: The model whose tokenizer counts; else that of the context.
-        model_window: The most tokens that the model takes. No policy is held to it: it is reported, with how full the
-            prompts are of it and which are over it. Else it is what `genai-prices` knows of the model, where assemblies
-            are recorded and that is installed (extra ``prices``).
-        on_policy_error: ``raise``, or ``skip`` to go on without a policy that raised; `AlertPolicy` is never skipped,
-            nor is a budget that could not hold, nor a halt.
-        on_halt: What becomes of the assembly of a conversation that is halted, or that it halts itself: ``raise``
-            `HaltedError`, so that no model is called for it, or ``return`` it, with `Assembly.halt` set.
-        counter: Counts instead of the model's tokenizer.
-        framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
-        strict: Refuse an event with a part of a type that nobody knows, instead of counting that by its JSON.
-        recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
+        policies: The chain. Injection comes before reduction; the problems that `validate_order` finds are logged as
+            warnings.
+        name: The name of this assembler in telemetry.
+        model: The model whose tokenizer counts; by default that of the context.
+        model_window: The model's context window, in tokens. It is informational: telemetry records its utilization and
+            the prompts that exceed it, but no policy enforces it. By default the value of `genai-prices` (extra
+            ``prices``), if assemblies are recorded.
+        on_policy_error: ``raise``, or ``skip`` to continue without a policy that raised. An `AlertPolicy`, an exceeded
+            budget and a halt are never skipped.
+        on_halt: What happens if the conversation is halted, before or during the assembly: ``raise`` a `HaltedError`,
+            so that no model is called, or ``return`` the assembly with `Assembly.halt` set.
+        counter: Counts tokens instead of the model's tokenizer.
+        framing: The tokens of a message beyond its texts; None means the values of the OpenAI cookbook.
+        strict: Refuse an event with a part of an unknown type, instead of counting its JSON.
+        recorder: Receives the record of each assembly; by default OpenTelemetry with its global configuration.
 
     Raises:
-        ConfigurationError: A policy has no name or no ``apply``, or is a class; or a setting is none of its values.
+        ConfigurationError: A policy has no name or no ``apply``, or is a class; or a setting has an invalid value.
     """
 
     def __init__(
@@ -128,28 +128,28 @@ class Assembler:
         self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
-        with suppress(TokenizerError):  # raised where something is to be counted
+        with suppress(TokenizerError):  # raised when tokens are counted
             prepare(self._counter or counter_for(self.model))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
-        """An assembler from a mapping, or from a YAML or JSON file.
+        """Return an assembler from a mapping, or from a YAML or JSON file.
 
         The form is ``{name, model, model_window, on_policy_error, on_halt, strict, framing: {per_message: 4, …},
         policies: [{sliding_window: {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
 
         Raises:
-            ConfigurationError: The configuration cannot be read or says something unknown; the message names the file,
-                the place, and the nearest name that is known.
+            ConfigurationError: The configuration cannot be read or contains an unknown name; the message has the file,
+                the place and the most similar known name.
         """
-        chain = written.chain_from_config(config)
+        chain = chain_config.chain_from_config(config)
         return cls(chain.policies, **{**chain.settings, **settings})
 
     def to_config(self) -> dict[str, Any]:
-        """The mapping from which `from_config` makes an equal assembler.
+        """Return the mapping from which `from_config` makes an equal assembler.
 
         Raises:
-            ConfigurationError: A policy is not one of ours, so that no name stands for it.
+            ConfigurationError: The chain has a policy without a registered name.
         """
         settings = {
             "name": self.name,
@@ -160,10 +160,10 @@ class Assembler:
             "framing": self.framing,
             "strict": self.strict or None,
         }
-        return written.chain_to_config(self.policies, settings)
+        return chain_config.chain_to_config(self.policies, settings)
 
     def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
-        """This assembler with policies in front of whatever reduces in its chain; what injects first stays first.
+        """Return this assembler with policies in front of the first reduction; injections before it stay first.
 
         Args:
             policies: The policies, in order.
@@ -175,7 +175,7 @@ class Assembler:
         return self._with((*self.policies[:behind], *policies, *self.policies[behind:]))
 
     def followed_by(self, policies: Sequence[PolicyLike]) -> Self:
-        """This assembler with policies behind all of its chain.
+        """Return this assembler with policies after its chain.
 
         Args:
             policies: The policies, in order.
@@ -194,20 +194,20 @@ class Assembler:
         return own
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
-        """Work out what the model gets to see on this turn.
+        """Assemble the prompt of one model call.
 
         Args:
             prompts: The system-level texts in front of the events.
-            events: A `History`, or a list of events of any described types; nothing in it is changed.
-            context: What the policies may ask of the run.
+            events: A `History`, or a list of events of any registered types; it is not changed.
+            context: The run, for the policies.
 
         Raises:
             HaltedError: The conversation is halted, or this assembly halted it, and `on_halt` is ``raise``; or a policy
-                raised it. No policy starts after a halt, and nothing is to be sent.
+                raised it. No policy starts after a halt, and the prompt must not be sent.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
-            PolicyContractError: A policy changed its input, or returned something else than two sequences.
-            DescribeError: An event cannot be read, or has a part that nobody knows and `strict` is asked for.
+            PolicyContractError: A policy changed its input, or did not return two sequences.
+            DescribeError: An event cannot be read, or has a part of an unknown type and `strict` is set.
         """
         if context is None:
             context = Context()
@@ -229,7 +229,7 @@ class Assembler:
         asked = context
         if not meter.ready:
             if not is_ready(meter.counter):
-                asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
+                asked = copy.copy(context)  # the caller may change the context while we wait
                 await ready(meter.counter)
             meter.ready = True
         ledger = self._ledger(events, context)
@@ -266,7 +266,7 @@ class Assembler:
                 await self._note(assembly, assembly.recording)
             finally:
                 record.context.end(token)
-            self._heed_halt(record)
+            self._check_halt(record)
             if assembly.recording.measured:
                 await count_estimates(record.view_out, meter)
         except BaseException as error:
@@ -280,22 +280,22 @@ class Assembler:
 
     @property
     def compacts(self) -> bool:
-        """Whether a policy of the chain makes texts shorter, and does not only leave them out."""
+        """Whether a policy of the chain compacts content instead of only dropping it."""
         return any(getattr(policy, "compacts", False) for policy in self.policies)
 
     async def compact_ahead(self, prompts: Sequence[str], history: History, context: Context) -> bool:
-        """Have the policies that compact do so ahead of need, as an `Agent` does between model calls.
+        """Let policies compact before it is needed, as an `Agent` does between model calls.
 
-        What they make stands in the next prompt that needs it, and nobody waits for it there. No assembly is open
-        meanwhile: each attempt is a span of its own, under the caller's.
+        The next prompt that needs a summary uses it without waiting. No assembly is open during this call: each attempt
+        is a child span of the caller's span.
 
         Args:
             prompts: The system-level texts in front of the conversation.
             history: The conversation.
-            context: Its `budget_ratio` is the share of the budgets from which on they compact.
+            context: Policies compact if the conversation exceeds `budget_ratio` of their budgets.
 
         Returns:
-            Whether there was anything to compact.
+            Whether a policy compacted something.
         """
         found = False
         meter = self._meter(self.model or context.model, context.client)
@@ -308,12 +308,12 @@ class Assembler:
                 try:
                     outcome = await policy.decide(tuple(prompts), history.view(), own)  # type: ignore[attr-defined]
                 except ContextOverflowError:
-                    continue  # the assembly says so, with all that stands in front of the policy
+                    continue  # the next assembly raises it, with the whole chain applied
             found = found or bool(outcome.compactions)
         return found
 
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
-        """Count what is new."""
+        """Count the tokens of new events."""
         await arrive(view, meter)
 
     @property
@@ -342,7 +342,7 @@ class Assembler:
     async def _run(self, assembly: OpenAssembly) -> None:
         record, recording = assembly.record, assembly.recording
         for policy, kind in zip(self.policies, self._kinds, strict=True):
-            self._heed_halt(record)
+            self._check_halt(record)
             step = assembly.begin_step(
                 policy.name, kind, config_of(policy, record.context) if recording.measured else {}
             )
@@ -358,20 +358,20 @@ class Assembler:
                     if not self._passes_over(error, policy, step, record):
                         if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
                             raise
-                        said = f"raised {type(error).__name__}; its own error is the cause of this one"
-                        raise PolicyFailedError(policy.name, step.index, said) from error
+                        problem = f"raised {type(error).__name__}; its own error is the cause of this one"
+                        raise PolicyFailedError(policy.name, step.index, problem) from error
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
 
-    def _heed_halt(self, record: Record) -> None:
-        """Look whether the conversation is halted; where nothing may be sent then, the assembly ends here."""
+    def _check_halt(self, record: Record) -> None:
+        """Record a halt of the conversation; raise it if `on_halt` is ``raise``."""
         for guard in record.guards:
             record.halt = record.halt or guard.halt
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
     def _passes_over(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
-        """Whether the chain goes on without a policy that raised; a budget that could not hold is written down."""
+        """Return whether the chain continues without a policy that raised; record an exceeded budget."""
         if isinstance(error, ContextOverflowError):
             step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
             record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
@@ -384,7 +384,7 @@ class Assembler:
         return True
 
     def _calibrate(self, billed: tuple[int, int], ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
-        """Compare what was counted for the last prompt with what the provider has billed for it by now."""
+        """Compare the counted tokens of the last prompt with those that the provider billed."""
         with ledger.lock:
             usage = ledger.pending_usage
             if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
@@ -395,16 +395,16 @@ class Assembler:
     def observe_usage(
         self, counted: int, billed: int, *, model: str | None = None, generation: int | None = None
     ) -> None:
-        """Tell what the provider billed for a prompt of ours.
+        """Report the tokens that the provider billed for an assembled prompt.
 
-        An estimating counter is calibrated by it; the ratio goes to the metric ``assembly.tokens.calibration``. It is
-        called for you where a response in the history says its usage.
+        They calibrate an estimating counter; the metric ``assembly.tokens.calibration`` records the ratio. If a
+        response in the history has its usage, this method is called automatically.
 
         Args:
             counted: ``assembly.totals.tokens_out``.
-            billed: The input tokens of the provider's bill, cached ones included.
+            billed: The billed input tokens, including cached ones.
             model: The model that was called; by default the assembler's.
-            generation: The counter's generation when it counted, where that is known.
+            generation: The counter's generation at the time of counting, if it is known.
 
         Raises:
             ConfigurationError: `counted` or `billed` is not a whole number, or is below 0.
@@ -420,15 +420,15 @@ class Assembler:
         self._recorded_by().calibrated(model or self.model, counted, billed)
 
     def observe_refusal(self, error: ModelContextLengthError, context: Context | None = None) -> None:
-        """Tell that the model's provider refused a prompt of ours as too long, where it was caught.
+        """Report that the model's provider refused an assembled prompt as too long.
 
-        It is an overflow, cause ``provider``: on the model call's span, where that is the current one and records, else
-        in a log record; and always in the metric ``assembly.budget.overflows``. What helps is one more assembly, with
-        less: ``context.with_budget_ratio(assembly.ratio_for_less())``.
+        It is recorded as an overflow with the cause ``provider``: on the span of the model call if that span is current
+        and recorded, else in a log record, and in the metric ``assembly.budget.overflows``. To continue, assemble again
+        with a smaller budget: ``context.with_budget_ratio(assembly.ratio_for_less())``.
 
         Args:
-            error: What the client raised.
-            context: The context of the assembly that was refused.
+            error: The client's exception.
+            context: The context of the refused assembly.
         """
         whose = context.whose if context is not None else Whose()
         self._recorded_by().refused(whose, error.window, error.tokens)
@@ -437,16 +437,16 @@ class Assembler:
         record = assembly.record
         record.context.done(succeeded=False)
         if isinstance(error, HaltedError) and record.halt is None:
-            record.halt = vocabulary.HaltEvent(reason=error.reason, source=error.source)
+            record.halt = event_types.HaltEvent(reason=error.reason, source=error.source)
         assembly.failed(error)
         if isinstance(error, ContextOverflowError | HaltedError):
             error.assembly = Assembly(record)
 
     async def _note(self, assembly: OpenAssembly, recording: Recording) -> None:
-        """Let observers of budgets know, which may halt; the tokens are counted only where one may be subscribed."""
+        """Notify observers of budgets, which may halt; count the tokens only if one may be subscribed."""
         record = assembly.record
         stream = record.context.stream
-        if stream is None or not listens(stream, vocabulary.AssemblyCompleted):
+        if stream is None or not listens(stream, event_types.AssemblyCompleted):
             return
         totals = assembly.totals()
         if totals is None:
@@ -455,7 +455,7 @@ class Assembler:
             overflow = record.overflow
             with recording.observers():
                 await stream.send(
-                    vocabulary.AssemblyCompleted(
+                    event_types.AssemblyCompleted(
                         assembly=record.assembly_id,
                         turn=record.turn,
                         tokens=totals.tokens_out,

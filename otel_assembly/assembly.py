@@ -1,4 +1,4 @@
-"""`Assembly`: what one run of the chain gives its caller, the answer first and the reasons beside it."""
+"""`Assembly`: the result of one run of a policy chain, with its decisions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["Assembly", "Breakpoints", "Prefix", "Totals"]
 
 @dataclass(repr=False, eq=False)
 class Assembly:
-    """The prompts and events to send, and what was decided about them.
+    """The prompts and events to send, and the decisions about them.
 
-    Everything beside `prompts` and `events` is worked out when it is first asked for.
+    All properties other than `prompts` and `events` are computed on first use.
     """
 
     _record: Record
@@ -39,12 +39,12 @@ class Assembly:
 
     @property
     def turn(self) -> int:
-        """How many assemblies of this ledger came before."""
+        """The index of the assembly in its ledger, from 0."""
         return self._record.turn
 
     @property
     def halt(self) -> HaltEvent | None:
-        """What halted the conversation before this assembly came to its end; None where nothing did."""
+        """The halt of the conversation before the end of this assembly; None without a halt."""
         return self._record.halt
 
     @worked_out_once
@@ -54,75 +54,75 @@ class Assembly:
 
     @worked_out_once
     def events(self) -> list[Any]:
-        """The events to send: the very objects that came in, and those that policies made."""
+        """The events to send: the same objects as in the input, and events that policies made."""
         return self._record.events_out
 
     @worked_out_once
     def items(self) -> list[str]:
-        """The item ids of `events`, in the same order: those that policies made begin with ``m``."""
+        """The item ids of `events`, in the same order; ids of events that policies made begin with ``m``."""
         return list(map(item_text, self._record.numbered_out.of(self._record.view_out)))
 
     @worked_out_once
     def decisions(self) -> tuple[Decision, ...]:
-        """One decision for every change of an item's state since the assembly before in this conversation."""
+        """One decision for each change of an item's state since the conversation's previous assembly."""
         return tuple(decisions_of(self._record))
 
     @property
     def dropped(self) -> list[Decision]:
-        """The decisions by which items are out of the prompt that were not, or were for another reason."""
+        """The decisions about items that were dropped, or that were dropped for another reason before."""
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
     @worked_out_once
     def exits(self) -> tuple[Decision, ...]:
-        """The decisions by which items left: they were in the prompt before, or are new, and are not in this one."""
+        """The decisions about newly dropped or compacted items: in the last prompt, or new, and not in this one."""
         return tuple(exits_of(self._record))
 
     @worked_out_once
     def totals(self) -> Totals:
-        """The assembly in numbers."""
+        """The counts of the assembly."""
         return totals_of(self._record)
 
     @worked_out_once
     def kinds(self) -> dict[str, int]:
-        """What fills the prompt, tokens by kind; they sum to ``totals.tokens_out``."""
+        """The tokens of the prompt by kind of content; they add up to ``totals.tokens_out``."""
         return tokens_by_kind(self._record)
 
     @worked_out_once
     def prefix(self) -> Prefix:
-        """What this prompt begins with in common with the one before."""
+        """The stable prefix: the beginning that this prompt shares with the previous one."""
         return prefix_of(self._record)
 
     @property
     def breakpoints(self) -> Breakpoints:
-        """Where a marker of explicit cache control pays, for providers that want one."""
+        """The positions for cache-control markers, for providers with explicit caching."""
         return breakpoints_of(self.prefix, len(self._record.prompts_out), len(self._record.view_out))
 
     def ratio_for_less(self, share: float = 0.8) -> float:
-        """The `budget_ratio` with which another assembly takes at most a share of the tokens that this one took.
+        """Return the `budget_ratio` with which another assembly uses at most a share of this assembly's tokens.
 
-        A budget whose cut moves in steps may be filled by far less than it allows, so that a share of the budget could
-        be the same prompt once more. Where no policy holds a budget it is the share, and has no effect.
+        A prompt can be much smaller than its budget, because cuts move in steps; the same share of the budget could
+        then give the same prompt again. Without a budget, the result is the share and has no effect.
 
         Args:
-            share: Above 0 and at most 1.
+            share: A ratio above 0 and at most 1.
 
         Raises:
-            ConfigurationError: It is not.
+            ConfigurationError: The share is not in this range.
         """
         share, totals = share_of_all("share", share), self.totals
         if not totals.budget or not totals.tokens_out:
             return share
-        held: float = getattr(self._record.context, "budget_ratio", 1.0)
-        return min(1.0, share * held * totals.tokens_out / totals.budget)
+        budget_ratio: float = getattr(self._record.context, "budget_ratio", 1.0)
+        return min(1.0, share * budget_ratio * totals.tokens_out / totals.budget)
 
     def __iter__(self) -> Iterator[list[Any]]:
         """``prompts, events = assembly``."""
         return iter((self.prompts, self.events))
 
     def __repr__(self) -> str:
-        """One line of numbers; what is sent is counted now where nobody has asked for its tokens before."""
+        """Return one line of counts; counts the tokens of the prompt if that was not done before."""
         return line_of(self._record)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what fills the prompt and what left by which rule; numbers and names, no content."""
+        """Return the HTML for notebooks: content by kind, dropped items by reason; counts and names, no content."""
         return html_of(self._record)

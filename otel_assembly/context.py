@@ -1,4 +1,4 @@
-"""`Context`: what a policy may ask of the run."""
+"""`Context`: the properties of a run that policies can read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class EventSink(Protocol):
-    """Where events are sent: our `Stream`, or a framework's.
+    """A stream that accepts events: a `Stream`, or a framework's.
 
-    It may have ``listens(event_type) -> bool`` too: an event of a type that it does not listen to is not worked out.
+    It may also have ``listens(event_type) -> bool``: events that it does not listen to are not computed.
     """
 
     async def send(self, event: Any) -> None:
@@ -33,31 +33,32 @@ class EventSink(Protocol):
 
 
 def listens(stream: EventSink, event_type: type) -> bool:
-    """Whether anybody may listen to events of a type on a stream."""
+    """Return whether a stream may have subscribers for a type of event."""
     asked: Callable[[type], bool] | None = getattr(stream, "listens", None)
     return True if asked is None else bool(asked(event_type))
 
 
 class Context:
-    """What a policy may ask of the run; one object may serve all turns of a conversation.
+    """The properties of a run that policies can read; one object can serve all turns of a conversation.
 
     Args:
-        conversation_id: The run's real conversation id, if it has one; never made up.
+        conversation_id: The conversation id of the program, if it has one.
         agent_name: The agent's name, for telemetry.
-        model: The model that will be called; decides the tokenizer where the `Assembler` names none.
-        framework: The framework that the agent is written on, for telemetry.
-        tools: The schemas of the tools offered to the model; they take tokens of every prompt.
+        model: The model that will be called; its tokenizer counts if the `Assembler` has no model.
+        framework: The framework of the agent, for telemetry.
+        tools: The schemas of the tools that the model gets; they count in each prompt.
         dependencies: Objects by type, such as a `KnowledgeStore`.
-        variables: Free values of the application.
-        stream: Where `send` puts events; without one, only a halt has an effect.
-        budget_ratio: The share of their budgets that policies hold, above 0 and at most 1: after a provider has found
-            a prompt too long that was within them, one more assembly with less.
+        variables: Values of the application.
+        stream: Receives the events of `send`; without a stream, only a halt has an effect.
+        budget_ratio: The share of their budgets that policies use, above 0 and at most 1. Use less than 1 for another
+            assembly after the provider refused a prompt as too long.
         provider: The provider that will be called, such as ``anthropic``, ``aws.bedrock`` or ``gcp.gemini`` (the names
-            of ``gen_ai.provider.name``): reducers obey its rules, such as which role comes first. If None, the form of
-            the messages states it, else the model's name.
+            of ``gen_ai.provider.name``). Reducers follow its rules, such as the role of the first message. If None, it
+            is derived from the form of the messages, else from the model's name.
 
     Raises:
-        ConfigurationError: `budget_ratio` is no such share, or a class stands where an instance is meant.
+        ConfigurationError: `budget_ratio` is not above 0 and at most 1, or an argument is a class instead of an
+            instance.
     """
 
     def __init__(
@@ -93,18 +94,18 @@ class Context:
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
         self._emitted: list[HaltEvent] = []
-        #: What the client that will be called adds to messages; None if only the model's name is known.
+        #: The rules of the client that will be called; None if only the model's name is known.
         self.client: ClientRules | None = None
         self._watch: Callable[[str], Watch] | None = None
         self._began: int | None = None
         self._rules: ProviderRules | None = None
-        #: What came in to the assembly that this context is for; None outside of one.
+        #: The input of the current assembly; None outside an assembly.
         self.input: View | None = None
         self._present()
 
     @property
     def began(self) -> int:
-        """When this assembly began, by what its conversation counts deliveries of alerts by; outside of one, now."""
+        """The number of alert deliveries in the conversation when this assembly began; outside an assembly, now."""
         return self._began if self._began is not None else self.conversation.deliveries.now
 
     @property
@@ -116,25 +117,25 @@ class Context:
         return self._conversation
 
     def _present(self) -> None:
-        """Let the guard know who asks: a halt that comes from elsewhere is reported as that agent's."""
+        """Set the agent to which the guard attributes a halt from elsewhere."""
         if self._conversation is not None:
             self._conversation.guard.whose = self.whose
 
     @property
     def whose(self) -> Whose:
-        """Whose run it is, as far as that is known."""
+        """The agent, framework and conversation of the run, as far as they are known."""
         return Whose(self.agent_name, self.framework, self.conversation_id)
 
     @property
     def guard(self) -> HaltGuard:
-        """Ask it (``guard.check()``) before every model call and every tool call."""
+        """The guard to check (``guard.check()``) before each model call and each tool call."""
         return self.conversation.guard
 
     @property
     def meter(self) -> TokenMeter:
-        """What counts tokens in this assembly; outside of one, the default tokenizer of `model`."""
+        """The token meter of this assembly; outside an assembly, that of the default tokenizer of `model`."""
         if self._meter is None:
-            from otel_assembly.tokens import TokenMeter, counter_for  # a vocabulary, only where it is needed
+            from otel_assembly.tokens import TokenMeter, counter_for  # loads a vocabulary, so only on first use
 
             self._meter = TokenMeter(counter_for(self.model))
         return self._meter
@@ -156,14 +157,14 @@ class Context:
         return rules_for(self.provider, form, self.model)
 
     def held(self, budget: int) -> int:
-        """What is held of a budget of so many tokens in this assembly: its `budget_ratio`, rounded down, at least 1."""
+        """Return `budget_ratio` of a budget in tokens, rounded down, at least 1."""
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
     def with_budget_ratio(self, budget_ratio: float) -> Self:
-        """This context for an assembly that holds another share of its budgets; the conversation is the same.
+        """Return this context with another share of the budgets, for the same conversation.
 
         Args:
-            budget_ratio: The share.
+            budget_ratio: The share, a ratio.
 
         Raises:
             ConfigurationError: It is not above 0 and at most 1.
@@ -178,7 +179,7 @@ class Context:
         return own
 
     async def send(self, event: Any) -> None:
-        """Put an event on the stream; a FATAL alert or a halt closes the guard before anybody else sees it."""
+        """Send an event to the stream; a FATAL alert or a halt closes the guard before subscribers get it."""
         halt = self.guard.observe(event, self.whose)
         try:
             if self.stream is not None:
@@ -188,7 +189,7 @@ class Context:
                 await self.halt(halt)
 
     def adopt(self, conversation: Conversation) -> None:
-        """Let a `History` say which conversation this is, where neither a stream nor an id did."""
+        """Use the conversation of a `History`, unless a stream or an id gave one."""
         if self._conversation is None and self.conversation_id is None:
             self._conversation = conversation
             self._present()
@@ -196,40 +197,40 @@ class Context:
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
     ) -> None:
-        """What to do once this assembly has come to its end: keep what a policy took upon itself, or give it back."""
+        """Register callbacks for the end of this assembly, for example to keep or release a claimed alert."""
         if success is not None:
             self._on_success.append(success)
         if failure is not None:
             self._on_failure.append(failure)
 
     async def halt(self, event: Any) -> None:
-        """Emit a `HaltEvent` that the guard asked for."""
+        """Emit the `HaltEvent` of the guard."""
         if self.stream is not None:
             await self.stream.send(event)
 
     def watch(self, kind: str) -> Watch | None:
-        """What stands around attempts to compact something of this kind; None where no provider is configured."""
+        """Return the recording of compaction attempts for a kind of block; None if no provider is configured."""
         return self._watch(kind) if self._watch is not None else None
 
     @property
     def listening(self) -> bool:
-        """Whether a recorder records this assembly, so that details are worth working out."""
+        """Whether a recorder records this assembly, so that details have to be computed."""
         return self._watch is not None
 
     @property
     def halts_emitted(self) -> int:
-        """How many `HaltEvent`s this assembly brought about: its policies, and the observers that learned of it."""
+        """The number of `HaltEvent`s that the policies and observers of this assembly caused."""
         return len(self._emitted)
 
     def begin(self, guards: Sequence[HaltGuard]) -> Token[Running | None]:
-        """This assembly runs from here on and heeds these guards: what halts in it is its halt."""
+        """Start this assembly with these guards; halts from here on belong to it."""
         return RUNNING.set(Running(guards, self._emitted))
 
     def end(self, token: Token[Running | None]) -> None:
-        """This assembly has run."""
+        """End this assembly."""
         try:  # noqa: SIM105  # suppress() would cost more than the rest
             RUNNING.reset(token)
-        except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
+        except ValueError:  # a coroutine that was not awaited to its end is closed in another context
             pass
 
     def for_assembly(
@@ -240,11 +241,11 @@ class Context:
         model: str | None = None,
         rules: ProviderRules | None = None,
     ) -> Self:
-        """Return this context as one assembly sees it, with callbacks and counts of its own.
+        """Return a copy for one assembly, with its own callbacks and counts.
 
         Args:
             meter: Counts tokens.
-            watch: Stands around attempts to compact.
+            watch: Records attempts to compact.
             given: The assembly's input.
             model: The model that will be called, if the assembler names one.
             rules: The provider's rules, if they are known from elsewhere.
@@ -253,7 +254,7 @@ class Context:
         self._present()
         own = object.__new__(type(self))
         own.__dict__.update(self.__dict__)
-        own._conversation = conversation  # a copy of ourselves
+        own._conversation = conversation
         own._meter = meter
         own._on_success, own._on_failure, own._emitted = [], [], []
         own._watch = watch
@@ -264,7 +265,7 @@ class Context:
         return own
 
     def done(self, *, succeeded: bool) -> None:
-        """Run what `when_done` was given."""
+        """Run the callbacks of `when_done`."""
         for callback in self._on_success if succeeded else self._on_failure:
             callback()
         self._on_success.clear()

@@ -1,7 +1,7 @@
-"""What belongs to one conversation, whatever turns, contexts and policies it has: the halt, the alerts delivered.
+"""The state that all turns, contexts and policies of one conversation share: its halt and its delivered alerts.
 
-Nothing here is keyed by a policy object: fifty turns at once, or two agents that share a policy, still deliver an alert
-once and halt once per conversation.
+No state belongs to a policy object, so fifty concurrent turns, or two agents that share a policy, deliver an alert once
+and halt once per conversation.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ if TYPE_CHECKING:
 else:
     events = Later("otel_assembly.events")
 
-#: How many conversations that are known only by their id are remembered in one process.
+#: The number of conversations, known only by their id, that a process remembers.
 REMEMBERED_CONVERSATIONS: Final = 10_000
-#: How often an alert that no response followed is shown again.
+#: How often an alert without a following response is shown again.
 MAX_REPEATS: Final = 3
-#: So many of the newest responses tell whether there is a new one, where what comes in is not what came in before with
-#: more behind it.
+#: The number of newest responses that are compared, to find a new one in an input that does not extend the last one.
 _NEWEST: Final = 64
 _RESPONSES: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
 
 @dataclass(slots=True)
 class Whose:
-    """Whose assembly something is, as far as that is known; a `Context` says the same of an assembler's."""
+    """The agent, framework and conversation of an assembly, as far as they are known."""
 
     agent_name: str | None = None
     framework: str | None = None
@@ -53,9 +52,9 @@ class Whose:
 
 @dataclass(frozen=True, slots=True)
 class AlertFacts:
-    """An observer alert of any framework, read by the names that they all use.
+    """The fields of an observer alert of any framework.
 
-    Equal facts are the same alert, whether its severity came as an enum or as a string.
+    Equal facts are the same alert, whether the severity is an enum or a string.
     """
 
     source: str
@@ -64,30 +63,30 @@ class AlertFacts:
 
     @property
     def fatal(self) -> bool:
-        """Whether this alert halts."""
+        """Whether this alert halts the conversation."""
         return self.severity == "fatal"
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that are equal for equal alerts, in every process."""
+        """A digest of 16 hexadecimal digits, equal for equal alerts in every process."""
         text = "\0".join((self.source, self.severity, self.message))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def is_alert(event: Any) -> bool:
-    """Whether an event of any framework is an observer alert: it has a source, a severity and a message."""
-    if isinstance(event, events.Event):  # asking one of ours for an attribute that it has not takes long
+    """Return whether an event of any framework is an observer alert: it has a source, a severity and a message."""
+    if isinstance(event, events.Event):  # a missing attribute of a pydantic model is slow to look up
         return isinstance(event, events.ObserverAlert)
     return all(hasattr(event, name) for name in ("severity", "source", "message"))
 
 
 def alert_facts(event: Any) -> AlertFacts:
-    """Read the alert that `event` is."""
+    """Return the fields of an alert."""
     return AlertFacts(str(event.source), events.severity_name(event.severity), str(event.message))
 
 
 class Running(NamedTuple):
-    """An assembly while it runs: whose guards it heeds, and the halts that its policies and observers bring about."""
+    """A running assembly: its guards, and the halts that its policies and observers cause."""
 
     guards: Sequence[HaltGuard]
     emitted: list[HaltEvent]
@@ -97,25 +96,25 @@ RUNNING: Final[ContextVar[Running | None]] = ContextVar("otel_assembly_running",
 
 
 def halted_here() -> bool:
-    """Whether the conversation is halted whose assembly runs here, so that no model may be called for it any more."""
+    """Return whether the conversation of the running assembly is halted, so that no model may be called for it."""
     running = RUNNING.get()
     return running is not None and any(guard.halted for guard in running.guards)
 
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
-    """Tell this listener of every guard that closes, at once and in the context in which it closed."""
+    """Call a listener for each guard that closes, immediately and in the same context."""
     halt_listeners.append(lambda halt, guard, by: listener(halt))
 
 
 @lru_cache(maxsize=512)
-def _is_of_no_concern(kind: type) -> bool:
-    """Whether events of a type are ours, and none that closes a guard or opens it."""
-    heeded = events.HaltEvent, events.ObserverAlert, events.ConversationResumed
-    return issubclass(kind, events.Event) and not issubclass(kind, heeded) and kind.__name__ != "HaltEvent"
+def _is_irrelevant(kind: type) -> bool:
+    """Return whether events of a type are of this package and neither close nor open a guard."""
+    relevant = events.HaltEvent, events.ObserverAlert, events.ConversationResumed
+    return issubclass(kind, events.Event) and not issubclass(kind, relevant) and kind.__name__ != "HaltEvent"
 
 
 class HaltGuard:
-    """Closes on a FATAL alert or a `HaltEvent`; any loop can ask it before it calls a model or a tool.
+    """A guard that a FATAL alert or a `HaltEvent` closes; check it before each model call and tool call.
 
     Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
     """
@@ -123,25 +122,25 @@ class HaltGuard:
     __slots__ = ("_lock", "halt", "last", "lifted", "resumed", "whose")
 
     def __init__(self) -> None:
-        #: What closed the guard; None while it is open.
+        #: The halt that closed the guard; None while it is open.
         self.halt: HaltEvent | None = None
-        #: Who asked last in this conversation.
+        #: The agent that last used this conversation.
         self.whose: Whose | None = None
-        #: What telemetry remembers of the conversation's last assembly.
+        #: A reference to the conversation's last assembly, for telemetry.
         self.last: object = None
-        #: What the guard was opened from again.
+        #: The last halt that was lifted.
         self.lifted: HaltEvent | None = None
-        #: That somebody has let the conversation go on, as long as telemetry has not told of it.
+        #: The event that resumed the conversation, until telemetry has recorded it.
         self.resumed: events.ConversationResumed | None = None
         self._lock = new_lock()
 
     @property
     def halted(self) -> bool:
-        """Whether no more calls may start."""
+        """Whether the guard is closed, so that no call may start."""
         return self.halt is not None
 
     def check(self) -> None:
-        """Ask before a model call or a tool call.
+        """Raise if the conversation is halted; call it before each model call and tool call.
 
         Raises:
             HaltedError: The conversation was halted.
@@ -150,25 +149,24 @@ class HaltGuard:
             raise HaltedError(self.halt.reason, self.halt.source)
 
     def reopen(self) -> HaltEvent | None:
-        """Let calls start again, because somebody decided so; what had halted them, or None where nothing had."""
+        """Open the guard, and return the halt that had closed it; None if it was open."""
         with self._lock:
             halt, self.halt = self.halt, None
         self.lifted = halt or self.lifted
         return halt
 
     def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
-        """Show the guard an event of the stream.
+        """Process an event of the stream.
 
         Args:
             event: The event.
-            by: On whose behalf it is sent, for telemetry.
+            by: The agent that sends it, for telemetry.
 
         Returns:
-            The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
-            once in the guard's life.
+            The `HaltEvent` to emit, if this event closed the guard and is not a `HaltEvent` itself.
         """
         kind: type = type(event)
-        if self.resumed is None and _is_of_no_concern(kind):
+        if self.resumed is None and _is_irrelevant(kind):
             return None
         if isinstance(event, events.HaltEvent):
             self._settle(event, by)
@@ -222,7 +220,7 @@ class _History(Protocol):
 
 
 class _View(Protocol):
-    """What is asked of the events that come in: a `View` of a `History`, which stands above this module."""
+    """The part of `history.View` that is used here; that module imports this one."""
 
     @property
     def history(self) -> _History: ...
@@ -231,8 +229,8 @@ class _View(Protocol):
     def backward(self) -> Iterator[int]: ...
 
 
-class _Came:
-    """What came in when an alert was shown: enough of it to know a newer response, and nothing that keeps it alive."""
+class _ShownResponses:
+    """The responses of the input when an alert was shown, to find a newer one; keeps no event alive."""
 
     __slots__ = ("_end", "_history", "_newest")
 
@@ -241,8 +239,8 @@ class _Came:
         self._end = view.end
         self._newest = Counter(islice(_responses(view), _NEWEST))
 
-    def answered(self, view: _View) -> bool:
-        """Whether a response has come in since."""
+    def has_newer_in(self, view: _View) -> bool:
+        """Return whether the input has a newer response."""
         history = view.history
         if self._history() is history:
             return any(history.kind(position) in _RESPONSES for position in range(self._end, view.end))
@@ -250,7 +248,7 @@ class _Came:
 
 
 def _responses(view: _View) -> Iterator[int]:
-    """What each response says, or its framework's id, as a number; from the newest backwards."""
+    """Yield a hash of the content, or of the framework's id, of each response; the newest first."""
     history = view.history
     for position in view.backward():
         kind = history.kind(position)
@@ -260,25 +258,25 @@ def _responses(view: _View) -> Iterator[int]:
 
 
 class _Delivery:
-    __slots__ = ("came", "ended", "shown", "taken")
+    __slots__ = ("ended", "is_claimed", "responses", "shown")
 
     def __init__(self) -> None:
-        #: Whether an assembly that shows it is under way.
-        self.taken = True
-        #: How often it was shown.
+        #: Whether a running assembly shows the alert.
+        self.is_claimed = True
+        #: How often the alert was shown.
         self.shown = 0
-        #: When it was shown last, in assemblies that have shown alerts.
+        #: The value of `Deliveries.now` when it was last shown.
         self.ended = 0
-        #: What came in then; None where the matter is settled.
-        self.came: _Came | None = None
+        #: The responses of the input at that time; None if the alert is settled.
+        self.responses: _ShownResponses | None = None
 
 
 class Deliveries:
-    """The alerts of one conversation that were shown to the model, by what they say.
+    """The alerts of one conversation that were shown to the model, by their fields.
 
-    Nobody reports to us that a model call failed. The next assembly shows it: where a call came to something, what
-    comes in holds a response that did not come in when the alert was shown. As long as it does not, the alert is shown
-    again, a few times at most.
+    A failed model call is not reported here. The next input shows whether the call succeeded: it then has a response
+    that was not in the input when the alert was shown. Without one, the alert is shown again, at most `MAX_REPEATS`
+    times.
     """
 
     __slots__ = ("_deliveries", "_lock", "_open", "now")
@@ -286,75 +284,75 @@ class Deliveries:
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
         self._deliveries: dict[Hashable, _Delivery] = {}
-        #: Those that no response has followed yet.
+        #: The alerts without a following response.
         self._open: dict[Hashable, None] = {}
-        #: How often an assembly that shows an alert has come to its end.
+        #: The number of finished assemblies that showed an alert.
         self.now = 0
 
     def unanswered(self) -> tuple[Any, ...]:
-        """Those that may have to be shown again."""
+        """Return the alerts that may have to be shown again."""
         with self._lock:
             return tuple(self._open)
 
     def claim(self, alert: Hashable, view: _View, began: int) -> bool:
-        """Take it upon an assembly to show an alert; False where another one did or does, and that is enough.
+        """Claim an alert for an assembly that shows it; return False if another assembly showed or shows it.
 
         Args:
             alert: The alert.
-            view: What came in.
-            began: What `now` was when the assembly began: a prompt that was not ready then is not one whose model call
-                has failed since.
+            view: The input of the assembly.
+            began: The value of `now` when the assembly began. The model call of a delivery that ended later cannot have
+                failed yet.
         """
         with self._lock:
             delivery = self._deliveries.get(alert)
             if delivery is None:
                 self._deliveries[alert] = _Delivery()
                 return True
-            if delivery.taken or delivery.came is None or delivery.ended > began:
+            if delivery.is_claimed or delivery.responses is None or delivery.ended > began:
                 return False
-            if delivery.came.answered(view):
+            if delivery.responses.has_newer_in(view):
                 self._settle(alert, delivery)
                 return False
-            delivery.taken = True
+            delivery.is_claimed = True
             return True
 
     def first(self, alert: Hashable) -> bool:
-        """Whether an alert that was claimed has not been shown before."""
+        """Return whether a claimed alert has not been shown before."""
         with self._lock:
             return self._deliveries[alert].shown == 0
 
     def release(self, alert: Hashable) -> bool:
-        """The assembly that claimed it came to nothing; whether it is as if it had never been seen."""
+        """Release a claim after a failed assembly; return whether the alert was never shown."""
         with self._lock:
             delivery = self._deliveries[alert]
-            delivery.taken = False
+            delivery.is_claimed = False
             if delivery.shown == 0:
                 del self._deliveries[alert]
             return delivery.shown == 0
 
     def dismiss(self, alert: Hashable) -> None:
-        """Never show an alert, or never again: somebody has dealt with it."""
+        """Do not show an alert any more, because it was handled."""
         with self._lock:
             delivery = self._deliveries.setdefault(alert, _Delivery())
-            delivery.taken = False
+            delivery.is_claimed = False
             delivery.shown = delivery.shown or 1
             self._settle(alert, delivery)
 
     def deliver(self, alert: Hashable, view: _View) -> None:
-        """The assembly that claimed it has come to a good end: its prompt is sent."""
-        came = _Came(view)
+        """Record that the assembly that claimed an alert succeeded."""
+        responses = _ShownResponses(view)
         with self._lock:
             delivery = self._deliveries[alert]
-            delivery.taken = False
+            delivery.is_claimed = False
             delivery.shown += 1
             self.now += 1
-            delivery.ended, delivery.came = self.now, came
+            delivery.ended, delivery.responses = self.now, responses
             self._open[alert] = None
             if delivery.shown > MAX_REPEATS:
                 self._settle(alert, delivery)
 
     def _settle(self, alert: Hashable, delivery: _Delivery) -> None:
-        delivery.came = None
+        delivery.responses = None
         self._open.pop(alert, None)
 
 
@@ -368,22 +366,22 @@ class Conversation:
         self._lock = new_lock()
         #: The alerts that were shown to the model.
         self.deliveries = Deliveries(self._lock)
-        #: How many alerts of the conversation's `History` all turns before have dealt with.
+        #: The number of alerts in the conversation's `History` that earlier turns handled.
         self.alerts_read = 0
-        #: How often a turn gave an alert back.
+        #: How often a turn released an alert.
         self.releases = 0
 
     def release(self, alert: AlertFacts) -> None:
-        """The turn that claimed the alert came to nothing: the next one shows it."""
+        """Release an alert after a failed turn, so that the next turn shows it."""
         if self.deliveries.release(alert):
             with self._lock:
                 self.alerts_read = 0
                 self.releases += 1
 
     def has_read(self, alerts: int, releases: int) -> None:
-        """A turn that saw so many alerts, and began when so many had been given back, has come to a good end.
+        """Record that a successful turn handled `alerts` alerts; it began after `releases` releases.
 
-        What another turn gave back meanwhile, this one did not deliver: all alerts are then read again.
+        If another turn has released an alert since, all alerts are read again.
         """
         with self._lock:
             if releases == self.releases:
@@ -394,5 +392,5 @@ _BY_ID: Final[Registry[str, Conversation]] = Registry(REMEMBERED_CONVERSATIONS)
 
 
 def conversation_of_id(conversation_id: str) -> Conversation:
-    """The conversation of this id in this process; the least recently used ones are forgotten past 10,000."""
+    """Return the conversation with this id in this process; only the 10,000 last used ones are kept."""
     return _BY_ID.of(conversation_id, Conversation)

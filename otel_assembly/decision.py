@@ -1,4 +1,4 @@
-"""Decisions are data: what happened to an item, which policy decided it, and by which rule."""
+"""Decisions as data: the outcome of an item, the policy that decided, and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DecisionOutcome(StrEnum):
-    """What happened to an item."""
+    """The outcome of an item."""
 
     KEPT = "kept"
     INJECTED = "injected"
@@ -21,7 +21,7 @@ class DecisionOutcome(StrEnum):
 
 
 class DecisionReason(StrEnum):
-    """The rule that decided; a closed set."""
+    """The reason for an outcome; a closed set."""
 
     NOT_CONVERSATION = "not_conversation"
     OUTSIDE_WINDOW = "outside_window"
@@ -44,7 +44,7 @@ class DecisionReason(StrEnum):
 
 
 class OverflowCause(StrEnum):
-    """Why a limit could not hold."""
+    """The cause of an exceeded limit."""
 
     FIXED = "fixed"
     NEWEST_ATOM = "newest_atom"
@@ -54,7 +54,7 @@ class OverflowCause(StrEnum):
 
 
 class PrefixBreak(StrEnum):
-    """Why a prompt did not begin with the whole of the previous one."""
+    """Why a prompt does not start with the whole previous prompt."""
 
     FIRST = "first"
     RESUMED = "resumed"
@@ -66,7 +66,7 @@ class PrefixBreak(StrEnum):
 
 
 class PromptPart(StrEnum):
-    """What fills a prompt beside the kinds of events."""
+    """The parts of a prompt that are not events."""
 
     PROMPT = "prompt"
     TOOL_SCHEMAS = "tool_schemas"
@@ -76,13 +76,13 @@ class PromptPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A limit that could not hold.
+    """An exceeded limit.
 
     Attributes:
         budget: The limit.
-        needed: What was needed.
-        cause: Why it could not hold.
-        unit: What both count: ``tokens``, or, of a window, ``items``.
+        needed: The needed amount.
+        cause: Why the limit was exceeded.
+        unit: The unit of both: ``tokens``, or ``items`` for a window.
     """
 
     budget: int
@@ -92,38 +92,38 @@ class Overflow:
 
     @property
     def excess(self) -> int:
-        """By how much the need is over the budget."""
+        """The amount above the limit."""
         return self.needed - self.budget
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetEntry:
-    """What a budget had to do with one block.
+    """The decision of a budget about one block.
 
     Attributes:
-        name: The block's name.
-        kind: Its kind.
-        priority: 1 for what is never optional, up to 9.
-        cuttable: Whether it may be cut, compacted or dropped.
-        min_tokens: Its floor.
-        tokens_in: Tokens that it takes whole, what joining its items adds included.
-        tokens_out: Tokens that it takes in the prompt.
+        name: The name of the block.
+        kind: The kind of the block.
+        priority: 1 is never optional, 9 is cut first.
+        cuttable: Whether the block may be cut, compacted or dropped.
+        min_tokens: The minimum of the block, in tokens.
+        tokens_in: The tokens of the whole block, including those for joining its items.
+        tokens_out: The tokens of the block in the prompt.
         outcome: ``kept`` (whole, or with some items cut), ``compacted`` or ``dropped``.
-        reason: The rule.
-        room: Tokens that were left for it when it was decided.
-        items_in: Items that it holds.
-        items_out: Items of it in the prompt, those that compaction made included.
-        items_injected: Those that compaction made.
-        compacted: Items for which those stand.
-        cut: How it gives way, where it is cut item by item or compacted; empty where nobody says.
-        items: Its items: by their place in the block, or, in a chain, the events that they are.
-        order: Of those that are not out from the start, the places in `items`, the one that is cut last first.
-        charges: What each of these is charged as it is taken in.
-        atoms: How many of these are kept or dropped together, each time.
-        cost: Tokens that it takes with all of these.
-        enough: How many of these it takes to be worth its floor; 0 where it has none.
-        events: How many of these are messages of their own, not texts.
-        winners: Items that another stands for, each by its place, with that one's block and place there.
+        reason: The reason for the outcome.
+        room: The tokens that were available when the block was decided.
+        items_in: The number of items in the block.
+        items_out: The number of items in the prompt, including those that compaction made.
+        items_injected: The number of items that compaction made.
+        compacted: The number of items that compaction replaced.
+        cut: The strategy by which the block is cut or compacted; empty if none is set.
+        items: The items: positions in the block, or, in a chain, the events.
+        order: The positions in `items` of the items that can be kept, by rank; the last one is cut first.
+        charges: The tokens that keeping each of these adds.
+        atoms: The numbers of consecutive ranked items that are kept or dropped together.
+        cost: The tokens of the block with all ranked items.
+        enough: The number of ranked items that reach the minimum; 0 without a minimum.
+        events: The number of ranked items that are messages and not texts.
+        winners: The superseded items, by position, each with the block and position of the item that supersedes it.
     """
 
     name: str
@@ -153,15 +153,15 @@ class BudgetEntry:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """How a budget was given out, block by block, in the order in which they were decided.
+    """The decisions of a budget about all blocks, in decision order.
 
     Attributes:
-        window: The model's window, in tokens.
-        output_reserve: Tokens kept free for the reply.
-        fixed: Tokens of what may not be cut.
-        used: Tokens of the whole prompt; 0 where nothing is sent.
-        entries: One for each block.
-        overflow: The limit that could not hold.
+        window: The model's context window, in tokens.
+        output_reserve: The tokens that are reserved for the reply.
+        fixed: The tokens of content that must not be cut.
+        used: The tokens of the whole prompt; 0 if nothing is sent.
+        entries: One entry per block.
+        overflow: The exceeded limit, if one was exceeded.
     """
 
     window: int
@@ -173,9 +173,9 @@ class BudgetReport:
 
     @property
     def utilization(self) -> float | None:
-        """Tokens needed ÷ the budget, a ratio; needed is `used`, or what an overflow needed if that is more.
+        """Tokens needed ÷ the budget, a ratio. Needed is `used`, or the need of an overflow if that is larger.
 
-        None if the budget is 0, or if nothing is sent for another reason than an overflow.
+        None if the budget is 0, or if nothing is sent for a reason other than an overflow.
         """
         budget = self.window - self.output_reserve
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
@@ -184,13 +184,13 @@ class BudgetReport:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a policy says of some of its input's events: one outcome, one reason.
+    """A policy's verdict on some events of its input: one outcome and one reason.
 
     Attributes:
-        events: The very events that went in; any number of them.
-        outcome: What happens to them.
-        reason: The rule.
-        into: For ``compacted``, the event that stands for them now.
+        events: The same objects as in the input; any number of them.
+        outcome: The outcome of these events.
+        reason: The reason for the outcome.
+        into: For ``compacted``, the event that replaces them.
     """
 
     events: Sequence[Any]
@@ -201,13 +201,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Events for which a shorter one stands.
+    """Events that a shorter event replaces.
 
     Attributes:
-        events: The events that it was made of.
-        into: What stands for them now; None where every attempt failed.
-        attempts: Every attempt, in order; none where an earlier assembly made it.
-        reply: The assistant's message behind it, if the provider requires one between two messages of the user.
+        events: The replaced events.
+        into: The replacement; None if every attempt failed.
+        attempts: The attempts, in order; empty if an earlier assembly made the replacement.
+        reply: The assistant's message after the replacement, if the provider requires one between two user messages.
     """
 
     events: Sequence[Any]
@@ -218,22 +218,22 @@ class Compaction:
 
 @dataclass(slots=True)
 class Outcome:
-    """What ``decide()`` returns: the policy's output, and why.
+    """The result of ``decide()``: the policy's output and the reasons.
 
     Attributes:
-        prompts: The prompts that go on.
-        events: The events that go on.
-        decisions: Verdicts on what left, and on what stayed although the rule would have taken it. What is in neither
-            and left all the same gets the reason ``policy``.
-        budget: The limit in tokens that this policy held, if it holds one.
-        fixed: Tokens of what may not be dropped, if it knows.
-        overflow: Set when the limit could not hold and no error was raised.
-        alerts: Observer alerts that this policy delivered to the model.
-        report: How the budget was given out, if the policy is an allocator.
-        compactions: Events that it made of others, with what it took.
-        framing: Tokens of messages that several events are joined to, which belong to no single one.
-        separators: Tokens that joining events to messages added.
-        around_in: What both would be if everything that came in stood in the prompt.
+        prompts: The prompts of the output.
+        events: The events of the output.
+        decisions: Verdicts on dropped events, and on kept events that the rule would have dropped. A dropped event
+            without a verdict gets the reason ``policy``.
+        budget: The token limit that this policy enforces, if it has one.
+        fixed: The tokens of content that must not be dropped, if the policy knows them.
+        overflow: Set if the limit was exceeded and no error was raised.
+        alerts: The observer alerts that this policy delivered to the model.
+        report: The decisions about blocks, if the policy is an allocator.
+        compactions: The events that the policy compacted, with the attempts.
+        framing: The tokens of messages that several events are joined to, which belong to no single event.
+        separators: The tokens that joining events to messages added.
+        around_in: The sum of both if the whole input were in the prompt.
     """
 
     prompts: Sequence[str]
@@ -255,15 +255,15 @@ class Decision:
     """One change of one item's state in an assembly.
 
     Attributes:
-        item: The item's id in its conversation's ledger: ``0``, ``1``, … of what came in, ``m0``, ``m1``, … of what
+        item: The id of the item in its ledger: ``0``, ``1``, … for the input, ``m0``, ``m1``, … for events that
             policies made.
-        kind: The item's kind.
-        tokens: What it costs, in tokens.
-        outcome: What happened.
-        reason: The rule.
-        policy: The name of the policy that decided; None for an arrival that nothing touched.
-        index: That policy's place in the chain.
-        event: The event itself; None where the conversation no longer holds it.
+        kind: The kind of the item.
+        tokens: The tokens of the item.
+        outcome: The outcome.
+        reason: The reason for the outcome.
+        policy: The name of the policy that decided; None for a new item that no policy changed.
+        index: The position of that policy in the chain.
+        event: The event; None if the conversation no longer has it.
     """
 
     item: str

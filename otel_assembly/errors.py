@@ -485,10 +485,10 @@ def class_name(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """What ``error.type`` says of an exception, wherever it stands; its message could quote a conversation.
+    """Return the value of ``error.type`` for an exception; never its message, which could quote a conversation.
 
-    ``context_overflow`` (a provider's refusal too), ``assembly_halt``, ``cancelled``, else its class; of a policy that
-    raised, of what it raised.
+    The value is ``context_overflow`` (also for a provider's refusal), ``assembly_halt``, ``cancelled``, or the class.
+    For a policy that raised, it is that of the policy's exception.
     """
     if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
         error = error.__cause__

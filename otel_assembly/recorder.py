@@ -1,4 +1,4 @@
-"""The one small interface by which the engine reaches telemetry; the engine itself knows of no OpenTelemetry."""
+"""The interface between the engine and telemetry; the engine does not import OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What one agent gets to see of what a network of agents has said.
+    """The selection of a network's messages that one agent reads.
 
     Attributes:
-        view: The view's name.
+        view: The name of the view.
         model: The model whose tokenizer counts.
-        whose: Whose it is.
-        started_ns: When it began.
-        envelopes_in: Envelopes that it was made of.
-        envelopes_out: Envelopes of which something is in it, where that is known.
-        error: What was raised instead of it.
-        measure: Its events, its tokens, how they were counted and by what; asked only where it is recorded.
+        whose: The agent.
+        started_ns: The start time, in nanoseconds since the epoch.
+        envelopes_in: The number of envelopes that the view was made from.
+        envelopes_out: The number of envelopes with content in the view, if it is known.
+        error: The exception, if the view failed.
+        measure: Returns the number of events, the tokens, the method and the encoding; called only if they are
+            recorded.
     """
 
     view: str
@@ -60,100 +61,100 @@ class Projection:
 
 
 class PolicyTime(AbstractContextManager[None], Protocol):
-    """The time in which a policy runs."""
+    """The timing of a policy."""
 
     def stop(self) -> None:
-        """It has done its work: what is done in the block from here on is not its time."""
+        """Stop the timing before the block ends."""
         ...
 
 
 class Recording(Protocol):
-    """One assembly while it runs. No method raises: what fails in telemetry is logged there and goes no further."""
+    """The recording of one running assembly. No method raises: a failure of telemetry is logged."""
 
-    #: Whether the assembly's span records, so that a reader of the traces will know of it.
+    #: Whether the assembly's span is recorded.
     recorded: bool
-    #: What is remembered of it for a halt that comes when no assembly of the conversation is open.
+    #: A reference to the assembly, for a halt that occurs while no assembly of the conversation is open.
     trail: Any
-    #: Whether numbers go anywhere: onto a span, or into a metric. Where they do not, none is worked out.
+    #: Whether a span or a metric records numbers; if not, they are not computed.
     measured: bool
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> PolicyTime:
-        """The time in which a policy runs, from now or from when it began; what it does inside belongs to its span."""
+        """Return the timing of a policy, from now or from its start; spans opened within are its children."""
         ...
 
     def watch(self, kind: str) -> Watch:
-        """What stands around attempts to compact something of this kind, inside a policy."""
+        """Return the recording of compaction attempts for a kind of block, within a policy."""
         ...
 
     def observers(self) -> AbstractContextManager[Any]:
-        """The time in which observers look at it; what they do inside belongs to its span."""
+        """Return the scope in which observers run; spans opened within are children of the assembly's span."""
         ...
 
     def finish(self, record: Record) -> Iterable[None]:
-        """The assembly came to its end, well (``record.error`` is None) or not.
+        """Record the end of the assembly, successful (``record.error`` is None) or not.
 
-        It is told of while this is iterated over, to its end; what is large, in slices.
+        Iterate over the result to its end; large assemblies are recorded in slices.
         """
         ...
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is recorded."""
+        """Record delivered alerts or an exceeded limit of an assembly that is not recorded otherwise."""
         ...
 
     def abandon(self) -> None:
-        """Nothing will be known of this assembly: what was opened for it is closed."""
+        """Close the recording without recording the assembly."""
         ...
 
 
 class CompactionRecording(AbstractContextManager[Any], Protocol):
-    """What a policy compacts ahead of need, while no assembly is open; left, it is told to its end."""
+    """The recording of a compaction while no assembly is open; it ends with the block."""
 
     def watch(self, kind: str) -> Watch:
-        """What stands around attempts to compact something of this kind."""
+        """Return the recording of compaction attempts for a kind of block."""
         ...
 
 
 class Recorder(Protocol):
-    """Turns records into telemetry."""
+    """Converts records into telemetry."""
 
     def listening(self) -> bool:
         """Whether a provider is configured."""
         ...
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
-        """An assembly begins; None where no provider is configured, which must cost one check."""
+        """Start the recording of an assembly; None if no provider is configured, which must cost one check."""
         ...
 
     def begin_allocation(self) -> AllocationRecording | None:
-        """The allocator begins, outside of any chain; None where no provider is configured."""
+        """Start the recording of an allocation outside a chain; None if no provider is configured."""
         ...
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """A policy is to compact ahead of need, while no assembly is open; None where no provider is configured."""
+        """Start the recording of a compaction outside an assembly; None if no provider is configured."""
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """The provider billed `billed` tokens for a prompt that was counted as `counted`."""
+        """Record that the provider billed `billed` tokens for a prompt that was counted as `counted`."""
         ...
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """A source of a `ContextAssembler` failed, whether it was passed over or stopped the assembly."""
+        """Record that a source of a `ContextAssembler` failed, whether it was skipped or not."""
         ...
 
     def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
-        """The provider refused an assembled prompt as too long: of so many tokens for such a window, if it says so."""
+        """Record that the provider refused a prompt as too long, with its window and tokens if it reported them."""
         ...
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """A reducer looked whether there was anything to do, and there was not."""
+        """Record that a reducer was called and had nothing to do."""
         ...
 
     def projected(self, projection: Projection) -> None:
-        """What one agent sees of what a network of agents has said was worked out."""
+        """Record the selection of a network's messages for one agent."""
         ...
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Something of ours that only observes went wrong: the agent goes on."""
+        """Record a failure of telemetry; the agent is not affected."""
         ...
 
 
@@ -175,7 +176,7 @@ class _NullRecording(nullcontext[None]):
     signal = abandon = stop
 
 
-#: Stands in for a recording, and for all the times in it, where no provider is configured: nothing is projected.
+#: The recording, and its timings, if no provider is configured.
 NULL_RECORDING: Final[Recording] = _NullRecording()
 
 
@@ -183,7 +184,7 @@ class NullRecorder:
     """Records nothing."""
 
     def listening(self) -> bool:
-        """Nothing is recorded."""
+        """Return False."""
         return False
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
@@ -217,9 +218,9 @@ class NullRecorder:
         """Nothing is recorded."""
 
 
-#: What makes the recorder of assemblers that are given none: called when the first one needs it.
+#: Set the factory of the default recorder, which is called on first use.
 set_default_recorder: Callable[[Callable[[], Recorder]], None] = current_recorder.set_default_recorder
-#: The recorder of assemblers that are given none.
+#: Return the recorder of assemblers without a recorder of their own.
 default_recorder: Callable[[], Recorder] = current_recorder.default_recorder
-#: Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was.
+#: Replace the default recorder until the block ends.
 using_recorder: Callable[[Recorder], AbstractContextManager[None]] = current_recorder.using_recorder
