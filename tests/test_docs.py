@@ -396,9 +396,17 @@ def test_the_file_name_of_a_decision_is_its_title(record):
     assert record.stem == re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+
+
 def test_every_attribute_and_metric_of_the_glossary_is_registered():
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"`(assembly\.[a-z_.]*[a-z])`", page))
+    shown = set(re.findall(r"`(assembly\.[a-z_.]*[a-z])`", GLOSSARY))
     known = {*registry.attributes(), *(metric.name for metric in registry.metrics())}
     assert len(shown) >= 50
     assert shown - known - {event.name for event in registry.events()} == set()
+
+
+def test_every_class_of_the_glossary_exists():
+    sources = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "otel_assembly").rglob("*.py"))
+    shown = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", GLOSSARY))
+    assert {name for name in shown if not re.search(rf"^class {name}\b", sources, re.MULTILINE)} == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,14 @@ def test_a_method_in_the_architecture_exists(name):
     sources = [file.read_text(encoding="utf-8") for file in (ROOT / "otel_assembly").rglob("*.py")]
     bodies = [re.split(rf"^class {kind}\b", source, flags=re.MULTILINE)[1:] for source in sources]
     assert any(re.search(rf"^    (?:async )?def {method}\(", body, re.MULTILINE) for found in bodies for body in found)
+
+
+def test_the_order_of_imports_in_the_architecture_is_the_one_that_is_linted():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (shown,) = re.findall(r"^`cli` → .*?\.$", PAGE, re.MULTILINE | re.DOTALL)
+    assert [set(re.findall(r"\w+", level)) for level in shown.split("→")] == [
+        set(re.findall(r"otel_assembly\.(\w+)", level)) for level in layers
+    ]
