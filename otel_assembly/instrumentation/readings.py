@@ -224,6 +224,7 @@ class Readings:
                     reduction.ended(error, self.named(asker))
                 else:
                     outer.inner.append(Read(asker, reduction.before))
+                    outer.reduction.takes_over(reduction)
                 raise
             after = list(result)
             before = reading.before(after)

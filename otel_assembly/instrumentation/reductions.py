@@ -228,6 +228,10 @@ class Reduction:
         """What summarisers did for this asker outside of any call is told in its step: it takes that up."""
         self._tell([attempt for one in WAITING.take(asker) for attempt in one.attempts])
 
+    def takes_over(self, inner: Reduction) -> None:
+        """A reducer inside of this one raised: what summarizers did for it is recorded in the step of this one."""
+        self._earlier += inner._earlier
+
     def _tell(self, attempts: Sequence[EarlierAttempt]) -> None:
         step = self.open() if attempts else None
         for attempt in attempts:

@@ -175,6 +175,13 @@ async def test_the_span_of_a_summary_covers_the_call_of_its_model(told):
     assert block.start_ns <= times[0] <= times[-1] <= block.end_ns
 
 
+async def test_a_summary_whose_model_raises_has_its_span(told):
+    await programs.summariser_fails(Stage())
+    block = told.span("compact_block summary")
+    assert block.parent.name == "apply_policy chat_summary_memory_buffer"
+    assert block.attributes["assembly.compaction.outcome"] == "raised"
+
+
 async def test_without_a_model_a_summary_buffer_only_cuts(told):
     memory = ChatSummaryMemoryBuffer.from_defaults(token_limit=40, chat_history=history(3))
     await FunctionAgent(llm=Scripted(Stage(), "Done.")).run("Go", memory=memory)
