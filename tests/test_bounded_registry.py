@@ -78,7 +78,7 @@ def test_what_weighs_too_much_makes_room_but_for_the_newest():
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(("anew", "left"), [(True, 0), (False, 1)])
 def test_a_forked_child_begins_without_what_its_parent_goes_on_with(anew, left):
-    registry = Registry(2, anew_in_child=anew)
+    registry = Registry(2, clear_after_fork=anew)
     registry.put("a", 1)
     child = os.fork()
     if child == 0:

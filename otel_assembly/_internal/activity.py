@@ -1,4 +1,4 @@
-"""What this process has done so far, as far as somebody asks at its end."""
+"""The activity of this process that is reported when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what constructors are given, so that a mistake is found where it was made, not at the first turn."""
+"""Checks of constructor arguments, so that a mistake is found at once and not at the first turn."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from otel_assembly.errors import ConfigurationError
 
-#: What to do where a policy, or a source, fails.
+#: The action if a policy or a source fails.
 OnError: TypeAlias = Literal["raise", "skip"]
-#: What to do with the assembly of a conversation that is halted.
+#: The action if the conversation is halted.
 OnHalt: TypeAlias = Literal["raise", "return"]
-#: What to do where the newest atom does not fit a budget.
+#: The action if the newest atom does not fit the budget.
 OnOverflow: TypeAlias = Literal["raise", "drop"]
 
 _LONGEST: Final = 40
@@ -21,15 +21,15 @@ LARGEST_INTEGER: Final = 2**63 - 1
 
 
 def one_of(setting: str, value: object, known: Any) -> None:
-    """Refuse a value that is none of a closed set's.
+    """Refuse a value that is not in a closed set.
 
     Args:
-        setting: What the setting is called.
-        value: What was given.
-        known: The `Literal` of the set.
+        setting: The name of the setting.
+        value: The value.
+        known: The `Literal` with the allowed values.
 
     Raises:
-        ConfigurationError: It is none of them.
+        ConfigurationError: The value is not allowed.
     """
     values = get_args(known)
     if not isinstance(value, str) or value not in values:
@@ -41,9 +41,9 @@ def whole_number(setting: str, value: Any, least: int = 1, unit: str = "") -> in
 
     Args:
         setting: The name of the setting, for the message.
-        value: The value that was given.
+        value: The value.
         least: The smallest value that works.
-        unit: What the number counts, for the message: ``tokens``.
+        unit: The counted unit, for the message: ``tokens``.
 
     Raises:
         ConfigurationError: The value is not an ``int``, is below `least`, or is above `LARGEST_INTEGER`.
@@ -74,10 +74,10 @@ def window(setting: str, value: object) -> None:
 
 
 def share(setting: str, value: object) -> float:
-    """A share of something: all of it, or some.
+    """Return a ratio above 0 and at most 1 as a float.
 
     Raises:
-        ConfigurationError: It is no number above 0, or it is one above 1.
+        ConfigurationError: The value is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ConfigurationError(f"{setting} must be a number above 0, at most 1, got {value!r}")
@@ -85,10 +85,10 @@ def share(setting: str, value: object) -> float:
 
 
 def instance(role: str, given: object) -> None:
-    """Refuse a class where an instance of it is meant.
+    """Refuse a class in place of an instance.
 
     Raises:
-        ConfigurationError: It is a class.
+        ConfigurationError: The argument is a class.
     """
     if isinstance(given, type):
         raise ConfigurationError(f"{role} is the class {given.__name__}; give an instance of it: {given.__name__}(…)")
@@ -98,10 +98,10 @@ def of_type(role: str, given: object, kind: type, fix: str = "") -> None:
     """Refuse an object of another type. The message names types, never the content.
 
     Args:
-        role: What the object is for, for the message.
+        role: The role of the object, for the message.
         given: The object.
         kind: The type that works.
-        fix: How to fix it, for the message.
+        fix: The fix, as the message states it.
 
     Raises:
         ConfigurationError: The object is not a `kind`.
@@ -129,13 +129,13 @@ def items_of_type(role: str, given: Any, kind: type, fix: str = "") -> tuple[Any
     """Return a collection as a tuple, if all of its items are of one type. The messages never contain content.
 
     Args:
-        role: What the items are for, for the message.
+        role: The role of the items, for the message.
         given: The collection.
         kind: The type of each item.
-        fix: How to fix it, for the message.
+        fix: The fix, as the message states it.
 
     Raises:
-        ConfigurationError: It is no collection, or an item has another type.
+        ConfigurationError: The argument is not a collection, or an item has another type.
     """
     fix = fix or f"give a list of {_type_name(kind)}"
     if isinstance(given, str | bytes | Mapping | kind | type) or not isinstance(given, Iterable):
@@ -152,10 +152,10 @@ def _type_name(kind: type) -> str:
 
 
 def objects(dependencies: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Dependencies: objects by their type. What stands under another key may be a class.
+    """Return dependencies, which are objects by their type; the values of other keys may be classes.
 
     Raises:
-        ConfigurationError: Under a type there is a class.
+        ConfigurationError: The value of a type is a class.
     """
     for key, dependency in dependencies.items():
         if isinstance(key, type) and key is not object and not issubclass(key, type):
@@ -164,42 +164,42 @@ def objects(dependencies: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def called(role: str, given: object) -> None:
-    """Refuse a class where an instance of it is meant to be called; a class that is itself called may be meant.
+    """Refuse a class whose instances are callable, in place of an instance.
 
     Raises:
-        ConfigurationError: It is a class whose instances can be called.
+        ConfigurationError: The argument is such a class.
     """
     if isinstance(given, type) and any("__call__" in vars(base) for base in given.__mro__):
         instance(role, given)
 
 
-def several(role: str, given: Any, mend: str = "put it into a list") -> tuple[Any, ...]:
-    """What was given where several are asked for.
+def several(role: str, given: Any, fix: str = "put it into a list") -> tuple[Any, ...]:
+    """Return an iterable as a tuple.
 
     Raises:
-        ConfigurationError: It is a class, a text, or a single one; `mend` says what to do about a text.
+        ConfigurationError: The argument is a class, a text or a single object; `fix` is the advice for a text.
     """
     if isinstance(given, type):
         raise ConfigurationError(
             f"{role} is the class {given.__name__}; give a list of instances: [{given.__name__}(…)]"
         )
     if isinstance(given, str | bytes):
-        raise ConfigurationError(f"{role} is {text_of(given)}; {mend}")
+        raise ConfigurationError(f"{role} is {text_of(given)}; {fix}")
     if not isinstance(given, Iterable):
         raise ConfigurationError(f"{role} is one {type(given).__name__}; put it into a list")
     return tuple(given)
 
 
 def text_of(given: str | bytes) -> str:
-    """How a message names a text that stands where something else belongs."""
+    """Return the name of a text in a message about a wrong argument."""
     return f"the text {given[:_LONGEST]!r}"
 
 
 def counts(role: str, counter: Any) -> None:
-    """Refuse what cannot count for the engine.
+    """Refuse an object that is not a `TokenCounter`.
 
     Raises:
-        ConfigurationError: It is a class, or lacks a member of `TokenCounter`.
+        ConfigurationError: The argument is a class, or has not all members of `TokenCounter`.
     """
     instance(role, counter)
     if not callable(getattr(counter, "count", None)) or not all(

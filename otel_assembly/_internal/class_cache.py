@@ -1,4 +1,4 @@
-"""A cache of what is derived from a class, which keeps no class alive."""
+"""A cache of values by class that keeps no class alive."""
 
 from __future__ import annotations
 

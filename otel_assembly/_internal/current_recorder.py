@@ -1,4 +1,4 @@
-"""The recorder that records where none was named; `otel_assembly.recorder` says what a recorder is."""
+"""The default recorder; `otel_assembly.recorder` defines the interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _Default:
-    """Holds the recorder of assemblers that are given none; who first reads `recorder` has it made."""
+    """The recorder of assemblers without a recorder of their own; created on first use."""
 
     make: Callable[[], Any]
     recorder: Any
@@ -22,27 +22,27 @@ class _Default:
         return made
 
 
-#: What is read wherever no recorder was named. A default that nobody has asked for yet is not among its ``vars``.
+#: The default. Until its first use, its ``vars`` do not contain `recorder`.
 DEFAULT: Final = _Default()
-#: What is told of every guard that closes: the halt, the guard, and on whose behalf it was closed, where that is known.
+#: Called for each guard that closes, with the halt, the guard and the agent that caused it, if that is known.
 halt_listeners: list[Callable[[Any, Any, Any], None]] = []
-#: What is told of a guard that was opened again, when it is, and at each beginning of a turn until it has told of it.
+#: Called for each guard that is opened again, and at the start of each turn until the event is recorded.
 resume_listeners: list[Callable[[Any], None]] = []
 
 
 def set_default_recorder(make: Callable[[], Any]) -> None:
-    """Let `make` give the recorder of assemblers that are given none; it is called when the first one needs it."""
+    """Set the factory of the default recorder, which is called on first use."""
     DEFAULT.__dict__ = {"make": make}
 
 
 def default_recorder() -> Any:
-    """The recorder of assemblers that are given none."""
+    """Return the recorder of assemblers without a recorder of their own."""
     return DEFAULT.recorder
 
 
 @contextmanager
 def using_recorder(recorder: Any) -> Iterator[None]:
-    """Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was."""
+    """Replace the default recorder until the block ends."""
     before = DEFAULT.__dict__
     set_default_recorder(lambda: recorder)
     try:

@@ -1,4 +1,4 @@
-"""Modules that are imported when a name of theirs is first asked for: behind the face of a package, or one by one."""
+"""Lazy imports: names of a package, and modules, that are imported on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def face(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of a package, by the module of it that each of these names stands in."""
+    """Return the ``__getattr__`` and ``__dir__`` of a package whose names are defined in these modules."""
 
     def find(name: str) -> Any:
         if name not in homes:
@@ -22,15 +22,15 @@ def face(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
 
 def homes(names: Mapping[str, str]) -> dict[str, str]:
-    """By its name the module that it stands in, of the names that each module has, with spaces between them."""
+    """Return the module of each name, from the names of each module, separated by spaces."""
     return {name: module for module, found in names.items() for name in found.split()}
 
 
 class Later:
-    """A module that most programs never need: it is imported when something of it is first asked for.
+    """A module that is imported when an attribute of it is first used.
 
     Args:
-        module: Its whole name.
+        module: The full name of the module.
     """
 
     def __init__(self, module: str) -> None:

@@ -1,8 +1,9 @@
-"""What a forked child cannot take over from its parent as it is: locks, and the state that stands behind them.
+"""Fork safety: locks that are free in a forked child, and state that the child resets.
 
-A fork copies all memory and one thread, the one that forks. What another thread held is held in the child for ever, and
-what it was changing stays half changed. So every lock of this package comes from `new_lock`, and who keeps what belongs
-to one process alone (the ledger of a conversation, an open file, a queue) begins it anew by `in_child`.
+A fork copies all memory but only the thread that forks. A lock of another thread is never released in the child, and
+the data that it protects may be half changed. Therefore each lock of this package comes from `new_lock`, and objects
+with state of one process (the ledger of a conversation, an open file, a queue) reset it in a method registered by
+`in_child`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self, TypeAlias
 
-    #: What `new_lock` gives.
+    #: The type of `new_lock`.
     Lock: TypeAlias = threading.RLock
 
-#: Seconds that a fork waits for whoever must not be interrupted by it.
+#: The seconds that a fork waits for an awaited lock.
 PATIENCE: Final = 1.0
 
 Owner = TypeVar("Owner")
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("otel_assembly")
 
-#: Whoever has to put right what each guards, and how.
+#: The owner of each lock, with the method that repairs its state.
 _locks: dict[ref[Lock], tuple[ref[Any], Callable[[Any], None]] | None] = {}
 _children: dict[int, tuple[ref[Any], Callable[[Any], None]]] = {}
 _numbers = count()
@@ -41,44 +42,46 @@ _awaited: dict[ref[Lock], None] = {}
 _taken: dict[int, list[Lock]] = {}
 
 
-def new_lock(owner: Owner | None = None, mend: Callable[[Owner], None] | None = None, *, awaited: bool = False) -> Lock:
-    """A lock that is free in a forked child, unless the very thread that forked holds it: that one lets go itself.
+def new_lock(
+    owner: Owner | None = None, repair: Callable[[Owner], None] | None = None, *, awaited: bool = False
+) -> Lock:
+    """Return a lock that is free in a forked child, unless the forking thread holds it and releases it itself.
 
-    It is re-entrant, for that is how a lock knows who holds it. It costs what any other lock costs.
+    The lock is re-entrant, because only such a lock knows its holder.
 
     Args:
-        owner: Whose lock it is.
-        mend: Called with the owner in a child if another thread held the lock as the process forked: puts right what
-            that thread may have left half changed.
-        awaited: Whether a fork waits for the lock, for a moment at most: for what must not be caught half way, such as
-            a call into a library with locks of its own. Only for locks under which no other one is taken.
+        owner: The object that the lock protects.
+        repair: Called with the owner in a child if another thread held the lock during the fork, to repair state that
+            this thread may have left half changed.
+        awaited: Whether a fork waits up to `PATIENCE` for the lock, for example during a call into a library with locks
+            of its own. Only for locks under which no other lock is taken.
     """
     lock = threading.RLock()
-    # A WeakMethod would say the same, and take longer than all the rest; a history is made for many an assembly.
-    _locks[ref(lock, _locks.pop)] = (ref(owner), mend) if mend is not None else None
+    # A WeakMethod would do the same but is slower than the rest of this function, which runs for many assemblies.
+    _locks[ref(lock, _locks.pop)] = (ref(owner), repair) if repair is not None else None
     if awaited:
         _awaited[ref(lock, _awaited.pop)] = None
     return lock
 
 
 def in_child(begin: Callable[[], None]) -> None:
-    """Have a method called in every forked child, for as long as its object lives."""
+    """Call a method in each forked child, as long as its object lives."""
     key = next(_numbers)
     owner, method = begin.__self__, begin.__func__  # type: ignore[attr-defined]  # it is a method
-    # Bound to what it calls: as the interpreter ends, the names of a module are gone before its objects.
+    # Bound early: when the interpreter ends, a module's names are deleted before its objects.
     _children[key] = ref(owner, partial(_forget, _children, key)), method
 
 
-def _forget(held: dict[Key, Any], key: Key, _: object) -> None:
-    held.pop(key, None)
+def _forget(entries: dict[Key, Any], key: Key, _: object) -> None:
+    entries.pop(key, None)
 
 
-def _entries(held: dict[Key, T]) -> list[tuple[Key, T]]:
-    """What a dictionary holds, from which the garbage collector may take entries away while it is listed."""
+def _entries(entries: dict[Key, T]) -> list[tuple[Key, T]]:
+    """Return the entries of a dictionary from which the garbage collector may remove entries meanwhile."""
     while True:
         try:
-            return list(held.items())
-        except RuntimeError:  # it changed its size: what was collected is gone by now
+            return list(entries.items())
+        except RuntimeError:  # the garbage collector removed an entry
             continue
 
 
@@ -123,10 +126,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class worked_out_once(Generic[Owner, T]):  # noqa: N801  # used as a decorator
-    """A property that is worked out when it is first asked for, and kept in the object's ``__dict__``.
+    """A property that is computed on first use and kept in the object's ``__dict__``.
 
-    As `functools.cached_property`, but that one, until Python 3.12, works under a lock that all objects of a class
-    share, and that a fork leaves locked. Two threads that ask at once may both work it out; one answer is kept.
+    It is like `functools.cached_property`, which until Python 3.12 uses one lock for all objects of a class, and a fork
+    can leave this lock locked. Two concurrent threads may both compute the value; one result is kept.
     """
 
     def __init__(self, work: Callable[[Owner], T]) -> None:

@@ -3,7 +3,7 @@
 A wrapper puts its own frame between a caller and the function that the caller meant to call. A warning of that function
 with ``stacklevel=2`` would then name the wrapper instead of the caller. Python has no switch for this on the wrapper's
 side: `warnings` (all versions, C and Python) and `logging` (3.11 and later) skip exactly those frames whose file name
-contains both ``importlib`` and ``_bootstrap``. So the code of a wrapper gets a file name that contains both behind its
+contains both ``importlib`` and ``_bootstrap``. So the code of a wrapper gets a file name that contains both after its
 real path. Tracebacks keep the path and the line number, and `traceback` finds the source line through the module's
 loader. `inspect.stack()` still lists the frame, as it does for any decorator.
 """

@@ -1,4 +1,4 @@
-"""What is remembered by conversation, or by model: bounded, and never what keeps a conversation alive."""
+"""A bounded cache, for example by conversation or model, that keeps no key alive."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ class _Entry(Generic[V]):
 
 
 class Registry(Generic[K, V]):
-    """Values by key; past a limit, the value that was asked for least recently is forgotten.
+    """Values by key, at most `limit`; the least recently used value is removed first.
 
-    A text, a tuple or None is a key by its value. Any other key is an object known by its identity: it is referred to
-    weakly, and its value is forgotten as soon as everybody else has let go of it.
+    Keys that are texts, tuples or None are compared by value. Other keys are compared by identity and referenced
+    weakly: their values are removed when the key is garbage collected.
 
     Args:
-        limit: How many values are remembered.
-        anew_in_child: Whether a forked child begins without any, because its parent goes on with them.
+        limit: The maximum number of values.
+        clear_after_fork: Whether a forked child starts without values, because they belong to its parent.
     """
 
-    __slots__ = ("__weakref__", "_entries", "_gone", "_limit", "_lock", "_weight")
+    __slots__ = ("__weakref__", "_entries", "_limit", "_lock", "_on_collected", "_weight")
 
-    def __init__(self, limit: int, *, anew_in_child: bool = False) -> None:
+    def __init__(self, limit: int, *, clear_after_fork: bool = False) -> None:
         self._limit = limit
         self._lock = new_lock()
-        self._gone = partial(_forget_dead, ref(self))
+        self._on_collected = partial(_forget_dead, ref(self))
         self.clear()
-        if anew_in_child:
+        if clear_after_fork:
             in_child(self.clear)
 
     def clear(self) -> None:
-        """Forget every value."""
+        """Remove all values."""
         self._entries: OrderedDict[Any, _Entry[V]] = OrderedDict()
         self._weight = 0
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None where there is none."""
+        """Return the value of a key, or None."""
         with self._lock:
             name = _name(key)
             entry = self._entries.get(name)
@@ -61,29 +61,29 @@ class Registry(Generic[K, V]):
             return entry.value
 
     def of(self, key: K, new: Callable[[], V]) -> V:
-        """The value of a key; where there is none, a new one."""
+        """Return the value of a key; create it if there is none."""
         with self._lock:
             value = self.get(key)
             return self.put(key, new()) if value is None else value
 
     def put(self, key: K, value: V) -> V:
-        """Remember this value of a key; it is returned."""
+        """Set the value of a key, and return it."""
         name = _name(key)
         with self._lock:
             self._forget(name)
-            reference = None if name is key else KeyedRef(key, self._gone, name)
+            reference = None if name is key else KeyedRef(key, self._on_collected, name)
             self._entries[name] = _Entry(value, reference)
             while len(self._entries) > self._limit:
                 self._forget(next(iter(self._entries)))
         return value
 
     def weigh(self, key: K, weight: int, most: int) -> None:
-        """Note what a value weighs now; the least recently used ones make room where all together weigh too much.
+        """Set the weight of a value, and remove the least recently used values while the sum is above a limit.
 
         Args:
-            key: Whose value it is; the one that was asked for last is never forgotten for its weight.
-            weight: Its weight.
-            most: What all values may weigh together.
+            key: The key of the value. The last used value is never removed because of its weight.
+            weight: The weight of the value.
+            most: The maximum sum of all weights.
         """
         with self._lock:
             entry = self._entries.get(_name(key))

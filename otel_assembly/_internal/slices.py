@@ -12,43 +12,43 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Work that yields after each slice, and returns what it comes to.
+#: Work that yields after each slice and returns its result.
 Slices: TypeAlias = Generator[None, None, T]
-#: So many events are read at once: some two milliseconds.
+#: The number of events per slice when reading: about two milliseconds.
 SLICE: Final = 64
-#: So many are listed for telemetry: some two milliseconds, too.
+#: The number of events per slice when listing for telemetry: about two milliseconds.
 LISTED: Final = 256
 
-#: Seconds after which it is looked again whether another piece of work is done.
+#: The seconds between checks whether another piece of work is done.
 _PAUSE: Final = 0.001
 
 
 class InTurn:
-    """Work in slices, each under a lock: of several pieces of work one is done after the other, as they were asked for.
+    """Work in slices, each under a lock; several pieces of work are done one after the other, in order.
 
     Args:
         lock: The lock.
 
     Attributes:
-        asked: What is being done, and behind it what waits for that.
+        queue: The current piece of work, followed by those that wait.
     """
 
-    __slots__ = ("_lock", "asked")
+    __slots__ = ("_lock", "queue")
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
-        self.asked: deque[object] = deque()
+        self.queue: deque[object] = deque()
 
     async def do(self, work: Slices[T], *, whole: bool = False) -> T:
-        """Do a piece of work, once those are done that were asked for before.
+        """Do a piece of work after those in the queue.
 
         Args:
             work: The work.
-            whole: Whether it is done to its end, and at once, where whoever waits for it is cancelled.
+            whole: Whether the work is completed without pauses if the waiting task is cancelled.
         """
-        self.asked.append(work)
+        self.queue.append(work)
         try:
-            while self.asked[0] is not work:  # noqa: ASYNC110  # who does the other may be of another event loop
+            while self.queue[0] is not work:  # noqa: ASYNC110  # the other task may belong to another event loop
                 await asyncio.sleep(_PAUSE)
             while True:
                 with self._lock:
@@ -64,4 +64,4 @@ class InTurn:
                     for _ in work:
                         pass
             work.close()
-            self.asked.remove(work)
+            self.queue.remove(work)

@@ -1,4 +1,4 @@
-"""Run blocking work in threads of our own: never in the event loop's default executor, and bounded for each purpose.
+"""Run blocking work in threads of this package: never in asyncio's default executor, and bounded by purpose.
 
 asyncio's default executor is shared by the whole process, also by ``loop.getaddrinfo``: a few calls that hang there
 stop every new connection by name. ``anyio.to_thread.run_sync`` does not fit either (anyio 4.16): its workers are no
@@ -36,12 +36,12 @@ class NoFreeThreadError(Exception):
 class ThreadLimit:
     """Runs functions in daemon threads, at most `total` at the same time in one event loop.
 
-    A task that is cancelled while it waits leaves its thread behind. The thread keeps its slot until the function
+    If a waiting task is cancelled, its thread continues. The thread keeps its slot until the function
     returns, so that functions which never return cannot fill the process with threads.
 
     Args:
         purpose: What the threads are for; part of their names.
-        total: Threads at the same time, for each event loop.
+        total: The maximum number of threads per event loop.
     """
 
     __slots__ = ("__weakref__", "_limiters", "_lock", "_name", "total")
@@ -88,7 +88,7 @@ class ThreadLimit:
         patience: float | None = None,
         on_late: Callable[[BaseException | None], None] | None = None,
     ) -> T:
-        """Return what `work` returns, or raise what it raises; wait for a free slot first.
+        """Run `work` in a thread as soon as a slot is free; return its result or raise its exception.
 
         Args:
             work: Runs in a copy of the caller's context variables.
@@ -122,7 +122,7 @@ class ThreadLimit:
                     result = context.run(work)
                 except BaseException as raised:  # noqa: BLE001  # raised again in the caller's task
                     error = raised
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed, so no task waits
                 loop.call_soon_threadsafe(lambda: finish(result, error, started=started), context=context)
 
         try:

@@ -1,4 +1,4 @@
-"""YAML and JSON in which no key stands twice: of two values, both languages' readers keep the last without a word."""
+"""Readers of YAML and JSON that refuse repeated keys; the usual readers silently keep the last value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKENS = re.compile(r'[{}]|("(?:[^"\\]|\\.)*")(\s*:)?')
 
 
 class RepeatedKeyError(ValueError):
-    """A key stands twice in one mapping; `line` is where it does for the second time, from 1."""
+    """A key occurs twice in one mapping; `line` is the line of the second occurrence, from 1."""
 
     def __init__(self, key: str, line: int) -> None:
         self.key = key
@@ -24,11 +24,11 @@ class RepeatedKeyError(ValueError):
 
 
 def read_yaml(text: str) -> Any:
-    """What a text of YAML says.
+    """Return the content of a YAML text.
 
     Raises:
-        RepeatedKeyError: A key stands twice.
-        yaml.YAMLError: It is no YAML.
+        RepeatedKeyError: A key occurs twice.
+        yaml.YAMLError: The text is not YAML.
     """
     return yaml.load(text, _Loader)  # noqa: S506  # a safe loader's subclass
 
@@ -47,11 +47,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_json(text: str) -> Any:
-    """What a text of JSON says.
+    """Return the content of a JSON text.
 
     Raises:
-        RepeatedKeyError: A key stands twice.
-        json.JSONDecodeError: It is no JSON.
+        RepeatedKeyError: A key occurs twice.
+        json.JSONDecodeError: The text is not JSON.
     """
     value = json.loads(text)
     objects: list[set[str]] = []

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["is_written_into", "write_whole"]
 
 
 def is_written_into(path: str | os.PathLike[str]) -> bool:
-    """Whether what has this name is written into and never replaced: a device, a pipe, what ``/dev/stdout`` is."""
+    """Return whether a path is a device, a pipe or similar, which is written to and not replaced."""
     if os.path.abspath(path).startswith(("/dev/", "/proc/")):
         return True
     try:
@@ -26,16 +26,16 @@ def is_written_into(path: str | os.PathLike[str]) -> bool:
 
 
 def write_whole(files: Mapping[Path, bytes], *, make_folders: bool = False) -> None:
-    """Write files: what stands in their places is replaced when all of them are whole, and else stays as it is.
+    """Write several files atomically: existing files are replaced once all new ones are complete, or not at all.
 
-    A symbolic link stays, and the file that it leads to is replaced. What `is_written_into` is written into.
+    The target of a symbolic link is replaced, not the link. Paths for which `is_written_into` is true are appended to.
 
     Args:
-        files: What is to stand where.
-        make_folders: Whether folders that are missing are made.
+        files: The content of each file.
+        make_folders: Whether missing folders are created.
 
     Raises:
-        OSError: One could not be written; its ``filename`` says which.
+        OSError: A file could not be written; ``filename`` is its path.
     """
     parts: dict[Path, Path] = {}
     made: list[Path] = []
@@ -68,14 +68,14 @@ def write_whole(files: Mapping[Path, bytes], *, make_folders: bool = False) -> N
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        made.append(one)
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        made.append(parent)
 
 
 def _write_into(path: Path, content: bytes) -> None:
-    with open(path, "ab") as stream:  # behind what is there, where it is a file after all
+    with open(path, "ab") as stream:  # append, in case it is a file after all
         stream.write(content)
 
 

@@ -129,7 +129,7 @@ class OpenAssembly:
     async def succeeded_in_slices(self) -> None:
         """As `succeeded`, in slices where much is told; done to its end, whoever is cancelled."""
         in_turn = self.record.ledger.in_turn
-        if in_turn.asked or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
+        if in_turn.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
             await in_turn.do(self._succeeding(), whole=True)
         else:
             self.succeeded()

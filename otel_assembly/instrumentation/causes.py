@@ -61,7 +61,7 @@ class Causes:
 
     def __init__(self, id_of: Callable[..., Any]) -> None:
         self._id_of = id_of
-        self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, anew_in_child=True)
+        self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, clear_after_fork=True)
         #: Of a coroutine function that sends a message, as its sender runs.
         self.sends: Wrap = around_awaited(self._sending)
         #: Of one that handles a message: runs that begin in it are caused by that.

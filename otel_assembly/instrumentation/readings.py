@@ -164,7 +164,7 @@ class Readings:
         self._snapshot = snapshot
         #: By the messages, which it must not keep alive.
         self._reads: ByIdentity[weakref.ref[Read]] = ByIdentity()
-        self._last: Registry[Any, list[Read]] = Registry(_REMEMBERED, anew_in_child=True)
+        self._last: Registry[Any, list[Read]] = Registry(_REMEMBERED, clear_after_fork=True)
         #: The hook of what gives all that is held, to a store that is read.
         self.kept: Wrap = around_either(self._kept)
 

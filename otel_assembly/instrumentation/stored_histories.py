@@ -42,7 +42,7 @@ class StoredHistories:
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
-        self._of: Registry[str, _Stored] = Registry(_HISTORIES, anew_in_child=True)
+        self._of: Registry[str, _Stored] = Registry(_HISTORIES, clear_after_fork=True)
 
     def read(self, name: str, items: Sequence[Any], asker: Asker, limit: int | None) -> None:
         """These items were read of a history, for the next call of this asker: the newest ones, up to a limit."""

@@ -92,7 +92,7 @@ class Waits:
     record: Callable[[Instrumentation, Asker, Sequence[Waiting]], None]
 
     def __init__(self) -> None:
-        self._of: Registry[Any, list[Waiting]] = Registry(_WAITING, anew_in_child=True)
+        self._of: Registry[Any, list[Waiting]] = Registry(_WAITING, clear_after_fork=True)
 
     def put(self, asker: Asker, waiting: Waiting) -> None:
         """The next model call of this asker in this conversation has this step first."""

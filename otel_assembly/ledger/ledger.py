@@ -402,11 +402,11 @@ class _Keeper:
 
 #: Ledgers of named conversations, by the recorder that their spans go to, then by whose they are. A program may create
 #: an assembler for each request.
-_SHARED: Final[Registry[Any, Registry[tuple[object, ...], Ledger]]] = Registry(RECORDERS, anew_in_child=True)
+_SHARED: Final[Registry[Any, Registry[tuple[object, ...], Ledger]]] = Registry(RECORDERS, clear_after_fork=True)
 
 
 def _named_ledgers() -> Registry[tuple[object, ...], Ledger]:
-    return Registry(LEDGERS_BY_ID, anew_in_child=True)
+    return Registry(LEDGERS_BY_ID, clear_after_fork=True)
 
 
 class NamedConversation:
@@ -422,7 +422,7 @@ class NamedConversation:
         self.assemblies = 0
 
 
-_NAMED: Final[Registry[Any, Registry[str, NamedConversation]]] = Registry(RECORDERS, anew_in_child=True)
+_NAMED: Final[Registry[Any, Registry[str, NamedConversation]]] = Registry(RECORDERS, clear_after_fork=True)
 
 
 def named_conversation(conversation_id: str | None, recorder: object) -> NamedConversation | None:

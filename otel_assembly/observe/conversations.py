@@ -104,7 +104,7 @@ def _ledgers() -> Registry[Any, Ledger]:
     as everybody else has let go of the conversation, or it grows too much. A forked child begins all of them anew,
     because its parent goes on with them.
     """
-    return Registry(CONVERSATIONS, anew_in_child=True)
+    return Registry(CONVERSATIONS, clear_after_fork=True)
 
 
 class ObservedAssembler:
