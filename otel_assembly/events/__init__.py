@@ -1,7 +1,7 @@
-"""Our event vocabulary: what an agent's run puts on its stream (as in AG2), as frozen models with one JSON form.
+"""The events of an agent's stream (as in AG2), as frozen models with one JSON form.
 
-Every event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are
-exact inverses (`json_form`). How the engine reads an event is its ``describe()`` row, in `rows`.
+Each event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are exact
+inverses (`json_form`). The module `rows` defines how the engine reads each event.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ __all__ = [
 
 
 def new_id() -> str:
-    """The id of an event that nobody has named: 32 hex digits."""
+    """Return a random event id of 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
 class Event(BaseModel):
-    """The base of our events; frozen, and refusing fields it does not know.
+    """The base class of events; frozen, refuses unknown fields.
 
     Attributes:
-        id: Its own id; of a tool call, the call's.
-        type: What it is, in JSON; of each class its own, and never given.
+        id: The id of the event; for a tool call, the id of the call.
+        type: The discriminator in JSON; fixed for each class.
     """
 
-    # An error's message goes to logs, where no content belongs.
+    # Error messages go to logs, which must not have content.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     id: str = Field(default_factory=new_id)
 
 
 class ModelRequest(Event):
-    """What a user (or whoever plays one) asks of the agent.
+    """A request of a user, or of a program in the role of one.
 
     Attributes:
-        content: The text.
+        content: The text of the request.
     """
 
     type: Literal["model_request"] = "model_request"
@@ -82,12 +82,12 @@ class ModelRequest(Event):
 
 
 class ToolCallEvent(Event):
-    """A call of a tool that the model asks for; its `id` is the call's.
+    """A tool call of the model; its `id` is the id of the call.
 
     Attributes:
-        name: The tool's name.
-        arguments: Its arguments, as the JSON text that the model wrote.
-        awaiting_approval: Whether the call waits for a person: it stays pending however old it is.
+        name: The name of the tool.
+        arguments: The arguments, as the JSON text that the model wrote.
+        awaiting_approval: Whether the call waits for an approval; it is then pending regardless of its age.
         external: True if the call waits for a result because this agent does not run it: its tool is external, or a
             permission check decided so.
     """
@@ -100,11 +100,11 @@ class ToolCallEvent(Event):
 
 
 class Usage(BaseModel):
-    """Tokens as the provider billed them.
+    """The tokens that the provider billed.
 
     Attributes:
-        input_tokens: Of the prompt, cached ones included.
-        output_tokens: Of the response.
+        input_tokens: The tokens of the prompt, including cached ones.
+        output_tokens: The tokens of the response.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,14 +114,14 @@ class Usage(BaseModel):
 
 
 class Thinking(BaseModel):
-    """What a model thought before it answered, in the form in which its provider wants it back.
+    """The reasoning of a model before its answer, in the form in which its provider requires it back.
 
     Attributes:
-        text: What can be read of it.
-        signature: By which the provider knows it for its own.
-        sealed: What only the provider can read, where it gives no text.
-        form: What it is called in the provider's messages, which are the only ones that it is sent in.
-        behind: How many parts of the response, its text and its calls, stand in front of it.
+        text: The readable text.
+        signature: The provider's signature of the text.
+        sealed: The encrypted reasoning, if the provider gives no text.
+        form: The type in the provider's messages; the reasoning is sent only to that provider.
+        behind: The number of parts of the response (its text and its calls) before the reasoning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -134,18 +134,18 @@ class Thinking(BaseModel):
 
 
 class ModelResponse(Event):
-    """What the model answered: a text, tool calls, or both.
+    """A response of the model: a text, tool calls, or both.
 
     Attributes:
-        content: The text; empty where there is none.
-        tool_calls: The calls that it asks for.
-        usage: What the provider billed for it, where that is known: an estimating counter is calibrated by it.
-        thinking: What the model thought. It is sent back, and counted, where the response calls tools: there providers
-            want it, and elsewhere they pass it over.
-        structured_output: The answer in the form that the ask has asked for, as JSON values; None where it has not.
-        finish_reason: Why the model stopped: ``stop``, ``length``, ``content_filter``, ``tool_call`` or ``error``, as
-            OpenTelemetry's GenAI conventions name it. A provider's own word is given as the value that it stands for,
-            or as it is if the conventions have none. None if it is not known.
+        content: The text; empty if there is none.
+        tool_calls: The tool calls.
+        usage: The billed tokens, if they are known; they calibrate an estimating counter.
+        thinking: The reasoning. If the response has tool calls, providers require it in the next request, so it is sent
+            and counted; otherwise they ignore it.
+        structured_output: The answer in the requested schema, as JSON values; None if no schema was requested.
+        finish_reason: Why the model stopped: ``stop``, ``length``, ``content_filter``, ``tool_call`` or ``error``, the
+            values of OpenTelemetry's GenAI conventions. A provider's own value is converted, or unchanged if the
+            conventions have no equivalent. None if it is unknown.
     """
 
     type: Literal["model_response"] = "model_response"
@@ -171,12 +171,12 @@ class ModelResponse(Event):
 
 
 class ResponseChunk(Event):
-    """A piece of what the model is answering, as it comes; whoever shows it while it is written watches this.
+    """A chunk of a streamed response, for programs that show the answer while it is generated.
 
-    The whole `ModelResponse` follows it, and only that stands in a conversation: a piece is in no prompt.
+    The whole `ModelResponse` follows. Only that is part of the conversation; a chunk is never in a prompt.
 
     Attributes:
-        content: The piece's text.
+        content: The text of the chunk.
     """
 
     type: Literal["response_chunk"] = "response_chunk"
@@ -184,12 +184,12 @@ class ResponseChunk(Event):
 
 
 class ToolResultEvent(Event):
-    """What a tool returned.
+    """The result of a tool call.
 
     Attributes:
         parent_id: The id of the call.
-        name: The tool's name.
-        content: What the model reads of it.
+        name: The name of the tool.
+        content: The text for the model.
     """
 
     type: Literal["tool_result"] = "tool_result"
@@ -199,12 +199,12 @@ class ToolResultEvent(Event):
 
 
 class ToolErrorEvent(Event):
-    """A tool that failed.
+    """A failed tool call.
 
     Attributes:
         parent_id: The id of the call.
-        name: The tool's name.
-        error: What the model reads as the call's result.
+        name: The name of the tool.
+        error: The text for the model, as the result of the call.
         still_running: True if the call exceeded its time limit and its function, which is not async, runs on in a
             thread: its side effects may come later. If it ends, a `ToolFinishedLate` is sent.
     """
@@ -217,10 +217,10 @@ class ToolErrorEvent(Event):
 
 
 class ToolFinishedLate(Event):
-    """The function of a tool call ended after the call had been given up, so that its side effects came late.
+    """The function of a tool call ended after the call's time limit, so that its side effects came late.
 
-    A function that is not async runs in a thread, and a thread cannot be stopped. The model has read a
-    `ToolErrorEvent` as the call's result by then; this event changes no prompt.
+    A function that is not async runs in a thread, and a thread cannot be stopped. The model has received a
+    `ToolErrorEvent` as the result of the call; this event changes no prompt.
 
     Attributes:
         parent_id: The id of the call.
@@ -237,10 +237,10 @@ class ToolFinishedLate(Event):
 
 
 class ToolResultsEvent(Event):
-    """The results of one response's calls together, as they go back to the model.
+    """The results of all tool calls of one response.
 
     Attributes:
-        results: One for each call that was answered.
+        results: One result per answered call.
     """
 
     type: Literal["tool_results"] = "tool_results"
@@ -248,13 +248,13 @@ class ToolResultsEvent(Event):
 
 
 class CompactionSummary(Event):
-    """A summary that stands for earlier events.
+    """A summary that replaces earlier events.
 
     Attributes:
         summary: The text.
-        event_count: How many events it stands for.
-        provenance: The ids of what it was made from.
-        lossy: Whether it tells less than they did.
+        event_count: The number of replaced events.
+        provenance: The ids of the replaced events.
+        lossy: Whether information was lost.
     """
 
     type: Literal["compaction_summary"] = "compaction_summary"
@@ -265,7 +265,7 @@ class CompactionSummary(Event):
 
 
 class Severity(StrEnum):
-    """How bad an alert is; `FATAL` halts."""
+    """The severity of an alert; `FATAL` halts the conversation."""
 
     INFO = "info"
     WARNING = "warning"
@@ -273,18 +273,18 @@ class Severity(StrEnum):
     FATAL = "fatal"
 
 
-#: A severity as a configuration, or a caller who imports nothing for it, names it.
+#: The names of severities, for configurations and callers that do not import the enum.
 SeverityName: TypeAlias = Literal["info", "warning", "critical", "fatal"]
 
 
 class ObserverAlert(Event):
-    """What an observer has to say to the model and to the people on call.
+    """A message of an observer to the model and to the people on call.
 
     Attributes:
-        source: Who raised it: the observer's name.
-        severity: How bad it is, as `Severity` or its name in any case; a fatal one halts the conversation.
-        message: Operator text: it is exported, cut at 256 characters, unless that is switched off.
-        data: Numbers and names for whoever handles it; never exported.
+        source: The name of the observer.
+        severity: A `Severity`, or its name in any case; ``fatal`` halts the conversation.
+        message: Operator text. It is exported, cut at 256 characters, unless that is turned off.
+        data: Values for the program that handles the alert; never exported.
     """
 
     type: Literal["observer_alert"] = "observer_alert"
@@ -293,7 +293,7 @@ class ObserverAlert(Event):
     message: str
     data: dict[str, Any] = Field(default_factory=dict)
 
-    if TYPE_CHECKING:  # a severity's name is taken as well, which a field's type cannot say
+    if TYPE_CHECKING:  # a severity's name is accepted too, which the type of the field cannot express
 
         def __init__(
             self,
@@ -313,12 +313,12 @@ class ObserverAlert(Event):
 
 
 class HaltEvent(Event):
-    """The run is over: after it no model call and no tool call starts.
+    """The conversation was halted: no model call and no tool call starts after this event.
 
     Attributes:
-        reason: Why; it may quote the message of an alert.
-        source: Who halted.
-        alerts: The alerts that led to it.
+        reason: The reason; it can quote the message of an alert.
+        source: The observer or caller that halted the conversation.
+        alerts: The alerts that caused the halt.
     """
 
     type: Literal["halt"] = "halt"
@@ -328,11 +328,11 @@ class HaltEvent(Event):
 
 
 class ConversationResumed(Event):
-    """Somebody let a halted conversation go on: its calls may start again.
+    """A halted conversation was resumed: its calls may start again.
 
     Attributes:
-        halt: The id of the `HaltEvent` that is lifted.
-        reason: Why, in the words of who did.
+        halt: The id of the lifted `HaltEvent`.
+        reason: The reason that was given.
     """
 
     type: Literal["conversation_resumed"] = "conversation_resumed"
@@ -341,12 +341,12 @@ class ConversationResumed(Event):
 
 
 class ConfirmResult(BaseModel):
-    """What a person decided on one tool call that waits.
+    """A person's decision about one tool call that waits for approval.
 
     Attributes:
-        tool_call: The call as it waits; its arguments may be changed, its tool may not.
-        confirmed: Whether it may run.
-        message: What the model reads where it may not.
+        tool_call: The waiting call. Its arguments may be changed, its tool may not.
+        confirmed: Whether the call may run.
+        message: The text for the model if the call may not run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -357,14 +357,14 @@ class ConfirmResult(BaseModel):
 
 
 class ToolArgumentsChanged(Event):
-    """A tool call runs with other arguments than the model gave.
+    """A tool call runs with other arguments than those of the model.
 
     Attributes:
         parent_id: The id of the call.
-        name: The tool's name.
-        original: The arguments as the model wrote them.
-        arguments: The arguments that the tool was given, as JSON.
-        source: What changed them: a person's ``confirmation``, a ``permission`` check, or a ``middleware``.
+        name: The name of the tool.
+        original: The arguments that the model wrote.
+        arguments: The arguments of the call, as JSON.
+        source: The origin of the change: a person's ``confirmation``, a ``permission`` check, or a ``middleware``.
     """
 
     type: Literal["tool_arguments_changed"] = "tool_arguments_changed"
@@ -376,10 +376,10 @@ class ToolArgumentsChanged(Event):
 
 
 class UserConfirmResultEvent(Event):
-    """A person decided on tool calls that wait for it.
+    """A person's decisions about waiting tool calls.
 
     Attributes:
-        confirm_results: One for each call that was decided on; others go on waiting.
+        confirm_results: One per decided call; the others keep waiting.
     """
 
     type: Literal["user_confirm_result"] = "user_confirm_result"
@@ -387,10 +387,10 @@ class UserConfirmResultEvent(Event):
 
 
 class ExternalExecutionResultEvent(Event):
-    """Tool calls that somebody else ran have come to their results.
+    """The results of tool calls that ran outside of this program.
 
     Attributes:
-        execution_results: One for each call that was run; others go on waiting.
+        execution_results: One per finished call; the others keep waiting.
     """
 
     type: Literal["external_execution_result"] = "external_execution_result"
@@ -401,7 +401,7 @@ class TurnStarted(Event):
     """A turn of the loop began.
 
     Attributes:
-        turn: Its number, from 0.
+        turn: The index of the turn, from 0.
     """
 
     type: Literal["turn_started"] = "turn_started"
@@ -412,7 +412,7 @@ class TurnCompleted(Event):
     """A turn of the loop ended.
 
     Attributes:
-        turn: Its number, from 0.
+        turn: The index of the turn, from 0.
     """
 
     type: Literal["turn_completed"] = "turn_completed"
@@ -420,7 +420,7 @@ class TurnCompleted(Event):
 
 
 class UsageEvent(Event):
-    """Tokens that a model call was billed for.
+    """The billed tokens of a model call.
 
     Attributes:
         model: The model that was called.
@@ -433,16 +433,16 @@ class UsageEvent(Event):
 
 
 class AssemblyCompleted(Event):
-    """A context was assembled; observers of budgets watch this.
+    """A context was assembled; observers of budgets subscribe to this event.
 
     Attributes:
-        assembly: Its id.
-        turn: How many assemblies of its ledger came before.
-        tokens: Tokens of the assembled prompt.
-        budget: The tightest token limit that a policy held; None where none did.
-        fixed: Tokens of what may not be dropped; None where no policy knew.
-        overflow_tokens: By how many tokens a budget could not hold; 0 where it held.
-        overflow_cause: Why it could not, as `OverflowCause` has it; empty where it held.
+        assembly: The id of the assembly.
+        turn: The index of the assembly in its ledger, from 0.
+        tokens: The tokens of the assembled prompt.
+        budget: The tightest token limit that a policy enforced; None without one.
+        fixed: The tokens of content that must not be dropped; None if no policy knows them.
+        overflow_tokens: The tokens above the budget; 0 without an overflow.
+        overflow_cause: The `OverflowCause`; empty without an overflow.
     """
 
     type: Literal["assembly_completed"] = "assembly_completed"
@@ -456,10 +456,10 @@ class AssemblyCompleted(Event):
 
 
 class ObserverStarted(Event):
-    """An observer began to work on an event.
+    """An observer started to process an event.
 
     Attributes:
-        observer: Its name.
+        observer: The name of the observer.
     """
 
     type: Literal["observer_started"] = "observer_started"
@@ -467,11 +467,11 @@ class ObserverStarted(Event):
 
 
 class ObserverCompleted(Event):
-    """An observer ended.
+    """An observer finished.
 
     Attributes:
-        observer: Its name.
-        error: The type of what it raised; empty where it raised nothing.
+        observer: The name of the observer.
+        error: The type of its exception; empty without one.
     """
 
     type: Literal["observer_completed"] = "observer_completed"
@@ -483,7 +483,7 @@ class AggregationCompleted(Event):
     """An aggregate wrote to the knowledge store.
 
     Attributes:
-        aggregate: Its name.
+        aggregate: The name of the aggregate.
     """
 
     type: Literal["aggregation_completed"] = "aggregation_completed"
@@ -491,11 +491,11 @@ class AggregationCompleted(Event):
 
 
 class AggregationFailed(Event):
-    """An aggregate could not write.
+    """An aggregate failed.
 
     Attributes:
-        aggregate: Its name.
-        error: The type of what it raised.
+        aggregate: The name of the aggregate.
+        error: The type of its exception.
     """
 
     type: Literal["aggregation_failed"] = "aggregation_failed"
@@ -504,13 +504,13 @@ class AggregationFailed(Event):
 
 
 def severity_name(severity: Any) -> str:
-    """An alert's severity as a lower-case string, whether it came as an enum of any library or as a string.
+    """Return a severity as a lower-case string; it may be an enum of any library or a string.
 
-    ``str()`` of a plain enum gives ``Severity.FATAL``, so an enum is read by its value.
+    The value of an enum is used, because ``str()`` of a plain enum is ``Severity.FATAL``.
     """
     return str(getattr(severity, "value", severity)).lower()
 
 
-# These name the classes above. Whoever has an event has imported this, and so the engine can read it.
+# These modules use the classes above. Importing them here registers the readers of all events.
 from otel_assembly.events import rows as _rows  # noqa: E402, F401
 from otel_assembly.events.json_form import AnyEvent, event_from_json, event_to_json  # noqa: E402

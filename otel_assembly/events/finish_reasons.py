@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Providers' words by the value that the conventions have for them. Anthropic: Messages `stop_reason`; OpenAI: Chat
+#: The providers' values for each value of the conventions. Anthropic: Messages `stop_reason`; OpenAI: Chat
 #: Completions `finish_reason`, Responses `incomplete_details.reason`; Gemini and Bedrock as their OpenAI-compatible
 #: servers pass them on; TGI, vLLM, DeepSeek and OpenRouter where they differ from OpenAI.
 _WORDS: Final[Mapping[str, str]] = {
@@ -21,11 +21,11 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 _VALUES: Final = {word: value for value, words in _WORDS.items() for word in words.split()}
 
-#: Reasons after which a response is not all that the model had to say. `pause_turn`, for which the conventions have no
-#: value, is Anthropic's: a turn of its own tools was interrupted.
+#: The reasons of incomplete responses. Anthropic's `pause_turn`, which has no equivalent in the conventions, means that
+#: a turn with the provider's own tools was interrupted.
 CUT_OFF: Final = frozenset({"length", "content_filter", "error", "pause_turn"})
 
 
 def finish_reason(word: str) -> str:
-    """Return the conventions' value for a provider's word; a word that is not known stays as it is."""
+    """Return the conventions' value for a provider's value; an unknown value is unchanged."""
     return _VALUES.get(word.lower(), word)

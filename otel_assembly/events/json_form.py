@@ -1,4 +1,4 @@
-"""The one JSON form of our events."""
+"""The JSON form of events."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_bui
 
 
 def event_to_json(event: Event) -> str:
-    """The event's JSON text; keys stand in the order in which the model declares them.
+    """Return the JSON text of an event, with its keys in the order of the model.
 
     A lone surrogate, which a model's output may hold and UTF-8 cannot, is written as its escape.
     """
@@ -76,7 +76,7 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(text: str | bytes) -> Event:
-    """The event that `event_to_json` wrote.
+    """Return the event that `event_to_json` wrote.
 
     Raises:
         pydantic.ValidationError: The text is not the JSON form of one of our events.
@@ -87,7 +87,7 @@ def event_from_json(text: str | bytes) -> Event:
         if error.errors()[0]["type"] != "json_invalid":
             raise
         try:
-            value = json.loads(text)  # reads an escaped lone surrogate, which pydantic's own reader takes for an error
+            value = json.loads(text)  # accepts an escaped lone surrogate, which pydantic's parser refuses
         except (ValueError, RecursionError):
             raise error from None
         return _ADAPTER.validate_python(value)

@@ -1,4 +1,4 @@
-"""How the engine reads our events, and what it makes in their stead: a summary of them, results cut shorter."""
+"""Register how the engine reads, summarizes and shortens events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ read_from(Event, "__dict__")
 
 
 def _named(event: Event) -> dict[str, Any]:
-    """Its id, and whether somebody gave it: every event is made with one."""
+    """Return the id of an event, and whether the program set it, because each event has one."""
     return {"id": event.id, "id_given": "id" in event.model_fields_set}
 
 
@@ -132,7 +132,7 @@ def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[st
 @shortened.register(ToolErrorEvent)
 @shortened.register(ToolResultsEvent)
 def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent, texts: Sequence[str]) -> Event:
-    # New ids: these are other events, and the ledger says that they stand for the first.
+    # New ids: these are new events, and the ledger records that they replace the original ones.
     given = iter(texts)
     if isinstance(event, ToolResultsEvent):
         results = tuple(_saying(one, next(given, _said(one))) if _said(one) else one for one in event.results)
