@@ -1,14 +1,11 @@
-"""The command line.
-
-``otel-assembly demo | replay | explain | view | session | doctor | stack | conventions | completion``
-"""
+"""The command line ``otel-assembly``: its parser, its commands, and its exit status."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from otel_assembly._version import __version__
 from otel_assembly.cli import completion as completion
@@ -19,12 +16,13 @@ from otel_assembly.cli import explain as explain
 from otel_assembly.cli import replay as replay
 from otel_assembly.cli import session as session
 from otel_assembly.cli import stack as stack
+from otel_assembly.cli import tree as tree
 from otel_assembly.cli import view as view
 from otel_assembly.cli.export import file_exporter
 from otel_assembly.cli.terminal import discard_output, safe_text
 from otel_assembly.cli.transcripts import Transcript, read_transcripts
 from otel_assembly.cli.tree import render_tree
-from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
+from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,29 +31,36 @@ SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage: that is what ``--help`` is for."""
+    """A parser whose errors are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {safe_text(message)}; see {self.prog} --help\n")
+        """Print the message with a pointer to ``--help``, and exit."""
+        separator = " " if message.endswith("?") else "; "
+        self.exit(USAGE, f"{self.prog}: {safe_text(message)}{separator}see {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
+            self.error(str(UnknownNameError(str(action.metavar).lower(), value, action.choices)))
+        super()._check_value(action, value)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Return the parser of the command line, with all commands."""
     root = _Parser(
         prog="otel-assembly",
-        description="See, bound and explain what an agent's model gets to see.",
-        epilog="Exit status: 0 success, 1 the answer is no or something failed, 2 wrong usage or bad input.",
+        description="Record, bound and explain the context of an agent's model calls.",
+        epilog="Exit status: 0 success, 1 negative answer or failure, 2 wrong usage or unreadable input.",
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, explain, view, session, doctor, stack, conventions, completion):
+    for module in (demo, replay, tree, explain, view, session, doctor, stack, conventions, completion):
         module.add_parser(commands)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status is returned."""
-    # Where a stream is closed, Python has none, and whoever writes to it would fail.
+    """Run a command and return the exit status."""
+    # Python sets a standard stream to None if it is closed; writing to it would raise.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # it is open until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     status = SUCCESS
@@ -64,30 +69,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = _run(argv)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has exited
         discard_output()
     except OSError as error:
         discard_output()
         where = f"{error.filename}:" if error.filename else "the output cannot be written:"
-        status = _say(f"{where} {(error.strerror or 'failed').lower()}", FAILURE)
+        status = _fail(f"{where} {(error.strerror or 'failed').lower()}", FAILURE)
     except KeyboardInterrupt:
-        status = _say("interrupted", INTERRUPTED)
+        status = _fail("interrupted", INTERRUPTED)
     return status
 
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
     if "" not in sys.path:
-        sys.path.append("")  # so that a policy in a file of the working folder is found, behind all else
+        sys.path.append("")  # so that a policy in a file of the working directory can be imported
     try:
         return int(arguments.run(arguments))
     except (ConfigurationError, TranscriptError) as error:
-        return _say(error, USAGE)
+        return _fail(error, USAGE)
     except AssemblyError as error:
-        return _say(error, FAILURE)
+        return _fail(error, FAILURE)
 
 
-def _say(error: Exception | str, status: int) -> int:
+def _fail(error: Exception | str, status: int) -> int:
     print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
     return status
 

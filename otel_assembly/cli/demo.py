@@ -1,10 +1,9 @@
-"""``demo``: an agent that knows nothing of us, under ``opentelemetry-instrument``, and what its spans say."""
+"""``demo``: run an unmodified example agent under ``opentelemetry-instrument`` and print its spans."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from otel_assembly.cli.export import (
     otlp_exporter,
 )
 from otel_assembly.cli.extras import SPAN_FILES, TABLES, require
+from otel_assembly.cli.frameworks import framework_name
+from otel_assembly.cli.tree import print_tree
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation import FRAMEWORKS
 from otel_assembly.telemetry import conventions as names
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.store_reader import StoredSpan
 
-#: The framework whose agent is also warned about, and halted; each other one's is a file of its name.
+#: The framework whose agent also gets alerts and a halt. The file of every other agent has the framework's name.
 _DEFAULT: Final = "ag2"
 _AGENTS: Final = {"ag2": "ag2_support_agent.py"}
 _CONVERSATIONS: Final = "conversations.jsonl"
@@ -46,34 +47,38 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "demo",
-        help="an unmodified agent whose context overflows, offline, with its spans in your terminal",
-        description="Run an AG2 support agent that imports nothing of otel-assembly under opentelemetry-instrument, "
-        "offline: its window loses the customer's first request, its budget overflows, a loop is warned about, and a "
-        f"FATAL alert halts it. Its spans go to a file, and to {OTEL_EXPORTER_OTLP_ENDPOINT} where that is set; their "
-        "tree is printed. With --framework, an agent of another framework, whose own reducer loses its first request.",
+        help="run an unmodified agent offline and print the spans of its overflowing context",
+        description="Run an unmodified AG2 support agent under opentelemetry-instrument, offline. Its window drops the "
+        "customer's first request, its budget overflows, an alert reports a loop, and a FATAL alert halts it. The "
+        f"spans are written to a file, sent to {OTEL_EXPORTER_OTLP_ENDPOINT} if that is set, and printed as a tree. "
+        "With --framework, run an agent of another framework, whose own reducer drops the first request.",
     )
     parser.add_argument(
         "--framework",
+        type=framework_name,
         choices=[*FRAMEWORKS],
         default=_DEFAULT,
         metavar="NAME",
-        help=f"whose agent: {', '.join(FRAMEWORKS)} (default: {_DEFAULT}); it has to be installed",
+        help=f"the agent's framework, which has to be installed: {', '.join(FRAMEWORKS)} (default: {_DEFAULT})",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where the spans go (default: a file in the temporary directory)"
+        "-o", "--output", metavar="FILE", help="the span file to write (default: a file in the temporary directory)"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the demonstration; 0, or 1 where the agent failed or no span arrived."""
-    from otel_assembly.cli.tree import render_tree
-    from otel_assembly.telemetry.store_reader import read_spans, span_tree
+    """Run the agent and print its spans; return 0.
+
+    Raises:
+        AssemblyError: The agent failed, or recorded no span.
+    """
+    from otel_assembly.telemetry.store_reader import read_spans
 
     framework: str = arguments.framework
-    require("the demonstration", ("opentelemetry.distro", *SPAN_FILES, *TABLES), framework=framework)
+    require("the demo", ("opentelemetry.distro", *SPAN_FILES, *TABLES), framework=framework)
     agent = _shipped(_AGENTS.get(framework, f"{framework}_agent.py"))
-    # What cannot be read back gets a copy.
+    # A pipe or a device cannot be read back: it gets a copy of the spans.
     wanted = Path(arguments.output).absolute() if arguments.output else None
     aside = wanted is None or is_written_into(wanted)
     path = Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl" if aside or wanted is None else wanted
@@ -90,62 +95,62 @@ def run(arguments: argparse.Namespace) -> int:
     spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
     if status or not spans:
         raise AssemblyError(
-            f"{agent} ended with status {status} and left {len(spans)} spans; run it alone to see why: "
+            f"{agent} exited with status {status} and recorded {len(spans)} spans; run it alone to see the error: "
             f"{sys.executable} {agent}"
         )
     if aside and wanted is not None:
         write_whole({wanted: path.read_bytes()})
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-    print("\nIts spans:\n")
-    print(render_tree(span_tree(spans), width=width, color=color, ascii=ascii_only), end="")
-    print(f"\n{len(spans)} spans are in {path}" + (f" and were sent to {sent_to}" if sent_to else "") + ".")
-    # As it was called, so that the lines can be copied where the program is not on the path.
+    print("\nSpans:\n")
+    print_tree(spans)
+    print(f"\nwrote {len(spans)} spans to {path}" + (f" and sent them to {sent_to}" if sent_to else ""))
+    # The program as it was called, so that the lines can be copied if it is not on the path.
     program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
     where = shlex.quote(str(path))
-    print(f"Where is the first request?  {program} explain --traces {where} {_telling_turn(spans)} --item 0")
-    print(f"All of it on one page:       {program} view {where}")
+    print(f"Where is the first request?  {program} explain --traces {where} {_turn_option(spans)} --item 0")
+    print(f"All turns on one page:       {program} view {where}")
     recorded = shlex.quote(str(_shipped(_CONVERSATIONS)))
     print(f"Recorded conversations:      {program} replay {recorded} --budget 400 --budget 250")
     return 0
 
 
-def _telling_turn(spans: Sequence[StoredSpan]) -> str:
-    """Which turn to ask for the first request: one without it, the last before anything goes wrong, where there is one.
+def _turn_option(spans: Sequence[StoredSpan]) -> str:
+    """Return the options of ``explain`` that select a turn without the first request.
 
-    What would have kept it has an answer there. Of several ledgers, it is asked of the first that lost it.
+    Of the first ledger that dropped the request, this is the last such turn before any error, because ``explain`` can
+    compute there what would have kept the request.
     """
-    assemblies = sorted((one for one in spans if one.name == names.SPAN_ASSEMBLE_CONTEXT), key=attrgetter("start_ns"))
+    assemblies = sorted(
+        (span for span in spans if span.name == names.SPAN_ASSEMBLE_CONTEXT), key=attrgetter("start_ns")
+    )
     ledgers = dict.fromkeys(span.attributes[names.LEDGER_ID] for span in assemblies)
     for ledger in ledgers:
         turns = [span for span in assemblies if span.attributes[names.LEDGER_ID] == ledger]
-        without = [span for span in turns if _lacks_the_first(span)]
+        without = [span for span in turns if _lacks_first_item(span)]
         if without:
-            well = [span for span in takewhile(lambda span: span.status != "ERROR", turns) if span in without]
-            told = f"--turn {(well or without[:1])[-1].attributes[names.TURN]}"
-            return told if len(ledgers) == 1 else f"{told} --ledger {ledger}"
+            healthy = [span for span in takewhile(lambda span: span.status != "ERROR", turns) if span in without]
+            option = f"--turn {(healthy or without[:1])[-1].attributes[names.TURN]}"
+            return option if len(ledgers) == 1 else f"{option} --ledger {ledger}"
     return "--turn 0"
 
 
-def _lacks_the_first(span: StoredSpan) -> bool:
+def _lacks_first_item(span: StoredSpan) -> bool:
     offered, kept = (ItemRuns(span.attributes.get(name)) for name in (names.OFFERED_ITEMS, names.KEPT_ITEMS))
     return "0" in offered and "0" not in kept
 
 
 def _shipped(name: str) -> Path:
-    """An example: beside the sources, or where an installed package has it."""
-    beside_the_sources = Path(__file__).parents[2] / "examples" / name
-    if beside_the_sources.is_file():
-        return beside_the_sources
+    """Return the path of an example: in the source tree, or in the installed package."""
+    in_sources = Path(__file__).parents[2] / "examples" / name
+    if in_sources.is_file():
+        return in_sources
     for file in metadata.files("otel-assembly") or ():
         if file.name == name:
             return Path(str(file.locate())).resolve()
-    raise AssemblyError(f"{name} is not where the package was installed; install otel-assembly again")
+    raise AssemblyError(f"{name} is missing from the installed package; reinstall otel-assembly")
 
 
 def _instrumented(agent: Path, path: Path, *, exporters: str, service: str) -> int:
-    """Run the agent as ``opentelemetry-instrument`` does, with its spans in a file; its exit status."""
+    """Run the agent as ``opentelemetry-instrument`` does, with its spans in a file, and return its exit status."""
     environment = {
         "OTEL_SERVICE_NAME": service,
         **os.environ,
@@ -153,18 +158,18 @@ def _instrumented(agent: Path, path: Path, *, exporters: str, service: str) -> i
         SPAN_FILE.name: str(path),
         "PYTHONIOENCODING": sys.stdout.encoding or "utf-8",
     }
-    # What the demonstration shows are spans; metrics and logs go where they are asked for.
+    # The demo shows spans: metrics and logs are exported only if the environment asks for it.
     environment.setdefault("OTEL_METRICS_EXPORTER", "none")
     environment.setdefault("OTEL_LOGS_EXPORTER", "none")
     launcher = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
     try:
-        done = subprocess.run(  # noqa: S603  # our own example
+        completed = subprocess.run(  # noqa: S603  # an example of this package
             [sys.executable, "-c", launcher, sys.executable, str(agent)],
             env=environment,
             timeout=_SECONDS,
             check=False,
-            start_new_session=True,  # Ctrl-C is for this process alone, which ends that one without a traceback
+            start_new_session=True,  # Ctrl-C reaches this process only, so that the agent prints no traceback
         )
     except subprocess.TimeoutExpired as error:
-        raise AssemblyError(f"{agent} did not end within {_SECONDS} seconds") from error
-    return done.returncode
+        raise AssemblyError(f"{agent} did not exit within {_SECONDS} seconds") from error
+    return completed.returncode

@@ -1,4 +1,4 @@
-"""``doctor``: what is here, what counts, where spans would go, and whether anybody would answer there."""
+"""``doctor``: check the versions, the hooks, the tokenizers, the export and a running stack."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from otel_assembly.cli.export import (
     reachable,
 )
 from otel_assembly.cli.findings import Finding
-from otel_assembly.cli.frameworks import frameworks, uncaptured
+from otel_assembly.cli.frameworks import framework_findings, framework_name, uncaptured
 from otel_assembly.cli.probes import SERVICE
 from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TokenizerError
+from otel_assembly.instrumentation import FRAMEWORKS
 from otel_assembly.telemetry.conventions_environment import FLUSH_ON_SIGTERM, SDK_METRICS
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.tokens import TiktokenCounter, counter_for
@@ -45,9 +46,10 @@ _PACKAGES = (
 )
 _MARKS = {"ok": ("✓", "32"), "note": ("•", "33"), "fail": ("✖", "31")}
 _PLAIN = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
-#: Where what was found begins, and where it goes on in a terminal that is too narrow for a column.
+#: The width of the column of checks, and the width of a terminal below which findings are not indented to it.
 _COLUMN = 38
 _NARROW = 100
+#: The default of ``--wait``, in seconds.
 _WAIT = 30.0
 _AUTOGEN_WITHOUT_TRACING = "AUTOGEN_DISABLE_RUNTIME_TRACING"
 
@@ -56,33 +58,39 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "doctor",
-        help="what is installed, which hooks take on it, what counts tokens, and whether the endpoint answers",
-        description="Look at versions, at the frameworks that are installed and which of our hooks take on them (they "
-        "are imported for it), at what else is installed that calls models and is not captured, at tokenizers, the "
-        "exporter's endpoint and content capture. With --jaeger, --prometheus or --alertmanager, also at a running "
-        "stack: a probe goes to the exporter's endpoint, and is looked for where it should come out. Exit status 1 "
-        "where something does not work.",
-        epilog=f"The probes are of the service {SERVICE}, and no assembly: no panel and no rule counts them.",
+        help="check the installation, the hooks, the tokenizers and the OTLP endpoint",
+        description="Check the installed versions, the hooks of the installed frameworks (which are imported), clients "
+        "and frameworks whose model calls are not captured, the tokenizers, the OTLP endpoint, and content capture. "
+        "With --jaeger, --prometheus or --alertmanager, also check a running stack: send a probe to the OTLP endpoint "
+        "and look for it there. Exit status 1 if a check fails.",
+        epilog=f"The probes belong to the service {SERVICE} and are not assemblies: no panel and no rule counts them.",
     )
-    parser.add_argument("--model", metavar="NAME", help="say which tokenizer answers for this model")
+    parser.add_argument(
+        "frameworks",
+        nargs="*",
+        type=framework_name,
+        metavar="FRAMEWORK",
+        help=f"check these frameworks only: {', '.join(FRAMEWORKS)} (default: all)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="name the tokenizer for this model")
     stack = parser.add_argument_group("a running stack")
-    stack.add_argument("--jaeger", metavar="URL", help="send a span and find it there, such as http://localhost:16686")
+    stack.add_argument("--jaeger", metavar="URL", help="send a span, find it here; such as http://localhost:16686")
     stack.add_argument(
         "--prometheus",
         metavar="URL",
-        help="send a metric and find it there, such as http://localhost:9090; are our alert rules loaded there, and "
-        "does it know an Alertmanager?",
+        help="send a metric, find it here, and check the alert rules and the Alertmanager; such as "
+        "http://localhost:9090",
     )
     stack.add_argument(
         "--alertmanager",
         metavar="URL",
-        help="has the alert that always fires come there, such as http://localhost:9093?",
+        help="find the alert that always fires here; such as http://localhost:9093",
     )
     stack.add_argument(
         "--wait",
         type=_seconds,
         metavar="SECONDS",
-        help=f"how long each is waited for, at most (default {_WAIT:.0f}); longer than a tail sampler's decision_wait",
+        help=f"longest wait for each check (default: {_WAIT:.0f}); set it above the decision_wait of a tail sampler",
     )
     parser.set_defaults(run=run)
 
@@ -94,10 +102,10 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; 1 where something does not work."""
+    """Print the findings; return 1 if a check failed, else 0."""
     sections: list[tuple[str, Iterable[Finding]]] = [
         ("Versions", _versions()),
-        ("Frameworks", frameworks()),
+        ("Frameworks", framework_findings(arguments.frameworks or FRAMEWORKS)),
         ("Not captured", uncaptured()),
         ("Tokenizers", _tokenizers(arguments.model)),
         ("Export", _export()),
@@ -111,11 +119,9 @@ def run(arguments: argparse.Namespace) -> int:
             alertmanager=arguments.alertmanager,
             seconds=seconds,
         )
-        sections.append((f"Stack (each is waited for, {seconds:g} s at most)", probe.findings()))
+        sections.append((f"Stack (each check waits for at most {seconds:g} s)", probe.findings()))
     elif arguments.wait is not None:
-        raise ConfigurationError(
-            "--wait is for what is looked for in a stack; name --jaeger, --prometheus or --alertmanager"
-        )
+        raise ConfigurationError("--wait needs a check of a stack; add --jaeger, --prometheus or --alertmanager")
     failed = False
     for title, findings in sections:
         print(f"\n{title}" if title != "Versions" else title)
@@ -128,20 +134,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _line(finding: Finding) -> str:
     line = f"{finding.indent}  {_mark(finding.verdict)} {finding.what:<{_COLUMN}} {safe_text(finding.found)}"
     if not sys.stdout.isatty():
-        return line  # whoever reads it from a pipe looks for lines
+        return line  # one line per finding, for grep
     width = shutil.get_terminal_size().columns
     hanging = _COLUMN + 5 if width >= _NARROW else 6
-    # What sets a colour takes no room.
+    # Escape sequences take no columns.
     invisible = len(_mark(finding.verdict)) - 1
     first, *rest = textwrap.wrap(
         line, width + invisible, drop_whitespace=False, break_long_words=False, break_on_hyphens=False
     )
     if not rest:
         return line
-    told = line[len(first) :].lstrip()
-    indent = " " * hanging
+    text, indent = line[len(first) :].lstrip(), " " * hanging
     more = textwrap.wrap(
-        told, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return "\n".join([first.rstrip(), *more])
 
@@ -166,24 +171,21 @@ def _versions() -> Iterator[Finding]:
 def _tokenizers(model: str | None) -> Iterator[Finding]:
     for encoding in ("o200k_base", "cl100k_base"):
         try:
-            counter = TiktokenCounter(encoding)
-            counter.count("ready")
-            yield Finding("ok", encoding, "bundled, checksum right")
+            TiktokenCounter(encoding).count("ready")
+            yield Finding("ok", encoding, "bundled, checksum correct")
         except TokenizerError as error:
             yield Finding("fail", encoding, str(error))
     if model is None:
         return
     try:
-        answering = counter_for(model)
+        counter = counter_for(model)
     except TokenizerError as error:
         yield Finding("fail", model, str(error))
         return
-    if answering.method == "exact":
-        yield Finding("ok", model, f"counted exactly, by {answering.name}")
+    if counter.method == "exact":
+        yield Finding("ok", model, f"counted exactly, by {counter.name}")
     else:
-        yield Finding(
-            "note", model, f"no public tokenizer: estimated by {answering.name}, calibrated from billed usage"
-        )
+        yield Finding("note", model, f"no public tokenizer: estimated by {counter.name}, calibrated from billed usage")
 
 
 def _export() -> Iterator[Finding]:
@@ -196,18 +198,18 @@ def _export() -> Iterator[Finding]:
     if why is None:
         yield Finding("ok", where, f"{endpoint} answers")
     elif chosen:
-        yield Finding("fail", where, f"{endpoint}: nobody answers ({why})")
+        yield Finding("fail", where, f"{endpoint} does not answer ({why})")
     else:
-        yield Finding("note", where, f"{OTEL_EXPORTER_OTLP_ENDPOINT} is not set; {endpoint}: nobody answers ({why})")
+        yield Finding("note", where, f"{OTEL_EXPORTER_OTLP_ENDPOINT} is not set; {endpoint} does not answer ({why})")
     if os.environ.get(SDK_METRICS.name, "").strip().lower() == "true":
-        yield Finding("ok", "spans that the SDK loses", "counted")
+        yield Finding("ok", "spans dropped by the SDK", "counted")
     else:
-        yield Finding("note", "spans that the SDK loses", f"not counted; {SDK_METRICS.name}=true counts them")
+        yield Finding("note", "spans dropped by the SDK", f"not counted; set {SDK_METRICS.name}=true to count them")
     yield from _sigterm()
 
 
 def _sigterm() -> Iterator[Finding]:
-    """Whether a server that ends by SIGTERM itself exports its last spans."""
+    """Yield a finding on whether spans are exported when SIGTERM stops the process."""
     value = os.environ.get(FLUSH_ON_SIGTERM.name, "").strip()
     if value.lower() not in {"", "false", "0", "no", "off"}:
         yield Finding("ok", "SIGTERM", f"opentelemetry-instrument flushes ({FLUSH_ON_SIGTERM.name}={value})")
@@ -219,9 +221,9 @@ def _sigterm() -> Iterator[Finding]:
     yield Finding(
         "note",
         "SIGTERM",
-        "uvicorn is installed: on SIGTERM it ends without exporting its last spans and metrics. "
-        f"{FLUSH_ON_SIGTERM.name}=true exports them under opentelemetry-instrument, "
-        "otel_assembly.telemetry.FlushOnShutdown(app) in any ASGI server",
+        "uvicorn is installed: on SIGTERM it exits without exporting its last spans and metrics. To export them, set "
+        f"{FLUSH_ON_SIGTERM.name}=true under opentelemetry-instrument, or wrap the app of any ASGI server in "
+        "otel_assembly.telemetry.FlushOnShutdown(app)",
     )
 
 
@@ -233,23 +235,23 @@ def _content() -> Iterator[Finding]:
         yield Finding("ok", "message content", f"not captured ({settings.content.value.upper()})")
     messages = "exported" if settings.capture_alert_message else "not exported"
     yield Finding("ok", "alert messages", messages)
-    yield Finding("ok", "alerts, overflows and halts go to", settings.alert_signal.value)
-    yield from _content_of_others()
+    yield Finding("ok", "alerts, overflows and halts are sent as", settings.alert_signal.value)
+    yield from _content_of_autogen()
 
 
-def _content_of_others() -> Iterator[Finding]:
-    """What AutoGen's runtime writes onto spans of its own as soon as there is a tracer provider, as ours makes one."""
+def _content_of_autogen() -> Iterator[Finding]:
+    """Yield a finding on AutoGen's runtime, which records whole messages as soon as a tracer provider is set."""
     try:
         metadata.version("autogen-core")
     except metadata.PackageNotFoundError:
         return
-    # AutoGen knows no other spelling of it.
+    # AutoGen accepts no other spelling of true.
     if os.environ.get(_AUTOGEN_WITHOUT_TRACING) == "true":
-        yield Finding("ok", "AutoGen's runtime", f"opens no spans of its own ({_AUTOGEN_WITHOUT_TRACING}=true)")
+        yield Finding("ok", "AutoGen's runtime", f"creates no spans ({_AUTOGEN_WITHOUT_TRACING}=true)")
     else:
         yield Finding(
             "note",
             "AutoGen's runtime",
-            "writes each message that its agents exchange whole onto spans of its own, whatever stands above; "
-            f"{_AUTOGEN_WITHOUT_TRACING}=true leaves them out",
+            "records the whole content of messages between agents on its own spans, whatever the settings above; set "
+            f"{_AUTOGEN_WITHOUT_TRACING}=true to disable these spans",
         )

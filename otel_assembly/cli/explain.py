@@ -121,7 +121,7 @@ def _turn(arguments: argparse.Namespace) -> tuple[LedgerHistory, int, str | None
     unread = Problems()
     spans, only = _spans(arguments, unread)
     ledgers = read_ledgers(spans, allocations=True, on_problem=unread.add)
-    unread.say()
+    unread.print()
     return chosen_turn(chosen_ledgers(ledgers.values(), arguments, where, only), arguments, where)
 
 

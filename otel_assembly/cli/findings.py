@@ -1,4 +1,4 @@
-"""What ``doctor`` says of one thing that it looked at."""
+"""The findings of ``doctor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Verdict = Literal["ok", "note", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `indent` stands before it where it is part of another one."""
+    """The result of one check; `indent` sets a finding below the one that it belongs to."""
 
     verdict: Verdict
     what: str

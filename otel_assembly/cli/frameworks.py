@@ -1,7 +1,11 @@
-"""Which frameworks are installed, and which of our hooks take on their versions: found out by instrumenting here."""
+"""``doctor``'s sections on frameworks: hooks that apply to the installed versions, and calls that are not captured.
+
+The hooks are checked by instrumenting the frameworks in this process.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import os
@@ -9,31 +13,44 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.cli.findings import Finding
+from otel_assembly.errors import UnknownNameError
 from otel_assembly.instrumentation import FRAMEWORKS, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, HookState, instrumentor_of
 from otel_assembly.instrumentation.uncaptured import UNCAPTURED_CLIENTS, UNCAPTURED_FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from otel_assembly.cli.findings import Verdict
     from otel_assembly.instrumentation import AssemblyInstrumentor
 
-_SAID: Final[dict[HookState, tuple[Verdict, str]]] = {
-    HookState.TAKEN: ("ok", "{gives}"),
-    HookState.NOT_EXPECTED: ("note", "not in this version: {gives}"),
-    HookState.MISSING: ("fail", "expected in this version, and not there; not seen: {gives}"),
-    HookState.WAITING: ("fail", "its module could not be imported; not seen: {gives}"),
+_HOOK_FINDINGS: Final[dict[HookState, tuple[Verdict, str]]] = {
+    HookState.TAKEN: ("ok", "{purpose}"),
+    HookState.NOT_EXPECTED: ("note", "not in this version: {purpose}"),
+    HookState.MISSING: ("fail", "not found, although this version should have it; not recorded: {purpose}"),
+    HookState.WAITING: ("fail", "the module cannot be imported; not recorded: {purpose}"),
 }
 
 
-def frameworks() -> Iterator[Finding]:
-    """A finding for each framework, and below it one for each hook."""
+def framework_name(text: str) -> str:
+    """Return the name of a supported framework; hyphens and underscores are equal.
+
+    Raises:
+        argparse.ArgumentTypeError: The framework is not supported; the message suggests one, or lists all.
+    """
+    name = text.replace("-", "_")
+    if name not in FRAMEWORKS:
+        raise argparse.ArgumentTypeError(str(UnknownNameError("framework", text, FRAMEWORKS)))
+    return name
+
+
+def framework_findings(names: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding for each of these frameworks, each followed by one for every hook that applies to its version."""
     disabled = os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").replace(" ", "").split(",")
-    for framework in FRAMEWORKS:
+    for framework in names:
         instrumentor = instrumentor_of(framework)
         version = instrumentor.version
         if version is None:
-            yield Finding("note", framework, f"not installed; taken on: {_requires(instrumentor)}")
+            yield Finding("note", framework, f"not installed; supported: {_requires(instrumentor)}")
         elif "*" in disabled or f"otel_assembly_{framework}" in disabled:
             yield Finding("note", f"{framework} {version}", f"disabled by {OTEL_PYTHON_DISABLED_INSTRUMENTATIONS}")
         else:
@@ -41,7 +58,7 @@ def frameworks() -> Iterator[Finding]:
 
 
 def uncaptured() -> Iterator[Finding]:
-    """A finding for each framework and each provider's client that is installed and whose calls are not captured."""
+    """Yield a finding for each installed framework or provider client whose model calls are not captured."""
     none_found = True
     for row in (*UNCAPTURED_FRAMEWORKS, *UNCAPTURED_CLIENTS):
         version = row.version
@@ -49,28 +66,28 @@ def uncaptured() -> Iterator[Finding]:
             none_found = False
             yield Finding("note", f"{row.distribution} {version}", row.what)
     if none_found:
-        yield Finding("ok", "other frameworks and clients", "none of those that are known is installed")
+        yield Finding("ok", "other frameworks and clients", "none installed")
 
 
 def _hooks(framework: str, version: str, instrumentor: AssemblyInstrumentor) -> Iterator[Finding]:
     states = _states(instrumentor)
     if states is None:
-        yield Finding("note", f"{framework} {version}", f"not instrumented; taken on: {_requires(instrumentor)}")
+        yield Finding("note", f"{framework} {version}", f"not instrumented; supported: {_requires(instrumentor)}")
         return
     expected = [hook for hook in instrumentor.hooks if hook.expected(version) and instrumentor.has_package_of(hook)]
-    taken = sum(states[hook.name] is HookState.TAKEN for hook in expected)
+    applied = sum(states[hook.name] is HookState.TAKEN for hook in expected)
     others = len(instrumentor.hooks) - len(expected)
-    found = f"{taken} of {len(expected)} hooks take" + (
-        f"; {others} are for other versions or packages" if others else ""
+    found = f"{applied}/{len(expected)} hooks applied" + (
+        f" ({others} not applicable to this version or the installed packages)" if others else ""
     )
-    yield Finding("ok" if taken == len(expected) else "fail", f"{framework} {version}", found)
+    yield Finding("ok" if applied == len(expected) else "fail", f"{framework} {version}", found)
     for hook in expected:
-        mark, text = _SAID[states[hook.name]]
-        yield Finding(mark, hook.name, text.format(gives=hook.gives), indent="  ")
+        verdict, text = _HOOK_FINDINGS[states[hook.name]]
+        yield Finding(verdict, hook.name, text.format(purpose=hook.gives), indent="  ")
 
 
 def _states(instrumentor: AssemblyInstrumentor) -> Mapping[str, HookState] | None:
-    """What becomes of each hook once its module is imported; None where the framework is not instrumented at all."""
+    """Import the modules of all hooks and return the state of each hook; None if the framework is not instrumented."""
     instrumented = instrumentor.is_instrumented_by_opentelemetry
     with _silent():
         if not instrumented:
@@ -78,7 +95,7 @@ def _states(instrumentor: AssemblyInstrumentor) -> Mapping[str, HookState] | Non
         for module in dict.fromkeys(hook.module for hook in instrumentor.hooks):
             try:
                 importlib.import_module(module)
-            except Exception:  # noqa: BLE001, S112  # what does not import keeps its hooks waiting, which is said
+            except Exception:  # noqa: BLE001, S112  # its hooks stay in the state WAITING, which is a finding
                 continue
         states = instrumentor.states
         if not instrumented and instrumentor.is_instrumented_by_opentelemetry:
@@ -92,7 +109,7 @@ def _requires(instrumentor: AssemblyInstrumentor) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """What would be warned of is in the findings."""
+    """Silence this package's warnings: the findings contain them."""
     logger = logging.getLogger("otel_assembly")
     before, logger.disabled = logger.disabled, True
     try:

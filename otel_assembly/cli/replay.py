@@ -156,11 +156,11 @@ def _require(arguments: argparse.Namespace) -> None:
 
 
 def _status(bad: Problems, silent: Problems, found: int, export: Export | None, arguments: argparse.Namespace) -> int:
-    bad.say()
+    bad.print()
     if bad.count and found:
         noun = "conversation was" if bad.count == 1 else "conversations were"
         print(f"otel-assembly: {bad.count} {noun} not readable, {found} replayed", file=sys.stderr)
-    silent.say()
+    silent.print()
     if export is not None and export.spans:
         _say_exported(export, arguments)
     if not found:

@@ -1,23 +1,30 @@
-"""Span trees for a terminal of 80 to 120 columns: what each turn cost, what filled its budget, what left and why.
+"""``tree``: draw span trees for a terminal of 80 to 120 columns.
 
-Every text on the page comes from spans, that is from outside: control characters and escape sequences are taken out,
-and nothing is read as markup.
+Each assembly shows its tokens, what filled its budget, and what it dropped and why. All texts come from spans and are
+not trusted: control characters and escape sequences are removed, and markup is not interpreted.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.cli.bars import fill_bar, legend
-from otel_assembly.cli.terminal import ASCII, UNICODE, Glyphs
+from otel_assembly.cli.extras import TABLES, require
+from otel_assembly.cli.problems import Problems
+from otel_assembly.cli.terminal import ASCII, UNICODE, Glyphs, safe_text
 from otel_assembly.cli.tree_facts import CONTENT, event_line, kind_tokens, span_facts
+from otel_assembly.errors import AssemblyError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, integer
 from otel_assembly.telemetry.store_reader import SpanNode
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console
@@ -25,12 +32,55 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.store_reader import StoredEvent, StoredSpan
 
-__all__ = ["render_tree"]
+__all__ = ["print_tree", "render_tree"]
 
 _NARROWEST = 40
 _BAR_WIDTH = 60
 _DEEPEST_INDENT = 0.4
 _LONGEST_TEXT = 400
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "tree",
+        help="print the spans of a file as a tree",
+        description="Print the spans of a file as a tree. Each assembly shows its tokens, what filled its budget, what "
+        "it dropped and why.",
+    )
+    parser.add_argument("path", metavar="FILE", help="a span file (OTLP JSON lines)")
+    parser.add_argument("--content", action="store_true", help="show captured content")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the tree; return 0.
+
+    Raises:
+        AssemblyError: The file contains no spans.
+        TranscriptError: The file cannot be read.
+    """
+    from otel_assembly.telemetry.store_reader import read_spans
+
+    require("a tree", TABLES)
+    path = arguments.path
+    problems = Problems()
+    spans = list(read_spans(path, on_problem=lambda line, problem: problems.add(f"{path}:{line}: {problem}")))
+    problems.print()
+    if not spans:
+        raise AssemblyError(f"{safe_text(path)} contains no spans")
+    print_tree(spans, content=arguments.content)
+    return 0
+
+
+def print_tree(spans: Sequence[StoredSpan], *, content: bool = False) -> None:
+    """Print the tree of these spans in the width, the colors and the encoding of standard output."""
+    from otel_assembly.telemetry.store_reader import span_tree
+
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    print(render_tree(span_tree(spans), width=width, color=color, content=content, ascii=ascii_only), end="")
 
 
 def render_tree(
@@ -41,17 +91,17 @@ def render_tree(
     content: bool = False,
     ascii: bool = False,  # noqa: A002 - the natural word, and keyword-only
 ) -> str:
-    """Draw span trees as text, one trace after the other, and once at the end what the letters of the bars mean.
+    """Draw span trees as text, trace by trace, with a legend of the bars at the end.
 
     Args:
-        nodes: The roots, as `span_tree` gives them.
-        width: Columns of the terminal; under 40, 40 are taken.
-        color: Whether to add colours (ANSI sequences); nothing is told by colour alone.
-        content: Whether to show what the model read and wrote, where it was captured.
-        ascii: Whether to keep to ASCII, for an encoding that has nothing else; other characters become ``?``.
+        nodes: The roots, as `span_tree` returns them.
+        width: Columns of the terminal; at least 40.
+        color: Whether to add ANSI colors. No information is in the colors alone.
+        content: Whether to show captured content.
+        ascii: Whether to print ASCII only; other characters become ``?``.
 
     Returns:
-        Lines of at most ``width`` columns, each ending with a newline; an empty text for no nodes.
+        Lines of at most ``width`` columns, each ending with a newline; an empty string if there are no nodes.
     """
     from rich.console import Console
 
@@ -59,7 +109,7 @@ def render_tree(
     console = Console(
         file=stream,
         width=max(width, _NARROWEST),
-        height=1,  # without it, a TERM of "dumb" has 80 columns whatever the width is
+        height=1,  # without a height, rich ignores the width if TERM is "dumb"
         force_terminal=color,
         color_system="256" if color else None,
         no_color=not color,
@@ -74,7 +124,14 @@ def render_tree(
 
 @dataclass(slots=True)
 class _Page:
-    """One drawing: where it goes, how, and which kinds its bars have shown so far."""
+    """One drawing.
+
+    Attributes:
+        console: The console that it is printed on.
+        glyphs: The characters that may be used.
+        content: Whether to show captured content.
+        kinds: The kinds in the bars so far, for the legend.
+    """
 
     console: Console
     glyphs: Glyphs
@@ -95,10 +152,10 @@ class _Page:
             yield from self.block(legend(self.kinds, self.glyphs), "", "")
 
     def tree(self, root: SpanNode) -> Iterator[Text]:
-        """Depth first, without recursion: a trace can be deeper than Python's stack."""
-        waiting: list[tuple[SpanNode | Text, str, str, str]] = [(root, "", "", "")]
-        while waiting:
-            entry, above, first, rest = waiting.pop()
+        """Yield the lines of a tree, depth first; without recursion, because a trace can be deeper than the stack."""
+        pending: list[tuple[SpanNode | Text, str, str, str]] = [(root, "", "", "")]
+        while pending:
+            entry, above, first, rest = pending.pop()
             below = above + rest
             if not isinstance(entry, SpanNode):
                 yield from self.block([entry], above + first, below + "  ")
@@ -109,10 +166,10 @@ class _Page:
             for child in reversed(entries):
                 end = child is entries[-1]
                 guides = (self.glyphs.last, "   ") if end else (self.glyphs.branch, self.glyphs.down)
-                waiting.append((child, below, *guides))
+                pending.append((child, below, *guides))
 
     def head(self, node: SpanNode, first: str, rest: str) -> Iterator[Text]:
-        """The span's own lines: name and facts, the duration at the right; then its bar, then its content."""
+        """Yield the lines of one span: name, facts and duration, then the bar, then the content."""
         span = node.span
         failed = span.status == "ERROR"
         pieces = [self.text(span.name or "(no name)", "bold red" if failed else "bold")]
@@ -126,16 +183,16 @@ class _Page:
         for key in CONTENT if self.content else ():
             value = span.attributes.get(key)
             for text in as_list(value) if key == names.ARRIVED_CONTENTS or value is None else [value]:
-                said = self.text(f"{key}  ", "dim").append_text(self.text(text))
-                yield from self.block([said], rest, rest + "  ")
+                line = self.text(f"{key}  ", "dim").append_text(self.text(text))
+                yield from self.block([line], rest, rest + "  ")
 
     def event(self, span: StoredSpan, event: StoredEvent) -> Text:
-        mark, said = event_line(span, event, self.glyphs)
+        mark, detail = event_line(span, event, self.glyphs)
         line = self.text("").append_text(self.text(*mark))
-        return line.append("  ").append_text(self.text(said)) if said else line
+        return line.append("  ").append_text(self.text(detail)) if detail else line
 
     def bar(self, span: StoredSpan, room: int) -> Text | None:
-        """What fills the budget, by kind; an empty end is budget left, a mark within is where the budget ends."""
+        """Return the bar of tokens by kind, as `fill_bar` draws it; None if the span records no kinds."""
         tokens = kind_tokens(span.attributes)
         total = tokens.total()
         if not total:
@@ -143,15 +200,15 @@ class _Page:
         budget, counted = (integer(span.attributes.get(name)) for name in (names.BUDGET_LIMIT, names.BUDGET_USED))
         budget, used = max(0, budget or 0), total if counted is None else counted
         after = f" {100 * used / budget:.1f}%" if budget else ""
-        most = budget and budget + max(0, total - used)  # what stands beside the messages takes nothing of their limit
+        ceiling = budget and budget + max(0, total - used)  # a limit of the messages alone does not count the rest
         cells = max(8, min(_BAR_WIDTH, room - len(after) - 2))
         self.kinds.update(tokens)
-        bar = fill_bar(tokens, most, cells, self.glyphs)
+        bar = fill_bar(tokens, ceiling, cells, self.glyphs)
         return self.text("[").append_text(bar).append("]").append(after, "red" if 0 < budget < used else "")
 
     def duration(self, span: StoredSpan) -> str:
         seconds = span.duration_s
-        if not seconds:  # a note of what was decided, which takes no time of its own
+        if not seconds:  # a decision that is recorded as a span without a duration
             return ""
         if seconds >= 60:
             return f"{int(seconds // 60)}m{int(seconds % 60):02}s"
@@ -160,29 +217,29 @@ class _Page:
         return f"{seconds * 1e3:.1f}ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f}{self.glyphs.micro}"
 
     def text(self, value: Any, style: str = "") -> Text:
-        """Text that is safe to print, cut where it would fill the screen."""
+        """Return a value as text that is safe to print, truncated to a few lines."""
         from rich.text import Text
 
         return Text(self.glyphs.printable(value, _LONGEST_TEXT), style)
 
     def indent(self, guide: str) -> int:
-        """Columns that a guide takes: a deep tree stops moving right, so that there is room for what it says."""
+        """Return the columns of an indent; a deep tree stops indenting, so that its text keeps enough columns."""
         return min(len(guide), int(self.console.width * _DEEPEST_INDENT))
 
     def block(self, pieces: Sequence[Text], first: str, rest: str, right: Text | None = None) -> Iterator[Text]:
-        """Pieces side by side where they fit, else on further lines; one that is longer than a line is folded."""
+        """Yield lines of pieces side by side, wrapped between pieces, or inside a piece longer than a line."""
         edge = right.cell_len + 2 if right is not None else 0
-        row, begun = self.row(first), False
+        row, has_piece = self.row(first), False
         for piece in pieces:
             room = self.console.width - edge - self.indent(rest)
             for part in piece.wrap(self.console, room) if piece.cell_len > room else (piece,):
                 part.rstrip()
-                if begun and row.cell_len + 2 + part.cell_len > self.console.width - edge:
+                if has_piece and row.cell_len + 2 + part.cell_len > self.console.width - edge:
                     yield self.ended(row, right)
                     right, edge = None, 0
-                    row, begun = self.row(rest), False
-                row.append("  " if begun else "").append_text(part)
-                begun = True
+                    row, has_piece = self.row(rest), False
+                row.append("  " if has_piece else "").append_text(part)
+                has_piece = True
         yield self.ended(row, right)
 
     def ended(self, row: Text, right: Text | None) -> Text:

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         trace_link=arguments.trace_link or arguments.jaeger,
         files=unread.files,
     )
-    unread.say()
+    unread.print()
     if not model["conversations"]:
         print(f"otel-assembly: {model['spans']:,} spans, and no assembly among them", file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from otel_assembly.cli import main
 
 #: Commands that leave nothing behind in the process that runs them; starting Python takes longer than they do.
-HERE = {"replay", "view", "explain", "session", "conventions", "completion", "stack"}
+HERE = {"replay", "tree", "view", "explain", "session", "conventions", "completion", "stack"}
 NO_FRAMEWORKS = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*"}
 
 

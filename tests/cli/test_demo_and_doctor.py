@@ -44,7 +44,7 @@ def test_the_demo_shows_an_overflow_a_warning_and_a_halt(demonstration):
     assert halted == {"invoke_agent support", "assemble_context"}
     for shown in ("OVERFLOW", "WARNING", "HALT", "assemble_context", "apply_policy sliding_window", "outside_window"):
         assert shown in ran.out
-    assert max(map(len, ran.out.split("spans are in")[0].splitlines())) <= 100
+    assert max(map(len, ran.out.split("\nwrote ")[0].splitlines())) <= 100
 
 
 def number(text):
@@ -76,7 +76,7 @@ def test_the_demo_s_numbers_add_up_on_their_line(demonstration):
 
 
 def test_the_demo_s_agent_is_halted_and_says_so(demonstration):
-    spoken = demonstration[0].out.split("Its spans:")[0].strip().splitlines()
+    spoken = demonstration[0].out.split("Spans:")[0].strip().splitlines()
     assert spoken[0] == "$ opentelemetry-instrument python ag2_support_agent.py"
     assert spoken[-1].split()[:2] == ["support", "HALTED:"]
 
@@ -118,7 +118,7 @@ def test_another_demo_shows_its_own_spans_only_fits_an_ascii_terminal_and_sends_
     assert again.status == 0, again.err
     assert again.out.isascii()
     assert again.out.count("assemble_context") == ran.out.count("assemble_context") > 0
-    assert f"sent to {endpoint}" in again.out
+    assert f"sent them to {endpoint}" in again.out
     sent = [span.name for span in receiver.spans()]
     assert sent.count("assemble_context") == again.out.count("assemble_context")
 
@@ -134,7 +134,7 @@ def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assemb
     assert ran.status == 0, ran.out
     for framework in HERE:
         line = next(line for line in ran.out.splitlines() if f" {framework} " in line)
-        taken, expected = re.search(r"(\d+) of (\d+) hooks take", line).groups()
+        taken, expected = re.search(r"(\d+)/(\d+) hooks applied", line).groups()
         assert taken == expected != "0"
     assert "ag2.assembly.AssemblerMiddleware.on_llm_call" in ran.out
     assert "o200k_base" in ran.out
@@ -181,7 +181,7 @@ def test_doctor_finds_an_endpoint_that_answers(quick_doctor, receiver):
 def test_doctor_fails_for_an_endpoint_that_nobody_answers(quick_doctor):
     ran = quick_doctor(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
     assert ran.status == 1
-    assert "nobody answers" in ran.out
+    assert "does not answer" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -202,19 +202,19 @@ def test_doctor_warns_of_what_autogen_s_runtime_writes_unless_it_is_told_not_to(
     ran = quick_doctor(AUTOGEN_DISABLE_RUNTIME_TRACING=value)
     assert ran.status == 0
     (line,) = [line for line in ran.out.splitlines() if "AutoGen's runtime" in line]
-    assert "writes each message that its agents exchange whole onto spans of its own" in line
-    assert "AUTOGEN_DISABLE_RUNTIME_TRACING=true leaves them out" in line
+    assert "records the whole content of messages between agents on its own spans" in line
+    assert "set AUTOGEN_DISABLE_RUNTIME_TRACING=true to disable these spans" in line
 
 
 def test_doctor_says_that_autogen_s_runtime_writes_nothing(quick_doctor):
     ran = quick_doctor(AUTOGEN_DISABLE_RUNTIME_TRACING="true")
-    assert "opens no spans of its own (AUTOGEN_DISABLE_RUNTIME_TRACING=true)" in ran.out
+    assert "creates no spans (AUTOGEN_DISABLE_RUNTIME_TRACING=true)" in ran.out
 
 
 def test_doctor_says_what_uvicorn_loses_on_sigterm_and_what_prevents_it(quick_doctor):
     pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     (line,) = [line for line in quick_doctor().out.splitlines() if "SIGTERM" in line]
-    assert "uvicorn is installed: on SIGTERM it ends without exporting its last spans" in line
+    assert "uvicorn is installed: on SIGTERM it exits without exporting its last spans" in line
     assert "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM=true" in line
     ran = quick_doctor(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM="true")
     assert ran.status == 0
@@ -230,3 +230,60 @@ def test_every_command_has_help(otel_assembly, command):
 
 def test_no_command_is_wrong_usage(otel_assembly):
     assert otel_assembly().status == 2
+
+
+def test_an_unknown_command_gets_a_suggestion(otel_assembly):
+    ran = otel_assembly("explane")
+    assert ran.status == 2
+    assert ran.err == "otel-assembly: unknown command 'explane'; did you mean 'explain'? see otel-assembly --help\n"
+
+
+def test_an_unknown_command_like_no_other_gets_the_list_of_commands(otel_assembly):
+    ran = otel_assembly("xyzzy")
+    assert ran.status == 2
+    assert all(command in ran.err for command in ("unknown command 'xyzzy'", "demo, ", "replay, ", "tree, "))
+
+
+@pytest.mark.parametrize("command", [("demo", "--framework", "crewai"), ("doctor", "crewai")])
+def test_an_unsupported_framework_gets_the_list_of_supported_ones(otel_assembly, command):
+    ran = otel_assembly(*command)
+    assert ran.status == 2
+    assert "unknown framework 'crewai'" in ran.err
+    assert all(framework in ran.err for framework in FRAMEWORKS)
+
+
+@pytest.mark.parametrize("command", [("demo", "--framework", "openai-agent"), ("doctor", "openai_agent")])
+def test_a_misspelled_framework_gets_a_suggestion(otel_assembly, command):
+    assert "did you mean 'openai_agents'?" in otel_assembly(*command).err
+
+
+@pytest.mark.skipif("openai_agents" not in HERE, reason="openai_agents is not installed here")
+@pytest.mark.parametrize("name", ["openai-agents", "openai_agents"])
+def test_the_demo_takes_a_framework_by_its_name_and_its_distribution_s_name(otel_assembly, name):
+    ran = otel_assembly("demo", "--framework", name)
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("$ opentelemetry-instrument python openai_agents_agent.py\n")
+
+
+def test_doctor_checks_the_named_frameworks_only(quick_doctor):
+    ran = quick_doctor("openai-agents")
+    listed = ran.out.partition("\nFrameworks\n")[2].partition("\n\n")[0]
+    assert [line.split()[1] for line in listed.splitlines()] == ["openai_agents"]
+
+
+def test_tree_draws_the_spans_of_a_file(demonstration):
+    ran, path = demonstration
+    drawn = runner(path.parent)("tree", path.name)
+    assert drawn.status == 0, drawn.err
+    tree = ran.out.partition("\nSpans:\n\n")[2].partition("\n\n")[0]
+    assert "apply_policy sliding_window" in tree
+    assert tree in drawn.out
+
+
+def test_tree_names_a_file_that_is_missing_or_has_no_spans(otel_assembly, tmp_path):
+    missing = otel_assembly("tree", "missing.jsonl")
+    assert (missing.status, missing.out) == (2, "")
+    assert "missing.jsonl: no such file" in missing.err
+    (tmp_path / "empty.jsonl").touch()
+    empty = otel_assembly("tree", "empty.jsonl")
+    assert (empty.status, empty.out, empty.err) == (1, "", "otel-assembly: empty.jsonl contains no spans\n")

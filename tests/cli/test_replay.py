@@ -204,7 +204,7 @@ def test_of_many_errors_some_are_named_and_the_rest_is_a_count(otel_assembly, co
     good.with_name("bad.jsonl").write_text("{bad}\n" * bad + text, encoding="utf-8")
     lines = otel_assembly(*command.split()).err.splitlines()
     assert sum("not JSON" in line for line in lines) == named
-    more = [f"otel-assembly: and {bad - named:,} more like these"] if bad > named else []
+    more = [f"otel-assembly: and {bad - named:,} more problems"] if bad > named else []
     assert [line for line in lines[named:] if "replayed" not in line] == more
 
 

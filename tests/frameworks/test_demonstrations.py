@@ -19,7 +19,7 @@ def test_the_demonstration_of_a_framework_shows_its_reducer_and_where_the_first_
     first, rest = ran.split("\n", 1)
     assert first == f"$ opentelemetry-instrument python {AGENTS[framework]}"
     assert rest.strip().startswith(agent)
-    tree = rest.split("Its spans:")[1].split("spans are in")[0]
+    tree = rest.split("Spans:")[1].split("\nwrote ")[0]
     assert "assemble_context" in tree
     assert "apply_policy" in tree
     assert max(map(len, tree.splitlines())) <= 100
