@@ -53,7 +53,7 @@ BUILDERS = {
     "ContextAssembler k": lambda n: _desk(k=n),
     "ContextAssembler recall_k": lambda n: _desk(recall_k=n),
     "ContextAssembler step_tokens": lambda n: _desk(step_tokens=n),
-    "QueuedWriteGate": lambda n: QueuedWriteGate(KnowledgeWriteGate(write=print, accept=bool), most=n),
+    "QueuedWriteGate": lambda n: QueuedWriteGate(KnowledgeWriteGate(write=print, accept=bool), max_queued=n),
     "MessageFraming": lambda n: MessageFraming(per_message=n),
     "LoopDetector": lambda n: LoopDetector(window_size=n),
     "TokenMonitor": lambda n: TokenMonitor(warn_threshold=1, alert_threshold=n),

@@ -1,4 +1,4 @@
-"""Prompts built from sources: permission, evidence, budget, order (the CLEAR pass)."""
+"""Builds prompts from sources: permission, evidence, budget, order (the CLEAR pass)."""
 
 from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
 from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task

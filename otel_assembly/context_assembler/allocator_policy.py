@@ -1,6 +1,7 @@
-"""The allocator as the policy of an ordinary assembly, whose events are the items of blocks, each at its place.
+"""The allocator as the policy of an ordinary assembly.
 
-So there is one ledger, one set of spans and one way to explain: what holds of events holds of what blocks hold.
+The assembly's events are the items of blocks. So the ledger, the spans and `explain` treat a block's items as they
+treat any event.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and
 from otel_assembly.budget.plan import plan
 from otel_assembly.budget.reports import report_of
 from otel_assembly.context_assembler.block_event import BlockEvent, facts_in
-from otel_assembly.context_assembler.compaction_cache import KeptCompactions, answered_keeping
+from otel_assembly.context_assembler.compaction_cache import CompactionResults, compact_with_cache
 from otel_assembly.context_assembler.gather import error_type_of
-from otel_assembly.context_assembler.layout import KnownEvents, Layout
+from otel_assembly.context_assembler.layout import Layout, PreviousEvents
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.token_counts import arrive
 from otel_assembly.history.view import Run, View, complement, difference, merged, to_runs
@@ -45,31 +46,31 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BlockSession:
-    """What an assembly goes by and comes to, beside what its record says.
+    """The input and the result of one assembly of blocks.
 
     Attributes:
-        layout: The blocks, and where their items stand among the events.
-        kept: What compaction made on the turns before.
-        result: What the allocation came to; None until it has.
+        layout: The blocks, and the positions of their items among the events.
+        cache: The results of earlier compactions.
+        result: The allocation and the prompt; None until the policy has run.
     """
 
     layout: Layout
-    kept: KeptCompactions
+    cache: CompactionResults
     result: tuple[Allocation, OrderedPrompt] | None = None
 
 
-#: Where the allocation of the assembly that runs in this task is put for whoever started it.
+#: The session of the assembly in the current task, from which the caller reads the result.
 block_session: ContextVar[BlockSession | None] = ContextVar("otel_assembly_block_session", default=None)
 
 
 class AllocatorPolicy(DecidingPolicy):
-    """Allocates the blocks that its events are items of, and puts what is left in order.
+    """Allocate the blocks whose items are the events, and order the result.
 
     Args:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        compactors: What makes a text shorter.
-        order: Whom the order of the prompt serves.
+        compactors: Shorten texts.
+        order: The order of the prompt: ``attention`` or ``cache``.
     """
 
     name: str = "allocator"
@@ -87,14 +88,14 @@ class AllocatorPolicy(DecidingPolicy):
         return {"window": self._window, "output_reserve": self._output_reserve}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what fits, in the order in which it is sent, and why the rest does not.
+        """Return the items that fit, in the order of the prompt.
 
         Raises:
-            ContextOverflowError: What may not be cut does not fit.
+            ContextOverflowError: The content that cannot be cut does not fit.
         """
         session = block_session.get()
         if session is None:
-            raise AssertionError("an allocator decides on what a ContextAssembler has laid out")
+            raise AssertionError("AllocatorPolicy runs only in a ContextAssembler")
         layout = session.layout
         measure = Measure(context.meter, framed=True)
         schemas = context.meter.tools(context.tools)
@@ -108,40 +109,42 @@ class AllocatorPolicy(DecidingPolicy):
             user_first=lambda form: rules_for(context.provider, form, context.model).is_user_first,
             read=layout.read,
         )
-        answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), session.kept)
+        answer = compact_with_cache(self._compactors, lambda block: context.watch(block.kind.value), session.cache)
         allocation = await run_plan_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation, order=self._order)
         session.result = allocation, prompt
         decided = allocation.decided
         sent, indexes, made = _sent(prompt, layout, decided)
-        kept = {one.read.block.name: to_runs(one.outcome.kept) for one in decided}
-        in_order = not made and all(map(lt, indexes, indexes[1:])) and layout.echoes_stand(kept)
+        kept = {block.read.block.name: to_runs(block.outcome.kept) for block in decided}
+        in_order = not made and all(map(lt, indexes, indexes[1:])) and layout.keeps_echoed_events(kept)
         pick = partial(_part_of, events) if in_order and isinstance(events, View) else partial(_listed, layout.events)
         return Outcome(
             prompts=prompts,
             events=pick(to_runs(indexes)) if in_order else sent,
             decisions=[
                 Verdict(pick(runs), outcome, reason, made.get(into) if into is not None else None)
-                for (outcome, reason, into), runs in _fates(decided, layout).items()
+                for (outcome, reason, into), runs in _runs_by_outcome(decided, layout).items()
             ],
             budget=allocation.budget,
             fixed=allocation.fixed,
             report=_report(allocation, layout) if context.listening else None,
             compactions=[
                 Compaction(
-                    _listed(layout.events, _compacted(one, layout)), made.get(one.read.block.name), one.outcome.attempts
+                    _listed(layout.events, _compacted(block, layout)),
+                    made.get(block.read.block.name),
+                    block.outcome.attempts,
                 )
-                for one in decided
-                if one.outcome.attempts
+                for block in decided
+                if block.outcome.attempts
             ],
-            framing=sum([one.outcome.rendered.framing for one in decided]),
+            framing=sum([block.outcome.rendered.framing for block in decided]),
             separators=allocation.separators,
-            around_in=sum([one.whole.framing + one.whole.separators for one in decided]),
+            around_in=sum([block.whole.framing + block.whole.separators for block in decided]),
         )
 
 
 def _part_of(view: View, runs: Sequence[Run]) -> View:
-    """A part of what went in, in which whatever was parted has left."""
+    """Return a part of the input without items of separated pairs."""
     return view.pick(runs).mended()
 
 
@@ -150,7 +153,7 @@ def _listed(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
 
 
 def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
-    """The allocation in numbers, with the events that each block's items are."""
+    """Return the allocation in numbers, with the events of each block."""
     report = report_of(allocation)
     entries = (
         replace(entry, items=list(map(layout.events.__getitem__, layout.places.get(entry.name, ()))))
@@ -162,11 +165,16 @@ def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
 def _sent(
     prompt: OrderedPrompt, layout: Layout, decided: Sequence[DecidedBlock]
 ) -> tuple[list[Any], list[int], dict[str, BlockEvent]]:
-    """The items of a prompt in its order, where they stand among the events, and what compaction made, by block."""
+    """Return the items of a prompt in its order.
+
+    Returns:
+        The events, their positions among the input (−1 for a compacted text), and the compacted text of each block.
+    """
     places: dict[int, int] = {}
-    for one in decided:
-        held = layout.places.get(one.read.block.name, ())
-        places.update((id(one.read.items[index]), held[index]) for index in one.outcome.kept)
+    for decided_block in decided:
+        of_block = layout.places.get(decided_block.read.block.name, ())
+        kept = decided_block.outcome.kept
+        places.update((id(decided_block.read.items[index]), of_block[index]) for index in kept)
     sent: list[Any] = []
     indexes: list[int] = []
     made: dict[str, BlockEvent] = {}
@@ -180,91 +188,98 @@ def _sent(
     return sent, indexes, made
 
 
-def _fates(
+def _runs_by_outcome(
     decided: Sequence[DecidedBlock], layout: Layout
 ) -> dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]]:
-    """What became of the items, and which: those of which somebody says anything but that they fit."""
-    fates: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]] = {}
-    for one in decided:
-        for (outcome, reason), runs in _fates_in(one).items():
-            into = one.read.block.name if outcome is DecisionOutcome.COMPACTED else None
-            fates.setdefault((outcome, reason, into), []).extend(layout.runs(one.read.block, runs))
-    merged_fates = {fate: merged(runs) for fate, runs in fates.items()}
-    return dict(sorted(merged_fates.items(), key=lambda fate: fate[1][0]))
+    """Return the positions of items by outcome.
+
+    The key is an outcome, a reason, and the block of a compacted text. Items that are kept because they fit are not
+    included.
+    """
+    by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]] = {}
+    for decided_block in decided:
+        block = decided_block.read.block
+        for (outcome, reason), runs in _block_runs_by_outcome(decided_block).items():
+            into = block.name if outcome is DecisionOutcome.COMPACTED else None
+            by_outcome.setdefault((outcome, reason, into), []).extend(layout.runs(block, runs))
+    in_order = {outcome: merged(runs) for outcome, runs in by_outcome.items()}
+    return dict(sorted(in_order.items(), key=lambda entry: entry[1][0]))
 
 
-def _fates_in(one: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Run]]:
-    said, count = one.outcome.item_outcomes, len(one.read.items)
-    stays = to_runs(one.outcome.kept)
-    by_fate: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
-    for index in sorted(said):
-        by_fate.setdefault(said[index][:2], []).append(index)
-    fates = {fate: to_runs(indexes) for fate, indexes in by_fate.items()}
-    spoken = merged((index, index + 1) for index in said)
-    parts = [(one.outcome.rest_outcome(), complement(count, merged([*stays, *spoken])))]
-    if one.kept_reason is not DecisionReason.FITS:  # what nobody says anything else of
-        parts.append(((DecisionOutcome.KEPT, one.kept_reason), difference(stays, spoken)))
-    for fate, runs in parts:
+def _block_runs_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Run]]:
+    item_outcomes, count = decided.outcome.item_outcomes, len(decided.read.items)
+    kept = to_runs(decided.outcome.kept)
+    indexes_by_outcome: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
+    for index in sorted(item_outcomes):
+        indexes_by_outcome.setdefault(item_outcomes[index][:2], []).append(index)
+    by_outcome = {outcome: to_runs(indexes) for outcome, indexes in indexes_by_outcome.items()}
+    listed = merged((index, index + 1) for index in item_outcomes)
+    parts = [(decided.outcome.rest_outcome(), complement(count, merged([*kept, *listed])))]
+    if decided.kept_reason is not DecisionReason.FITS:
+        parts.append(((DecisionOutcome.KEPT, decided.kept_reason), difference(kept, listed)))
+    for outcome, runs in parts:
         if runs:
-            fates[fate] = [*fates.get(fate, ()), *runs]
-    return fates
+            by_outcome[outcome] = [*by_outcome.get(outcome, ()), *runs]
+    return by_outcome
 
 
-def _compacted(one: DecidedBlock, layout: Layout) -> list[Run]:
-    """The events for which what compaction made of a block stands."""
-    compacted = [runs for (outcome, _), runs in _fates_in(one).items() if outcome is DecisionOutcome.COMPACTED]
-    return merged(run for runs in compacted for run in layout.runs(one.read.block, runs))
+def _compacted(decided: DecidedBlock, layout: Layout) -> list[Run]:
+    """Return the positions of a block's items that a compacted text replaces."""
+    compacted = [
+        runs for (outcome, _), runs in _block_runs_by_outcome(decided).items() if outcome is DecisionOutcome.COMPACTED
+    ]
+    return merged(run for runs in compacted for run in layout.runs(decided.read.block, runs))
 
 
-class Kept:
-    """What is kept of one conversation from question to question.
+class ConversationCache:
+    """The state that one conversation keeps from task to task.
 
     Args:
-        step_tokens: Tokens of a step of turns.
+        step_tokens: The tokens of a step of turns.
 
     Attributes:
-        compactions: What compaction made.
-        events: The events of the last question.
+        compactions: The results of compactions.
+        events: The events of the last task.
     """
 
     def __init__(self, step_tokens: int) -> None:
-        self.compactions = KeptCompactions()
-        self.events = KnownEvents(step_tokens)
+        self.compactions = CompactionResults()
+        self.events = PreviousEvents(step_tokens)
 
 
 class BlockAssembler(Assembler):
     """Assembles blocks that are laid out as events.
 
     Args:
-        step_tokens: Tokens of a step of turns.
+        step_tokens: The tokens of a step of turns.
     """
 
-    def __init__(self, *given: Any, step_tokens: int, **settings: Any) -> None:
-        super().__init__(*given, **settings)
+    def __init__(self, *arguments: Any, step_tokens: int, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self._step_tokens = step_tokens
         self._lock = new_lock()
-        self._kept: WeakKeyDictionary[Ledger, Kept] = WeakKeyDictionary()
+        self._caches: WeakKeyDictionary[Ledger, ConversationCache] = WeakKeyDictionary()
 
-    def kept(self, context: Context) -> Kept:
-        """What is kept of a conversation; it goes with the conversation's ledger."""
+    def cache_of(self, context: Context) -> ConversationCache:
+        """Return the cache of a conversation; it lives as long as the conversation's ledger."""
         ledger = self._ledger((), context)
         with self._lock:
-            kept = self._kept.get(ledger)
-            if kept is None:
-                kept = self._kept[ledger] = Kept(self._step_tokens)
-            return kept
+            cache = self._caches.get(ledger)
+            if cache is None:
+                cache = self._caches[ledger] = ConversationCache(self._step_tokens)
+            return cache
 
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
-        """Count the turns that are new; the allocator counts whatever else it decides on."""
+        """Count the tokens of new turns; the allocator counts everything else."""
         session = block_session.get()
         turns = session.layout.turns if session is not None else None
         if turns is not None:
             await arrive(turns, meter)
 
-    def tell_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
-        """Let whoever watches know of the sources that failed."""
-        for one in failures:
-            self._recorded_by().source_failed(one.role, one.source, error_type_of(one), context.agent_name)
+    def record_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
+        """Report failed sources to the recorder."""
+        for failure in failures:
+            self._recorded_by().source_failed(failure.role, failure.source, error_type_of(failure), context.agent_name)
 
     def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
         return meter_of_blocks(counter, self.framing.for_client(client, counter.count))

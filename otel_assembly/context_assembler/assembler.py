@@ -1,8 +1,8 @@
-"""`ContextAssembler`: the CLEAR pass as control flow, from a task to the prompt that is sent.
+"""`ContextAssembler`: the CLEAR pass, from a task to the prompt that is sent.
 
-Current task, Legal boundary, Evidence, Attention budget, Retention: what is permitted is asked first, and everything
-else only within it; what was found is allocated and put in order by one ordinary assembly, so that each item has a
-reason in the same ledger, spans and explanations as any event; what should last is proposed after the answer.
+CLEAR stands for Current task, Legal boundary, Evidence, Attention budget, Retention. The permitted scopes are
+determined first, and limit all later steps. The gathered content is allocated and ordered by one ordinary assembly, so
+each item has a reason in the ledger, the spans and the explanations. Memories are proposed after the answer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from otel_assembly.context_assembler.allocator_policy import (
 )
 from otel_assembly.context_assembler.candidates import Candidate, Task
 from otel_assembly.context_assembler.gather import Sources, checked_source
-from otel_assembly.context_assembler.layout import KnownEvents, Layout
-from otel_assembly.context_assembler.retention import Retained, WriteGate, retained
+from otel_assembly.context_assembler.layout import Layout, PreviousEvents
+from otel_assembly.context_assembler.retention import Retained, WriteGate, offer_candidates
 from otel_assembly.context_assembler.settings import check_numbers, checked_floors
 from otel_assembly.context_assembler.turns import facts_of, in_steps, split_turns
 from otel_assembly.errors import (
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming, TokenCounter
 
-#: The seed's floors, in tokens.
+#: The default floors of blocks, in tokens.
 FLOORS: Final[Mapping[str, int]] = {"evidence": 200, "memory": 50, "summary": 80}
 
 
 class AssembledContext:
-    """What a model is sent for one task, with the reasons beside it.
+    """The prompt for one task, with the reasons for its content.
 
     Attributes:
         prompt: The blocks in the order in which they are sent.
-        allocation: What was decided of each block and item, and the numbers.
-        assembly: The same as an assembly of its conversation: what changed since the last one.
-        scopes: What was permitted.
-        failures: The sources that were passed over.
+        allocation: The decisions on blocks and items, in numbers.
+        assembly: The assembly in its conversation: the changes since the last one.
+        scopes: The permitted scopes.
+        failures: The failed sources that were skipped.
     """
 
     def __init__(
@@ -81,82 +81,83 @@ class AssembledContext:
 
     @property
     def messages(self) -> list[Any]:
-        """What a provider is sent: texts as chat messages, events as the very objects."""
+        """The messages for a provider: texts as chat messages, events as they are."""
         return self.prompt.messages
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """One decision for every change of an item's state since the assembly before in this conversation."""
+        """The changes of items' states since the conversation's previous assembly."""
         return self.assembly.decisions
 
     async def retain(self, answer: str, candidates: Sequence[Candidate]) -> list[Retained]:
-        """Propose what should be remembered, once the answer has been given; until then nothing is written.
+        """Propose memories after the answer has been given; nothing is written before.
 
-        What lies outside of the scopes that were permitted never reaches the gate. No failure comes through: it is
-        logged, and told by the result's ``failed``.
+        Candidates outside the permitted scopes never reach the gate. A failure is logged and returned with the outcome
+        ``failed``; it is not raised.
 
         Args:
             answer: The answer, for the gate's rule.
-            candidates: What might be remembered, each with its scope and source.
+            candidates: The proposed memories, each with its scope and source.
 
         Raises:
-            ConfigurationError: The assembler has no gate, `answer` is no text, or `candidates` is no sequence of
+            ConfigurationError: The assembler has no gate, `answer` is not a text, or `candidates` is not a sequence of
                 `Candidate`.
         """
         of_type("answer", answer, str)
         candidates = items_of_type("candidates", candidates, Candidate, "give a list of Candidate(id, content, scope)")
         if self._gate is None:
             raise ConfigurationError("this ContextAssembler has no write gate; give it one: gate=KnowledgeWriteGate(…)")
-        return await retained(self._gate, answer, candidates, self.scopes, self.assembly.id)
+        return await offer_candidates(self._gate, answer, candidates, self.scopes, self.assembly.id)
 
     def __repr__(self) -> str:
         return f"AssembledContext({self.allocation!r}, {self.prompt!r})"
 
     def _repr_html_(self) -> str:
-        return self.assembly._repr_html_()  # what notebooks call has to be called so
+        return self.assembly._repr_html_()  # notebooks call a method of this name
 
 
 class ContextAssembler:
     """Assembles the prompt for a task: permission, evidence, budget, order.
 
-    Blocks, by the seed's table: ``system``, ``schema``, ``examples``, ``query`` and ``state`` are never cut;
-    ``evidence``, ``memory``, ``summary``, ``recent`` and ``older`` are, in that order from last to first.
+    The blocks ``system``, ``schema``, ``examples``, ``query`` and ``state`` are never cut. The blocks ``older``,
+    ``recent``, ``summary``, ``memory`` and ``evidence`` may be cut, in this order.
 
-    One assembler may serve any number of users, conversations and tasks at once.
+    One assembler may serve any number of users, conversations and tasks concurrently.
 
     Args:
         system: Instructions and safety policy: one text, the same on every turn.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        scopes: ``scopes(user, task)``, async or not: what this user may see for this task. It is asked first; where it
-            permits nothing, nothing is retrieved, recalled or loaded.
-        retrievers: Sources of evidence; all are asked at once.
+        scopes: ``scopes(user, task)``, async or not: returns the scopes that the user may see for the task. It is
+            called first. If it returns none, nothing is retrieved, recalled or loaded.
+        retrievers: Sources of evidence; all are called concurrently.
         recall: The source of memories.
-        rerank: ``rerank(query, candidates)``, async or not: the evidence in a better order, best first.
-        state: ``state(task, scopes)``, async or not: the application's state, as a text or as what becomes JSON.
-        gate: What decides what is remembered, after the answer.
+        rerank: ``rerank(query, candidates)``, async or not: returns the evidence in a better order, best first.
+        state: ``state(task, scopes)``, async or not: returns the application's state, as a text or a JSON-serializable
+            object.
+        gate: Decides which memories are stored after the answer.
         examples: Few-shot examples, the same on every turn: one text, or a sequence of texts or events.
-        compact: ``compact(text, target_tokens)`` makes a text shorter; or `Compactors`. None: the extractive
+        compact: Shortens a text, called as ``compact(text, target_tokens)``; or `Compactors`. None: the extractive
             compactor, which needs no model.
-        floors: Tokens that are reserved for a block before one of higher priority may take them, by its name.
-        k: How many passages each retriever is asked for.
-        recall_k: How many memories are asked for.
-        deadline: Seconds that each source may take.
-        order: ``attention``, the seed's order, in which evidence stands in front of turns; or ``cache``, in which all
-            that a conversation keeps stands in front of all that a question brings, so that a provider's cache has it.
-        step_tokens: In the order for the cache, how far the cut through the turns moves at a time: it takes all turns
-            that begin in one stretch of ``4 × step_tokens`` bytes. It needs room for two steps, better three; where
-            there is less, the cut moves to any turn, and so it does with 0.
-        on_retriever_error: ``raise``, or ``skip`` to go on without a retriever, recall or rerank that failed. Scopes
-            and state are never passed over.
-        name: Tells several assemblers of a program apart in telemetry.
-        model: The model whose tokenizer counts; else that of the context.
+        floors: The tokens reserved for each block, by its name, before blocks of higher priority may take them.
+        k: How many passages to request from each retriever.
+        recall_k: How many memories to request.
+        deadline: The most seconds of each source.
+        order: ``attention``, in which evidence precedes turns; or ``cache``, in which content of the conversation
+            precedes content that depends on the query, so that a provider caches it.
+        step_tokens: In the order ``cache``, how far the cut through the turns moves at a time: it removes all turns
+            that begin in one stretch of ``4 × step_tokens`` bytes. It needs room for two steps, better three; with less
+            room, or with 0, the cut moves to any turn.
+        on_retriever_error: ``raise``, or ``skip`` to continue without a failed retriever, recall or rerank. Scopes and
+            state are never skipped.
+        name: Distinguishes several assemblers of a program in telemetry.
+        model: The model whose tokenizer counts; by default that of the context.
         counter: Counts instead of the model's tokenizer.
-        framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
-        recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
+        framing: The tokens of a message in addition to its texts; None: the figures of the OpenAI cookbook.
+        recorder: Receives the record of each assembly; by default OpenTelemetry, as configured globally.
 
     Raises:
-        ConfigurationError: A number, a source or a setting cannot work.
+        ConfigurationError: A number, a source or a setting is invalid.
     """
 
     def __init__(
@@ -195,10 +196,10 @@ class ContextAssembler:
         one_of("on_retriever_error", on_retriever_error, OnError)
         one_of("order", order, Order)
         optional = [("rerank", rerank), ("state", state)]
-        for role, source in [("scopes", scopes), *((role, one) for role, one in optional if one is not None)]:
+        for role, source in [("scopes", scopes), *((role, option) for role, option in optional if option is not None)]:
             function(role, source)
-        given = several("retrievers", retrievers)
-        for index, retriever in enumerate(given):
+        checked_retrievers = several("retrievers", retrievers)
+        for index, retriever in enumerate(checked_retrievers):
             checked_source(f"retriever at index {index}", retriever, "search")
         if recall is not None:
             checked_source("recall", recall, "recall")
@@ -208,7 +209,7 @@ class ContextAssembler:
         self._floors = checked_floors(floors, self._budget)
         self._sources = Sources(
             scopes=scopes,
-            retrievers=given,
+            retrievers=checked_retrievers,
             recall=recall,
             rerank=rerank,
             state=state,
@@ -236,58 +237,58 @@ class ContextAssembler:
         )
 
     async def assemble(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
-        """Work out what the model is sent for a task.
+        """Assemble the prompt for a task.
 
         Args:
-            task: What is asked.
-            user: Who asks, as `scopes` and `recall` know them.
-            context: The conversation, as for any assembler: keep one for all its turns, or give it a conversation id.
+            task: The task.
+            user: The user, as `scopes` and `recall` know them.
+            context: The conversation, as for any assembler: keep one context for all turns, or set a conversation id.
 
         Raises:
-            HaltedError: The conversation is halted: no source is asked any more, and nothing is to be sent.
-            SourceFailedError: A source failed that is not passed over; the message names it.
-            ContextOverflowError: What may not be cut does not fit; raised before anything is compacted.
-            ConfigurationError: Two versions of one candidate cannot be compared; `task` is no `Task`, or `context` no
-                `Context`.
-            DescribeError: A turn cannot be read.
+            HaltedError: The conversation is halted: no source is called, and nothing must be sent.
+            SourceFailedError: A source failed and is not skipped; the message names it.
+            ContextOverflowError: The content that cannot be cut does not fit; raised before anything is compacted.
+            ConfigurationError: Two versions of one candidate cannot be compared, `task` is not a `Task`, or `context`
+                is not a `Context`.
+            DescribeError: A turn has an unregistered type.
         """
         of_type("task", task, Task, "give Task(query)")
         if context is not None:
             of_type("context", context, Context, "give Context(conversation_id=…)")
         context = context if context is not None else Context()
         if context.guard.halted:
-            await self._assembler.assemble([], ReadEvents(), context)  # which tells of it, and raises
+            await self._assembler.assemble([], ReadEvents(), context)  # records the halt, and raises
         try:
             gathered = await self._sources.gather(task, user)
         except SourceFailedError as failed:
-            self._assembler.tell_failures([failed], context)
+            self._assembler.record_failures([failed], context)
             raise
-        self._assembler.tell_failures(gathered.failures, context)
-        kept = self._assembler.kept(context)
-        layout = self._laid_out(task, gathered, kept.events)
-        session = BlockSession(layout, kept.compactions)
+        self._assembler.record_failures(gathered.failures, context)
+        cache = self._assembler.cache_of(context)
+        layout = self._layout(task, gathered, cache.events)
+        session = BlockSession(layout, cache.compactions)
         token = block_session.set(session)
         try:
             assembly = await self._assembler.assemble([], layout.events, context)
-        except PolicyFailedError as failed:  # the policy is ours alone: what it has to say names the block and the mend
+        except PolicyFailedError as failed:  # the policy's own error names the block and the fix
             if isinstance(failed.__cause__, AssemblyError):
                 raise failed.__cause__ from None
             raise
         finally:
             block_session.reset(token)
         if session.result is None:
-            raise AssertionError("an assembly came to its end without its only policy")
+            raise AssertionError("an assembly of blocks ended without running AllocatorPolicy")
         allocation, prompt = session.result
         return AssembledContext(prompt, allocation, assembly, gathered, self._gate)
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:
-        """Tell what the provider billed for a prompt of ours; see `Assembler.observe_usage`."""
+        """Pass on a prompt's billed tokens; see `Assembler.observe_usage`."""
         self._assembler.observe_usage(counted, billed, model=model)
 
-    def _laid_out(self, task: Task, gathered: Gathered, known: KnownEvents) -> Layout:
-        evidence = [_item(one, rank) for rank, one in enumerate(gathered.evidence, start=1)]
+    def _layout(self, task: Task, gathered: Gathered, previous: PreviousEvents) -> Layout:
+        evidence = [_item(candidate, rank) for rank, candidate in enumerate(gathered.evidence, start=1)]
         examples = [item for block in self._stable for item in block.items]
-        turns = known.turns.take([facts for item in examples if (facts := facts_of(item))], task.older, task.recent)
+        turns = previous.turns.take([facts for item in examples if (facts := facts_of(item))], task.older, task.recent)
         older, recent = (
             split_turns(examples, task.older, task.recent)
             if turns is None
@@ -295,35 +296,35 @@ class ContextAssembler:
         )
         blocks = [
             *self._stable,
-            *_block("schema", 2, _shown(task.output_schema), rank=1),
+            *_block("schema", 2, _as_text(task.output_schema), rank=1),
             *_block("query", 3, task.query, restated=task.key_instruction),
-            *_block("state", 4, _shown(gathered.state)),
+            *_block("state", 4, _as_text(gathered.state)),
             *self._cuttable("evidence", 5, evidence),
-            *self._cuttable("memory", 6, [_item(one) for one in gathered.memories]),
+            *self._cuttable("memory", 6, [_item(candidate) for candidate in gathered.memories]),
             *self._cuttable("summary", 7, task.summary),
         ]
         if self._order == "attention":
             blocks += [*self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
             starts = {"recent": len(older), "older": 0}
         else:
-            # Side by side they are one conversation: where a caller draws the border must not move what stands there.
+            # One block for both, because moving the border between recent and older turns must not change the prompt.
             floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
             all_turns = [*older, *recent] if turns is None else turns.items
-            held = in_steps(all_turns, self._step_tokens) if turns is None else all_turns
-            blocks += _block("recent", 8, held, cuttable=True, min_tokens=floor)
+            grouped = in_steps(all_turns, self._step_tokens) if turns is None else all_turns
+            blocks += _block("recent", 8, grouped, cuttable=True, min_tokens=floor)
             starts = {"recent": 0}
-        return Layout(blocks, self._order, known, (turns, starts) if turns is not None else None)
+        return Layout(blocks, self._order, previous, (turns, starts) if turns is not None else None)
 
     def _cuttable(self, name: str, priority: int, content: Any) -> list[Block]:
         return _block(name, priority, content, cuttable=True, min_tokens=self._floors.get(name, 0))
 
 
 def _block(name: str, priority: int, content: Any, *, cuttable: bool = False, **settings: Any) -> list[Block]:
-    """A block of items, where there is anything to hold."""
+    """Return a list with a block of items, or an empty list without content."""
     if not content:
         return []
-    one = isinstance(content, str | CompactedBlock)
-    return [Block(name, priority, [content] if one else content, cuttable, **settings)]
+    is_single = isinstance(content, str | CompactedBlock)
+    return [Block(name, priority, [content] if is_single else content, cuttable, **settings)]
 
 
 def _item(candidate: Candidate, rank: int | None = None) -> BlockItem:
@@ -339,11 +340,11 @@ def _item(candidate: Candidate, rank: int | None = None) -> BlockItem:
     )
 
 
-def _shown(value: Any) -> Any:
-    """A text as it is; anything else as JSON, the same for equal objects, whatever order a dict is in.
+def _as_text(value: Any) -> Any:
+    """Return a text unchanged, and any other object as JSON with sorted keys.
 
     Raises:
-        ConfigurationError: It is not JSON; the message says nothing of what is in it.
+        ConfigurationError: The object is not JSON-serializable; the message contains none of its content.
     """
     if value is None or isinstance(value, str):
         return value
@@ -351,5 +352,5 @@ def _shown(value: Any) -> Any:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         raise ConfigurationError(
-            f"a {type(value).__name__} cannot be shown to a model; give a text, or what JSON can say"
+            f"a {type(value).__name__} cannot be sent to a model; give a text or a JSON-serializable object"
         ) from None

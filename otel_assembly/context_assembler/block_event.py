@@ -1,4 +1,4 @@
-"""One item of a block as an event of an ordinary assembly."""
+"""`BlockEvent`: an item of a block as an event of an ordinary assembly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class BlockEvent(ReadEvent):
-    """One item of a block, as an event.
+    """An item of a block, as an event.
 
-    It is described once. Across turns it is the same item where it says the same: a text by its block, source, id and
-    version, wherever it stands; an event as it is itself described, also where it goes from one block to another.
+    The item's facts are determined once. Two events are equal across turns if their content is equal: for a text, with
+    its block, source, id and version, at any position; for an event, as its own facts state, also in another block.
 
     Args:
         item: The item.
-        facts: What it says; see `facts_in`.
+        facts: The item's facts; see `facts_in`.
     """
 
     __slots__ = ("item",)
@@ -47,10 +47,10 @@ class BlockEvent(ReadEvent):
 
 
 def facts_in(block: Block, item: BlockItem) -> EventFacts:
-    """What an item of a block says."""
+    """Return the facts of an item of a block."""
     if not is_text(item):
         return describe(item.content)
     text = item_text(item)
-    # The ledger's items never change: another text is another item, even if the source calls it by the same id.
+    # The ledger's items never change, so another text is another item, even if the source uses the same id.
     name = f"{block.name}/{item.source or ''}/{item.id or ''}/{item.version or ''}/{text_digest((text,)):016x}"
     return EventFacts(block.kind, text, id=name, framed=False)

@@ -1,4 +1,4 @@
-"""What a `ContextAssembler` is asked (`Task`), what its sources bring (`Candidate`), and what a source is."""
+"""The task and candidates of a `ContextAssembler`, and the protocols of its sources."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 class HistoryTurns(tuple[Any, ...]):
-    """All events of a `History`, up to now, which nobody changes: what was read of them holds.
+    """All events of a `History` at one time.
+
+    They never change, so facts that were read from them stay valid.
 
     Attributes:
-        history: Whose they are.
+        history: The history of the events.
     """
 
     history: History
@@ -38,7 +40,7 @@ def _turns(value: Any) -> Any:
         turns.history = value
         return turns
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
-        # pydantic makes a ValidationError of this one, and of no TypeError.
+        # pydantic makes a ValidationError of a ValueError, but not of a TypeError.
         raise ValueError(f"give a sequence of turns, not a {type(value).__name__}")  # noqa: TRY004
     return tuple(value)
 
@@ -46,22 +48,22 @@ def _turns(value: Any) -> Any:
 _Turns = Annotated[Sequence[Any], PlainValidator(_turns)]
 
 
-# Its input is a prompt's content, which must not reach a log by way of an error's message.
+# The input is a prompt's content, which must not reach a log in an error's message.
 @model(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True, extra="forbid"))
 class Task:
-    """What is asked of the model now (the C of CLEAR: the Current task).
+    """The current task of the model (the C of CLEAR).
 
     Attributes:
-        query: The question; it is what retrievers search for, and stands last in the prompt.
-        output_schema: The form of the answer, as a text or as the object that is its JSON schema.
-        key_instruction: Said once more behind the question, at the strongest position.
-        entity: What the question is about, for the loader of the application's state.
-        summary: What was said before that, as a text, or as what compaction made of it.
-        recent: The newest turns, oldest first: events of any described type, or texts.
-        older: The turns before those.
+        query: The question. Retrievers search for it, and it is last in the prompt.
+        output_schema: The form of the answer, as a text or as a JSON schema object.
+        key_instruction: An instruction that is repeated after the query, at the strongest position.
+        entity: The entity that the query is about, for the loader of the application's state.
+        summary: A summary of earlier turns, as a text or a `CompactedBlock`.
+        recent: The newest turns, oldest first: events of any registered type, or texts.
+        older: The turns before `recent`, oldest first.
 
     Raises:
-        pydantic.ValidationError: A field of another type.
+        pydantic.ValidationError: A field has another type.
     """
 
     query: str
@@ -75,21 +77,23 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that a source would put into the prompt: a passage, or a memory.
+    """A passage or a memory that a source proposes for the prompt.
 
     Attributes:
-        id: Its id at its source; of two with one id, the newest version stands, and the other is ``stale``.
-        content: Its text.
-        scope: Who may see it: what `ContextAssembler`'s ``scopes`` permits.
-        score: How well it fits, the higher the better; of memories, the lowest is cut first.
-        rank: 1 for the best of its source; without one, its place in what the source brought.
-        version: What tells the newer of two with one id: numbers, or datetimes.
-        source: Who says so; by default the name of whoever brought it.
-        current: Whether it still holds; what has expired or was superseded is ``stale`` and never in the prompt.
-        profile: Of memories: whether it belongs to the durable profile, which is cut last.
+        id: The candidate's id in its source. Of two with one id, the newest version is kept, and the other is
+            ``stale``.
+        content: The text.
+        scope: The scope in which it may be seen; `ContextAssembler`'s ``scopes`` returns the permitted scopes.
+        score: How well it matches, the higher the better. Of memories, the one with the lowest score is dropped first.
+        rank: 1 for the best of its source; by default its position in the source's result.
+        version: Determines the newer of two with one id: numbers or datetimes.
+        source: The name of the source; by default the name of the retriever or recall.
+        current: Whether it still holds. A candidate that expired or was superseded is ``stale`` and never in the
+            prompt.
+        profile: For memories: whether it belongs to the durable profile, which is dropped last.
 
     Raises:
-        ConfigurationError: A field of another type; the message says nothing of the content.
+        ConfigurationError: A field has another type; the message contains none of the content.
     """
 
     id: str
@@ -110,7 +114,7 @@ class Candidate:
         if self.rank is not None:
             whole_number("a candidate's rank (1 is the best)", self.rank)
         if self.score is not None:
-            try:  # retrievers bring the numbers of their own libraries: NumPy's are no `float`
+            try:  # retrievers return numbers of their own libraries: NumPy's are not `float`
                 math.isnan(self.score)
             except TypeError:
                 raise ConfigurationError(
@@ -124,10 +128,13 @@ class Candidate:
 
 
 class Retriever(Protocol):
-    """A source of evidence: an index, a database, an API. A ``name`` of its own tells it apart in errors and logs."""
+    """A source of evidence: an index, a database, an API.
+
+    An attribute ``name`` identifies it in errors and logs.
+    """
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """The best `k` at most, best first; nothing outside of `scopes` may be looked at."""
+        """Return at most `k` candidates, best first; only `scopes` may be searched."""
         ...
 
 
@@ -135,13 +142,13 @@ class Recall(Protocol):
     """A source of memories."""
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """What is remembered of this user that bears on the query, `k` at most; nothing outside of `scopes`."""
+        """Return at most `k` memories of the user for the query; only `scopes` may be read."""
         ...
 
 
-#: Says which scopes this user may see for this task; it is asked before anything is retrieved.
+#: Returns the scopes that a user may see for a task; called before anything is retrieved.
 Scopes: TypeAlias = Callable[[Any, Task], Collection[str] | Awaitable[Collection[str]]]
-#: Puts candidates in a better order, best first; what it leaves out is no candidate any more.
+#: Returns candidates in a better order, best first; omitted candidates are not used.
 Rerank: TypeAlias = Callable[[str, Sequence[Candidate]], Sequence[Candidate] | Awaitable[Sequence[Candidate]]]
-#: Loads the application's state for a task, as far as the scopes permit: a text, or an object, shown as JSON.
+#: Loads the application's state for a task within the scopes: a text, or an object that is sent as JSON.
 LoadState: TypeAlias = Callable[[Task, Collection[str]], Any]

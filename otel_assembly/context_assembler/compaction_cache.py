@@ -1,6 +1,7 @@
-"""What compaction made in a conversation, kept from turn to turn: the same original is not compacted again.
+"""The compactions of a conversation, cached from turn to turn.
 
-Another text each turn would cost a call of the model each time, and break the cached prefix where it stands.
+Without the cache, each turn would call the model again for the same original. Its different result would also break the
+cached prefix.
 """
 
 from __future__ import annotations
@@ -21,81 +22,81 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.plan import CompactionRequest
 
-#: Texts of one conversation that are kept: a block has one at a time, and a few more for turns that go back and forth.
+#: The most cached texts of a conversation: one for each block, and a few for turns that alternate.
 _MOST: Final = 16
-#: With more than half as much room again, a longer text says so much more that it is worth being made.
+#: A cached text is replaced if the target is larger than its own target by more than this factor.
 _MUCH_LARGER: Final = 1.5
 _Original = tuple[str, bytes]
 
 
 @dataclass(slots=True)
-class _Kept:
-    #: What was made, and what was asked for then.
-    made: str | None = None
+class _Result:
+    #: The compacted text, and the target with which it was requested.
+    text: str | None = None
     target: int = 0
-    #: What was asked for last where every attempt failed.
+    #: The target of the last compaction of which every attempt failed.
     failed: int | None = None
 
 
-class KeptCompactions:
-    """What became of the compactions of one conversation, the latest few."""
+class CompactionResults:
+    """The latest results of the compactions of one conversation."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_results",)
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Original, _Kept] = OrderedDict()
+        self._results: OrderedDict[_Original, _Result] = OrderedDict()
 
     def find(self, request: CompactionRequest) -> Compacted | None:
-        """What was made of this text in this block, where it still serves; None where it is to be compacted.
+        """Return the cached result for a request; None if the text must be compacted.
 
-        It serves where it fits, and not much more is asked for than then. What has failed is not tried again for the
-        same.
+        A cached text is used if it fits, and if the target is not much larger than before. A failed compaction is not
+        repeated with the same target.
         """
-        name = _original(request)
-        kept = self._kept.get(name)
-        if kept is None:
+        key = _key(request)
+        result = self._results.get(key)
+        if result is None:
             return None
-        if kept.made is not None and request.target <= kept.target * _MUCH_LARGER:
-            tokens = request.measure.text(kept.made)
+        if result.text is not None and request.target <= result.target * _MUCH_LARGER:
+            tokens = request.measure.text(result.text)
             if tokens <= request.target:
-                self._touch(name, kept)
-                return Compacted(kept.made, tokens, ())
-        return Compacted(None, 0, ()) if kept.failed == request.target else None
+                self._touch(key, result)
+                return Compacted(result.text, tokens, ())
+        return Compacted(None, 0, ()) if result.failed == request.target else None
 
     def keep(self, request: CompactionRequest, compacted: Compacted) -> None:
-        """Keep what a compaction came to, also where that is nothing."""
-        name = _original(request)
-        kept = self._kept.setdefault(name, _Kept())
+        """Store the result of a compaction, even if it failed."""
+        key = _key(request)
+        result = self._results.setdefault(key, _Result())
         if compacted.text is None:
-            kept.failed = request.target
+            result.failed = request.target
         else:
-            kept.made, kept.target, kept.failed = compacted.text, request.target, None
-        self._touch(name, kept)
-        while len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
+            result.text, result.target, result.failed = compacted.text, request.target, None
+        self._touch(key, result)
+        while len(self._results) > _MOST:
+            self._results.popitem(last=False)
 
-    def _touch(self, name: _Original, kept: _Kept) -> None:
-        self._kept[name] = kept  # another turn of the conversation may just have pushed it out
-        self._kept.move_to_end(name)
+    def _touch(self, key: _Original, result: _Result) -> None:
+        self._results[key] = result  # a concurrent turn of the conversation may have evicted it
+        self._results.move_to_end(key)
 
 
-def _original(request: CompactionRequest) -> _Original:
-    """A text as it is known here: by a digest, so that a large original is not held."""
+def _key(request: CompactionRequest) -> _Original:
+    """Return the block and a digest of the original, so that no large text is kept in memory."""
     text = request.text.encode("utf-8", "surrogatepass")
     return request.block.name, hashlib.blake2b(text, digest_size=16).digest()
 
 
-def answered_keeping(
-    compactors: Compactors, watch: Callable[[Block], Watch | None], kept: KeptCompactions
+def compact_with_cache(
+    compactors: Compactors, watch: Callable[[Block], Watch | None], results: CompactionResults
 ) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
-    """What answers with what is kept, and asks the compactors only for the rest."""
-    ask = compact_requests_with(compactors, watch)
+    """Return a function that answers requests from the cache, and otherwise calls the compactors."""
+    compact = compact_requests_with(compactors, watch)
 
     async def answer(request: CompactionRequest) -> Compacted:
-        compacted = kept.find(request)
+        compacted = results.find(request)
         if compacted is None:
-            compacted = await ask(request)
-            kept.keep(request, compacted)
+            compacted = await compact(request)
+            results.keep(request, compacted)
         return compacted
 
     return answer

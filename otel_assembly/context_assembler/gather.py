@@ -1,7 +1,7 @@
-"""Gathering what a prompt may be made of: permission first, then all sources at once (the L and E of CLEAR).
+"""Gathers a prompt's content: permitted scopes first, then sources (L and E of CLEAR).
 
-What is not permitted is taken out here, before anything else sees it: it is never ranked, counted, logged or recorded,
-not by its text, nor by its id, nor by how many there were.
+Candidates outside the permitted scopes are removed here, before any other code reads them. They are never ranked,
+counted, logged or recorded: not their text, their ids or their number.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PASS_THROUGH = (HaltedError, ContextOverflowError)
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the sources brought, permitted all of it.
+    """The permitted results of all sources.
 
     Attributes:
-        scopes: What the user may see.
-        evidence: Best first.
-        memories: As they were recalled.
-        state: The application's state, as it was loaded.
-        failures: The sources that were passed over.
+        scopes: The scopes that the user may see.
+        evidence: Evidence, best first.
+        memories: Memories, in the order of the source.
+        state: The application's state.
+        failures: The failed sources that were skipped.
     """
 
     scopes: frozenset[str]
@@ -49,18 +49,18 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom a `ContextAssembler` asks.
+    """The sources of a `ContextAssembler`.
 
     Attributes:
-        scopes: Says what is permitted; asked first.
+        scopes: Returns the permitted scopes; called first.
         retrievers: Sources of evidence.
         recall: The source of memories.
-        rerank: Puts the evidence in a better order.
+        rerank: Returns the evidence in a better order.
         state: Loads the application's state.
-        k: How much each retriever is asked for.
-        recall_k: How many memories are asked for.
-        deadline: Seconds that each of them may take.
-        skips: Whether a retriever, recall or rerank that fails is passed over.
+        k: How many candidates to request from each retriever.
+        recall_k: How many memories to request.
+        deadline: The most seconds of each source.
+        skips: Whether a retriever, recall or rerank that fails is skipped.
     """
 
     scopes: Scopes
@@ -74,44 +74,46 @@ class Sources:
     skips: bool
 
     async def gather(self, task: Task, user: Any) -> Gathered:
-        """Ask what is permitted, then, within that, everybody at once.
+        """Determine the permitted scopes, then call all sources concurrently.
 
         Raises:
-            SourceFailedError: `scopes` or `state` failed; or another source, unless those are passed over.
+            SourceFailedError: `scopes` or `state` failed; or another source, unless those are skipped.
         """
         scopes = await self._permitted(task, user)
         if not scopes:
             return Gathered(scopes)
         failures: list[SourceFailedError] = []
-        asked: list[Coroutine[Any, Any, Any]] = [
-            self._found("retriever", one, partial(one.search, task.query, scopes=scopes, k=self.k), scopes, failures)
-            for one in self.retrievers
+        calls: list[Coroutine[Any, Any, Any]] = [
+            self._candidates(
+                "retriever", source, partial(source.search, task.query, scopes=scopes, k=self.k), scopes, failures
+            )
+            for source in self.retrievers
         ]
         if self.recall is not None:
             call = partial(self.recall.recall, task.query, user=user, scopes=scopes, k=self.recall_k)
-            asked.append(self._found("recall", self.recall, call, scopes, failures))
+            calls.append(self._candidates("recall", self.recall, call, scopes, failures))
         if self.state is not None:
-            asked.append(self._answer("state", self.state, partial(self.state, task, scopes)))
-        answers = await _all(asked)
-        evidence = _best_first(answers[: len(self.retrievers)])
-        rest = iter(answers[len(self.retrievers) :])
+            calls.append(self._call_source("state", self.state, partial(self.state, task, scopes)))
+        results = await _gather_all(calls)
+        evidence = _best_first(results[: len(self.retrievers)])
+        rest = iter(results[len(self.retrievers) :])
         memories = next(rest) if self.recall is not None else ()
         state = next(rest) if self.state is not None else None
         if self.rerank is not None and evidence:
             evidence = await self._reranked(self.rerank, task.query, evidence, scopes, failures)
-        # By place, so that what is told of failures does not depend on who was quicker.
+        # Sorted, so that records of failures do not depend on which source failed first.
         failures.sort(key=lambda failure: (failure.role, failure.source))
         return Gathered(scopes, tuple(evidence), tuple(memories), state, tuple(failures))
 
     async def _permitted(self, task: Task, user: Any) -> frozenset[str]:
-        found = await self._answer("scopes", self.scopes, lambda: self.scopes(user, task))
-        if isinstance(found, str) or not isinstance(found, Collection) or not all(isinstance(s, str) for s in found):
-            raise _returned(
-                "scopes", self.scopes, type(found), "return the scopes that the user may see, a set of strings"
+        scopes = await self._call_source("scopes", self.scopes, lambda: self.scopes(user, task))
+        if isinstance(scopes, str) or not isinstance(scopes, Collection) or not all(isinstance(s, str) for s in scopes):
+            raise _invalid_result(
+                "scopes", self.scopes, type(scopes), "return the scopes that the user may see, a set of strings"
             )
-        return frozenset(found)
+        return frozenset(scopes)
 
-    async def _found(
+    async def _candidates(
         self,
         role: str,
         source: Any,
@@ -120,12 +122,16 @@ class Sources:
         failures: list[SourceFailedError],
     ) -> list[Candidate]:
         try:
-            found = permitted(role, source, await self._answer(role, source, call), scopes)
+            candidates = permitted(role, source, await self._call_source(role, source, call), scopes)
         except SourceFailedError as failure:
-            self._passed_over(failure, failures)
+            self._skip(failure, failures)
             return []
         name = name_of(source)
-        return [one if one.source is not None else _from(name, one) for one in found if one.content.strip()]
+        return [
+            candidate if candidate.source is not None else _with_source(name, candidate)
+            for candidate in candidates
+            if candidate.content.strip()
+        ]
 
     async def _reranked(
         self,
@@ -135,94 +141,106 @@ class Sources:
         scopes: frozenset[str],
         failures: list[SourceFailedError],
     ) -> list[Candidate]:
-        current = [one for one in evidence if one.current]
+        current = [candidate for candidate in evidence if candidate.current]
         try:
-            answer = await self._answer("rerank", rerank, lambda: rerank(query, tuple(current)))
+            answer = await self._call_source("rerank", rerank, lambda: rerank(query, tuple(current)))
             ranked = permitted("rerank", rerank, answer, scopes)
         except SourceFailedError as failure:
-            self._passed_over(failure, failures)
+            self._skip(failure, failures)
             return evidence
-        return [*ranked, *(one for one in evidence if not one.current)]
+        return [*ranked, *(candidate for candidate in evidence if not candidate.current)]
 
-    def _passed_over(self, failure: SourceFailedError, failures: list[SourceFailedError]) -> None:
+    def _skip(self, failure: SourceFailedError, failures: list[SourceFailedError]) -> None:
         if not self.skips:
             raise failure
         failures.append(failure)
 
-    async def _answer(self, role: str, source: Any, call: Callable[[], Any]) -> Any:
-        """What a source says within its deadline.
+    async def _call_source(self, role: str, source: Any, call: Callable[[], Any]) -> Any:
+        """Return a source's result within the deadline.
 
         Raises:
-            SourceFailedError: It raised, or was late; logged.
+            SourceFailedError: The source raised, or missed the deadline; this is also logged.
         """
         bound = asyncio.timeout(self.deadline)
         try:
             async with bound:
-                made = call()
-                return await made if isawaitable(made) else made
+                result = call()
+                return await result if isawaitable(result) else result
         except _PASS_THROUGH:
             raise
-        except Exception as error:  # raised again, under our name
+        except Exception as error:  # raised again as a SourceFailedError
             late = isinstance(error, TimeoutError) and bound.expired()
             problem = f"took longer than {self.deadline:g} s" if late else f"raised {type(error).__name__}"
-            mend = "mend it, or pass it over with on_retriever_error='skip'"
+            fix = "fix it, or skip it with on_retriever_error='skip'"
             if role in {"scopes", "state"}:
-                mend = "nothing is assembled without it"
-            failure = SourceFailedError(name_of(source), role, problem, mend)
+                fix = "nothing is assembled without it"
+            failure = SourceFailedError(name_of(source), role, problem, fix)
             logger.warning("%s %r %s", role, failure.source, problem)
             raise failure from error
 
 
-def permitted(role: str, source: Any, found: Any, scopes: Collection[str]) -> list[Candidate]:
-    """What of this is within the scopes; what is not is forgotten at once.
+def permitted(role: str, source: Any, result: Any, scopes: Collection[str]) -> list[Candidate]:
+    """Return the candidates of a source's result that are within the scopes.
 
     Raises:
-        SourceFailedError: It is no sequence of candidates.
+        SourceFailedError: The result is not a sequence of candidates.
     """
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        raise _returned(role, source, type(found), _CANDIDATES)
-    stranger = next((one for one in found if not isinstance(one, Candidate)), None)
-    if stranger is not None:
-        raise _returned(role, source, type(stranger), _CANDIDATES)
-    kept = [one for one in found if one.scope in scopes]
-    if len(kept) < len(found):
+    if isinstance(result, str) or not isinstance(result, Sequence):
+        raise _invalid_result(role, source, type(result), _CANDIDATES)
+    invalid = next((element for element in result if not isinstance(element, Candidate)), None)
+    if invalid is not None:
+        raise _invalid_result(role, source, type(invalid), _CANDIDATES)
+    kept = [candidate for candidate in result if candidate.scope in scopes]
+    if len(kept) < len(result):
         logger.warning(
-            "%s %r returned what is outside of the scopes it was given; that was taken out. Mend it: it must apply the "
-            "scopes before it searches",
+            "%s %r returned candidates outside the permitted scopes; they were removed. Fix the source: it must apply "
+            "the scopes before it searches",
             role,
             name_of(source),
         )
     return kept
 
 
-def _returned(role: str, source: Any, kind: type, mend: str) -> SourceFailedError:
-    failure = SourceFailedError(name_of(source), role, f"returned a {kind.__name__}", mend)
+def _invalid_result(role: str, source: Any, kind: type, fix: str) -> SourceFailedError:
+    failure = SourceFailedError(name_of(source), role, f"returned a {kind.__name__}", fix)
     logger.warning("%s %r %s", role, failure.source, failure.problem)
     return failure
 
 
-def _from(source: str, one: Candidate) -> Candidate:
-    """A candidate that says who brought it."""
-    # `replace` looks up every field by its name, which was half of the cost of gathering.
-    return Candidate(one.id, one.content, one.scope, one.score, one.rank, one.version, source, one.current, one.profile)
+def _with_source(source: str, candidate: Candidate) -> Candidate:
+    # Not `dataclasses.replace`: it looks up every field by name, which was half of the cost of gathering.
+    return Candidate(
+        candidate.id,
+        candidate.content,
+        candidate.scope,
+        candidate.score,
+        candidate.rank,
+        candidate.version,
+        source,
+        candidate.current,
+        candidate.profile,
+    )
 
 
 def error_type_of(failure: SourceFailedError) -> str:
-    """What a source failed with, for telemetry: an error's type, never its message."""
+    """Return the type of a source's error for telemetry, never its message."""
     return error_type(failure.__cause__ or failure)
 
 
 def name_of(source: Any) -> str:
-    """What a source is called in errors and logs: its ``name``, else its function's or class's."""
+    """Return a source's name for errors and logs.
+
+    It is the source's ``name``, or that of its function or class.
+    """
     name = getattr(source, "name", None) or getattr(source, "__name__", None)
     return name.strip("<>") if isinstance(name, str) else type(source).__name__
 
 
 def checked_source(role: str, source: Any, method: str) -> None:
-    """Refuse what cannot be a source.
+    """Check that an object can be a source.
 
     Raises:
-        ConfigurationError: It has no such method, or is a class.
+        ConfigurationError: The object is a class, or has no method of the required name.
     """
     instance(role, source)
     if not callable(getattr(source, method, None)):
@@ -230,18 +248,21 @@ def checked_source(role: str, source: Any, method: str) -> None:
 
 
 def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-    """All evidence by rank; of one rank, the earlier retriever's first, whoever answered first."""
+    """Return all evidence by rank.
+
+    Of one rank, the evidence of the retriever that was listed first precedes.
+    """
     ranked = [
-        (one.rank if one.rank is not None else place, one)
+        (candidate.rank if candidate.rank is not None else place, candidate)
         for answer in answers
-        for place, one in enumerate(answer, start=1)
+        for place, candidate in enumerate(answer, start=1)
     ]
-    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 
 
-async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All answers; where one fails, the others are not waited for."""
-    tasks = [asyncio.ensure_future(one) for one in asked]
+async def _gather_all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all results; if a call fails, cancel the others."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

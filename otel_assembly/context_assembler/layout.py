@@ -1,4 +1,4 @@
-"""Blocks laid out as the events of an ordinary assembly: which item of which block stands where."""
+"""Lays out blocks as the events of an ordinary assembly."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from otel_assembly.context_assembler.turn_log import Turns
     from otel_assembly.history.view import Run, View
 
-#: What an item is known by from turn to turn: where it is from and what it says, or that it is the very event.
+#: Identifies an item from turn to turn: a text by its origin and content, an event by its object.
 _Name = tuple[Any, ...]
 
 
-class KnownEvents:
-    """The events of one conversation's last question, so that what is asked again is the very event that it was.
+class PreviousEvents:
+    """The events of a conversation's last task.
+
+    With them, an unchanged item is the same event again.
 
     Args:
-        step_tokens: Tokens of a step of turns.
+        step_tokens: The tokens of a step of turns.
 
     Attributes:
-        turns: What was read of the turns.
+        turns: The turns that were read.
+        others: The other events, by name.
     """
 
     def __init__(self, step_tokens: int) -> None:
@@ -41,27 +44,31 @@ class KnownEvents:
 
 
 class Layout:
-    """Every item of some blocks, in the order in which it would be sent if all of it fitted.
+    """The items of blocks, in the order in which they would be sent if all fitted.
 
     Args:
         blocks: The blocks.
-        order: Whom the order serves.
-        known: The conversation's events.
-        turns: Its turns, where they were read before, and of each block of them the first that it holds.
+        order: The order of the prompt: ``attention`` or ``cache``.
+        previous: The events of the conversation's last task.
+        turns: The conversation's turns if they were read before, with the index of each block's first turn.
 
     Attributes:
         events: The items as events.
-        places: By block, where its items stand among those.
+        places: The positions of each block's items among the events.
     """
 
     def __init__(
-        self, blocks: Sequence[Block], order: Order, known: KnownEvents, turns: tuple[Turns, Mapping[str, int]] | None
+        self,
+        blocks: Sequence[Block],
+        order: Order,
+        previous: PreviousEvents,
+        turns: tuple[Turns, Mapping[str, int]] | None,
     ) -> None:
         self.blocks = [block for block in blocks if block.items]
         self._turns = turns
         self.events = ReadEvents()
         self.places: dict[str, Sequence[int]] = {}
-        before = dict(known.others)
+        before = dict(previous.others)
         others: dict[_Name, BlockEvent] = {}
         for block, section in parts_in_order(blocks, order):
             first = len(self.events)
@@ -75,31 +82,34 @@ class Layout:
                 name, event = _event(block, block.items[place], before)
                 others.setdefault(name, event)
                 self.events.append(event)
-                places[place] = at  # type: ignore[index]  # a list, of any block but those of turns
-        known.others = others
+                places[place] = at  # type: ignore[index]  # a list for blocks that are not turns
+        previous.others = others
 
     @property
     def turns(self) -> View | None:
-        """What was read of the turns, where that is remembered."""
+        """The turns that were read, if they are remembered."""
         return self._turns[0].view if self._turns is not None else None
 
     def read(self, block: Block, measure: Measure) -> ReadBlock:
-        """A block as it was read."""
+        """Return the `ReadBlock` of a block."""
         if self._turns is not None and block.name in self._turns[1]:
             return TurnsBlock(block, measure, self._turns[0], self._turns[1][block.name])
         return ReadBlock(block, measure)
 
     def runs(self, block: Block, kept: Iterable[Run]) -> list[Run]:
-        """Where runs of a block's items stand among the events, as runs."""
+        """Return the positions of ranges of a block's items among the events, as ranges."""
         places = self.places[block.name]
         if isinstance(places, range):
             return [(places.start + start, places.start + stop) for start, stop in kept]
         return [(places[at], places[at] + 1) for start, stop in kept for at in range(start, stop)]
 
-    def echoes_stand(self, kept: Mapping[str, Sequence[Run]]) -> bool:
-        """Whether every turn that restates another has that in front of it still, where these stay of each block.
+    def keeps_echoed_events(self, kept: Mapping[str, Sequence[Run]]) -> bool:
+        """Return whether every kept echo still follows the event that it repeats.
 
-        Of turns that were not read before it is not known, if there are any such.
+        It is False for turns that were not read before, if they contain an echo.
+
+        Args:
+            kept: The kept ranges of each block's items.
         """
         if self._turns is None:
             return not any(item.echo for block in self.blocks for item in block.items)
@@ -112,7 +122,7 @@ class Layout:
 
 
 def _event(block: Block, item: BlockItem, before: dict[_Name, BlockEvent]) -> tuple[_Name, BlockEvent]:
-    """An item as an event: the one that it was on the question before, where that says the same."""
+    """Return an item as an event: that of the last task if its content is equal."""
     if is_text(item):
         name: _Name = (block.name, block.kind, item.source, item.id, str(item.version or ""), item_text(item))
         event = before.pop(name, None) if block.name not in TURNS else None
@@ -123,5 +133,5 @@ def _event(block: Block, item: BlockItem, before: dict[_Name, BlockEvent]) -> tu
     return name, event if event is not None and event.facts == facts else BlockEvent(item, facts)
 
 
-#: The blocks that hold turns; those that were not read before may be told apart by nothing but their order.
+#: The blocks that contain turns. Turns that were not read before may differ only in their order.
 TURNS = frozenset({"recent", "older"})

@@ -1,4 +1,4 @@
-"""A write gate that waits for nobody: what is proposed is queued, and offered to another gate in the background."""
+"""`QueuedWriteGate`: a write gate that queues proposals for another gate."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ logger = logging.getLogger("otel_assembly")
 
 
 class QueuedWriteGate:
-    """Takes proposals at once and offers them to another gate later, one after the other (candidates queue).
+    """Queue proposals, and offer them to another gate in the background.
 
-    ``await context.retain(answer, candidates)`` then returns before anything is written, with the outcome ``queued``;
-    what does not fit the queue is ``refused``. What becomes of the rest is counted in `outcomes`; what fails is logged
-    by its type. Before the loop ends, ``await gate.flush()``, ``await gate.aclose()``, or ``async with gate:``, lest
-    what still waits is not written. Use it from one event loop at a time. A forked child begins with an empty queue:
-    what waits is offered by its parent.
+    The other gate receives one batch after the other. ``await context.retain(answer, candidates)`` returns before
+    anything is written, with the outcome ``queued``. Proposals that do not fit in the queue are ``refused``. `outcomes`
+    counts the results; a failure is logged by its type.
+
+    Use the gate from one event loop at a time. Before the loop ends, call ``await gate.flush()`` or
+    ``await gate.aclose()``, or use ``async with gate:``; otherwise queued proposals are not written. A forked child
+    starts with an empty queue, and its parent offers the queued proposals.
 
     Args:
-        gate: Decides, and writes.
-        most: How many proposals may wait.
+        gate: The gate that decides and writes.
+        max_queued: The most proposals in the queue.
 
     Raises:
-        ConfigurationError: `gate` is no gate, or `most` is no whole number from 1.
+        ConfigurationError: `gate` is not a gate, or `max_queued` is not a whole number of at least 1.
     """
 
-    def __init__(self, gate: WriteGate, *, most: int = 1_000) -> None:
+    def __init__(self, gate: WriteGate, *, max_queued: int = 1_000) -> None:
         checked_source("gate", gate, "offer")
-        whole_number("most", most, unit="proposals")
+        whole_number("max_queued", max_queued, unit="proposals")
         self._gate = gate
-        self._most = most
-        self._waiting: deque[tuple[list[Proposal], Variables]] = deque()
+        self._max_queued = max_queued
+        self._queue: deque[tuple[list[Proposal], Variables]] = deque()
         self._size = 0
         self._closed = False
         self._outcomes: Counter[RetentionOutcome] = Counter()
@@ -52,53 +54,53 @@ class QueuedWriteGate:
         in_child(self._begin)
 
     @property
-    def waiting(self) -> int:
-        """How many proposals wait."""
+    def queued(self) -> int:
+        """How many proposals are queued."""
         return self._size
 
     @property
     def outcomes(self) -> Mapping[RetentionOutcome, int]:
-        """How many proposals came to what, so far; those that are still waiting are not in it."""
+        """How many proposals ended with each outcome; queued proposals are not included."""
         return dict(self._outcomes)
 
     def _begin(self) -> None:
-        """What waits is offered by the process that it was queued in."""
-        self._waiting.clear()
+        """Empty the queue in a forked child, because the parent offers the proposals."""
+        self._queue.clear()
         self._size = 0
         self._worker = None
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Queue proposals; waits for nothing.
+        """Queue proposals without waiting.
 
         Raises:
-            ConfigurationError: `proposals` is no sequence of `Proposal`.
+            ConfigurationError: `proposals` is not a sequence of `Proposal`.
         """
         proposals = items_of_type("proposals", proposals, Proposal)
-        free = 0 if self._closed else self._most - self._size
-        taken, refused = list(proposals[:free]), proposals[free:]
+        free = 0 if self._closed else self._max_queued - self._size
+        accepted, refused = list(proposals[:free]), proposals[free:]
         if refused:
             self._outcomes[RetentionOutcome.REFUSED] += len(refused)
             logger.warning(
-                "%d memories were not queued: the queue %s", len(refused), "is closed" if self._closed else "is full"
+                "%d memories were not queued: the queue is %s", len(refused), "closed" if self._closed else "full"
             )
-        if taken:
-            # What a batch does belongs to the trace of who proposed it, whenever it is done.
-            self._waiting.append((taken, copy_context()))
-            self._size += len(taken)
-            self._working()
+        if accepted:
+            # Spans of a batch belong to the trace of its proposer, whenever the batch is written.
+            self._queue.append((accepted, copy_context()))
+            self._size += len(accepted)
+            self._ensure_worker()
         return [
-            *(Retained(proposal, RetentionOutcome.QUEUED) for proposal in taken),
+            *(Retained(proposal, RetentionOutcome.QUEUED) for proposal in accepted),
             *(Retained(proposal, RetentionOutcome.REFUSED) for proposal in refused),
         ]
 
     async def flush(self) -> None:
-        """Wait until all that is queued now has been offered."""
-        last = self._waiting[-1] if self._waiting else None
-        while last is not None and any(one is last for one in self._waiting):
-            await asyncio.wait([self._working()])
+        """Wait until all proposals that are queued now have been offered."""
+        last = self._queue[-1] if self._queue else None
+        while last is not None and any(batch is last for batch in self._queue):
+            await asyncio.wait([self._ensure_worker()])
 
     async def aclose(self) -> None:
-        """Take no more, and wait for what is queued."""
+        """Refuse further proposals, and wait for the queued ones."""
         self._closed = True
         await self.flush()
 
@@ -108,8 +110,8 @@ class QueuedWriteGate:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _working(self) -> asyncio.Task[None]:
-        """The task that empties the queue; it ends when nothing waits, so that none is left over."""
+    def _ensure_worker(self) -> asyncio.Task[None]:
+        """Return the task that empties the queue; it ends when the queue is empty."""
         task = self._worker
         if task is None or task.done() or task.get_loop().is_closed():
             task = self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -117,30 +119,30 @@ class QueuedWriteGate:
 
     async def _work(self) -> None:
         worker: Any = asyncio.current_task()
-        while self._waiting:
-            # It stays in the queue until it is done: where the loop ends before, the next one takes it up again.
-            proposals, variables = self._waiting[0]
-            offering = asyncio.get_running_loop().create_task(self._offered(proposals), context=variables)
+        while self._queue:
+            # A batch stays in the queue until it is done: if the loop ends before, the next loop offers it again.
+            proposals, variables = self._queue[0]
+            offer = asyncio.get_running_loop().create_task(self._offer_batch(proposals), context=variables)
             try:
-                outcomes = await offering
+                outcomes = await offer
             except asyncio.CancelledError:
                 if worker.cancelling():
                     raise
-                outcomes = _failed(proposals, "CancelledError")  # the gate's own doing
-            self._waiting.popleft()
+                outcomes = _failed(proposals, "CancelledError")  # the gate canceled itself
+            self._queue.popleft()
             self._size -= len(proposals)
             self._outcomes.update(outcomes)
 
-    async def _offered(self, proposals: list[Proposal]) -> list[RetentionOutcome]:
+    async def _offer_batch(self, proposals: list[Proposal]) -> list[RetentionOutcome]:
         outcomes: dict[int, RetentionOutcome] = {}
         try:
-            for one in await self._gate.offer(proposals):
-                outcomes[id(one.proposal)] = one.outcome
-        except Exception as error:  # noqa: BLE001  # the answer has been given; nobody is there to be told
+            for result in await self._gate.offer(proposals):
+                outcomes[id(result.proposal)] = result.outcome
+        except Exception as error:  # noqa: BLE001  # the answer has been given, so no caller is left to raise to
             return _failed(proposals, type(error).__name__)
         return [outcomes.get(id(proposal), RetentionOutcome.FAILED) for proposal in proposals]
 
 
-def _failed(proposals: Sequence[Proposal], why: str) -> list[RetentionOutcome]:
-    logger.warning("the write gate failed: %s", why)
+def _failed(proposals: Sequence[Proposal], error_type: str) -> list[RetentionOutcome]:
+    logger.warning("the write gate failed: %s", error_type)
     return [RetentionOutcome.FAILED] * len(proposals)

@@ -1,4 +1,4 @@
-"""What should last beyond an answer: proposed after it, and written only past a gate (the R of CLEAR)."""
+"""Stores memories after an answer, through a write gate (the R of CLEAR)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Where a `KnowledgeWriteGate` writes, one directory a scope: who may not see a scope need not even list it.
+#: The directory of a `KnowledgeWriteGate`. Each scope has its own directory, so other scopes need not be listed.
 SCOPES_PREFIX: Final = "/memory/scopes/"
 _LONGEST_NAME: Final = 160
 
 
 class RetentionOutcome(StrEnum):
-    """What became of a proposal; a closed set.
+    """The outcome of a proposal; a closed set.
 
     Attributes:
-        WRITTEN: It is remembered.
-        REJECTED: The gate's rule did not accept it.
-        FORBIDDEN_SCOPE: It lies outside of what was permitted, and the gate never saw it.
+        WRITTEN: The memory was stored.
+        REJECTED: The gate's rule rejected it.
+        FORBIDDEN_SCOPE: It is outside the permitted scopes, and did not reach the gate.
         FAILED: The gate failed.
-        QUEUED: A `QueuedWriteGate` holds it for later.
-        REFUSED: A `QueuedWriteGate` had no room for it, or was closed.
+        QUEUED: A `QueuedWriteGate` queued it.
+        REFUSED: A `QueuedWriteGate` was full or closed.
     """
 
     WRITTEN = "written"
@@ -50,12 +50,12 @@ class RetentionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Something that might be worth remembering, and where it comes from.
+    """A memory that is proposed for storage, with its origin.
 
     Attributes:
-        candidate: What would be remembered, its scope and its source.
+        candidate: The memory, with its scope and source.
         assembly: The id of the assembly whose prompt was answered (``assembly.id`` on its span).
-        answer: The answer, for a rule that wants to see it.
+        answer: The answer, for rules that read it.
     """
 
     candidate: Candidate
@@ -65,11 +65,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What became of one proposal.
+    """The outcome of one proposal.
 
     Attributes:
-        proposal: What was proposed.
-        outcome: What became of it.
+        proposal: The proposal.
+        outcome: Its outcome.
     """
 
     proposal: Proposal
@@ -77,37 +77,41 @@ class Retained:
 
 
 class WriteGate(Protocol):
-    """Decides what is remembered, after the answer."""
+    """Decides which memories are stored after the answer."""
 
     async def offer(self, proposals: Sequence[Proposal]) -> Sequence[Retained]:
-        """Write what deserves it; one result for each proposal, in their order."""
+        """Store the proposals that deserve it.
+
+        Returns:
+            One result for each proposal, in their order.
+        """
         ...
 
 
-#: Whether something may be remembered; async or not.
+#: Returns whether a proposal may be stored; async or not.
 Accept: TypeAlias = Callable[[Proposal], bool | Awaitable[bool]]
-#: Takes what was accepted; async or not.
+#: Stores an accepted proposal; async or not.
 Write: TypeAlias = Callable[[Proposal], Any]
 
 
 class KnowledgeWriteGate:
-    """Writes what a rule of yours accepts: to a `KnowledgeStore`, or to a callback.
+    """Store the proposals that a rule accepts, in a `KnowledgeStore` or with a function.
 
-    In a store, each memory is one JSON file in its scope's directory, named by the candidate's id, so that a newer
-    version takes the place of an older one; `KnowledgeRecall` reads them.
+    In a store, each memory is one JSON file in the directory of its scope, named by the candidate's id. A newer version
+    replaces an older one. `KnowledgeRecall` reads the files.
 
     Args:
-        store: Where to write.
-        accept: The rule; a fact that it does not accept is not written anywhere.
-        write: Takes what was accepted instead of a store.
+        store: The store.
+        accept: The rule; a proposal that it does not accept is not stored.
+        write: Stores an accepted proposal, instead of `store`.
 
     Raises:
-        ConfigurationError: Not exactly one of `store` and `write`.
+        ConfigurationError: Both or neither of `store` and `write` are given.
     """
 
     def __init__(self, store: KnowledgeStore | None = None, *, accept: Accept, write: Write | None = None) -> None:
         if (store is None) is (write is None):
-            raise ConfigurationError("a KnowledgeWriteGate needs a store or a write callback, and not both")
+            raise ConfigurationError("KnowledgeWriteGate: give exactly one of store and write")
         instance("store", store)
         if store is not None and not callable(getattr(store, "write", None)):
             raise ConfigurationError(f"store {type(store).__name__} needs an async 'write'; give a KnowledgeStore")
@@ -119,52 +123,55 @@ class KnowledgeWriteGate:
         self._store = store
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Ask the rule about each proposal and write what it accepts; a failure costs that proposal alone.
+        """Apply the rule to each proposal, and store those that it accepts.
+
+        A failure affects only its own proposal.
 
         Raises:
-            ConfigurationError: `proposals` is no sequence of `Proposal`.
+            ConfigurationError: `proposals` is not a sequence of `Proposal`.
         """
         proposals = items_of_type("proposals", proposals, Proposal)
-        return [Retained(proposal, await self._offered(proposal)) for proposal in proposals]
+        return [Retained(proposal, await self._offer(proposal)) for proposal in proposals]
 
-    async def _offered(self, proposal: Proposal) -> RetentionOutcome:
+    async def _offer(self, proposal: Proposal) -> RetentionOutcome:
         try:
             answer = self._accept(proposal)
             if (await answer if isawaitable(answer) else answer) is not True:
                 return RetentionOutcome.REJECTED
-            made = self._write(proposal)
-            if isawaitable(made):
-                await made
-        except Exception as error:  # noqa: BLE001  # the answer has been given; what is not remembered must not undo it
+            written = self._write(proposal)
+            if isawaitable(written):
+                await written
+        except Exception as error:  # noqa: BLE001  # the answer has been given, and a lost memory must not undo it
             logger.warning("a memory was not written: %s", type(error).__name__)
             return RetentionOutcome.FAILED
         return RetentionOutcome.WRITTEN
 
     async def _to_store(self, proposal: Proposal) -> None:
-        one = proposal.candidate
-        version = one.version.isoformat() if isinstance(one.version, datetime) else one.version
+        candidate = proposal.candidate
+        version = candidate.version.isoformat() if isinstance(candidate.version, datetime) else candidate.version
         record = {
-            "id": one.id,
-            "content": one.content,
-            "scope": one.scope,
-            "source": one.source,
+            "id": candidate.id,
+            "content": candidate.content,
+            "scope": candidate.scope,
+            "source": candidate.source,
             "version": version,
-            "profile": one.profile,
-            "current": one.current,
+            "profile": candidate.profile,
+            "current": candidate.current,
             "assembly": proposal.assembly,
         }
-        path = f"{SCOPES_PREFIX}{_name(one.scope)}/{_name(one.id)}.json"
+        path = f"{SCOPES_PREFIX}{_file_name(candidate.scope)}/{_file_name(candidate.id)}.json"
         await self._store.write(path, json.dumps(record, ensure_ascii=False))  # type: ignore[union-attr]  # by __init__
 
 
 class KnowledgeRecall:
-    """What a `KnowledgeStore` holds of the permitted scopes, as memories or as evidence; needs no model.
+    """Return stored memories of the permitted scopes, without a model.
 
-    It reads every memory of those scopes and no other directory, and scores a memory by how many of the query's words
-    are in it. That does for hundreds of memories; for more, bring a retriever with an index.
+    It serves as a source of memories or of evidence. It reads every memory of the scopes and no other directory. A
+    memory's score is the fraction of the query's words that it contains. This suffices for hundreds of memories; for
+    more, use a retriever with an index.
 
     Args:
-        store: Where a `KnowledgeWriteGate` wrote.
+        store: The store in which a `KnowledgeWriteGate` writes.
     """
 
     name = "knowledge"
@@ -178,35 +185,37 @@ class KnowledgeRecall:
         self._store = store
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> list[Candidate]:
-        """The profile, and the memories that share words with the query, best first."""
+        """Return the profile, and the memories that share words with the query, best first."""
         return await self.search(query, scopes=scopes, k=k)
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> list[Candidate]:
-        """The same, for who needs no user.
+        """Return the same as `recall`, without a user.
 
         Raises:
-            ConfigurationError: The query is no text, `scopes` no collection of texts, or `k` no whole number from 1.
+            ConfigurationError: `query` is not a text, `scopes` is not a collection of texts, or `k` is not a whole
+                number of at least 1.
         """
         of_type("query", query, str)
         scopes = items_of_type("scopes", scopes, str)
         whole_number("k", k)
-        asked = frozenset(terms(query.casefold()))
-        found: list[Candidate] = []
+        query_terms = frozenset(terms(query.casefold()))
+        candidates: list[Candidate] = []
         for scope in sorted(scopes):
-            directory = f"{SCOPES_PREFIX}{_name(scope)}"
+            directory = f"{SCOPES_PREFIX}{_file_name(scope)}"
             for name in await self._store.list(directory):
                 content = None if name.endswith("/") else await self._store.read(f"{directory}/{name}")
-                one = _remembered(content, asked) if content is not None else None
-                if one is not None and one.scope == scope and (one.score or one.profile):
-                    found.append(one)
-        return sorted(found, key=lambda one: (not one.profile, -(one.score or 0.0), one.scope, one.id))[:k]
+                memory = _candidate(content, query_terms) if content is not None else None
+                if memory is not None and memory.scope == scope and (memory.score or memory.profile):
+                    candidates.append(memory)
+        candidates.sort(key=lambda memory: (not memory.profile, -(memory.score or 0.0), memory.scope, memory.id))
+        return candidates[:k]
 
 
-def _remembered(content: str, asked: frozenset[str]) -> Candidate | None:
+def _candidate(content: str, query_terms: frozenset[str]) -> Candidate | None:
     try:
         record = json.loads(content)
         text, version = record["content"], record.get("version")
-        shared = len(asked.intersection(terms(text.casefold()))) / len(asked) if asked else 0.0
+        shared = len(query_terms.intersection(terms(text.casefold()))) / len(query_terms) if query_terms else 0.0
         return Candidate(
             id=record["id"],
             content=text,
@@ -218,31 +227,33 @@ def _remembered(content: str, asked: frozenset[str]) -> Candidate | None:
             profile=record.get("profile", False),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("a memory cannot be read and is passed over: %s", type(error).__name__)
+        logger.warning("a memory cannot be read and is skipped: %s", type(error).__name__)
         return None
 
 
-def _name(text: str) -> str:
-    """A text as one segment of a path, different for different texts, whatever is in it."""
-    named = quote(text, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E") or "%"
-    if len(named) <= _LONGEST_NAME:
-        return named
-    return (
-        f"{named[:_LONGEST_NAME]}-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
-    )
+def _file_name(text: str) -> str:
+    """Return a unique segment of a path for any text."""
+    quoted = quote(text, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E") or "%"
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{quoted[:_LONGEST_NAME]}-{digest}"
 
 
-async def retained(
+async def offer_candidates(
     gate: WriteGate, answer: str, candidates: Sequence[Candidate], scopes: Collection[str], assembly: str
 ) -> list[Retained]:
-    """Offer candidates to a gate; what lies outside of the scopes never reaches it, and no failure comes through."""
+    """Offer candidates to a gate, and return their outcomes.
+
+    Candidates outside the scopes never reach the gate, and no failure is raised.
+    """
     proposals = [Proposal(candidate, assembly, answer) for candidate in candidates]
     offered = [proposal for proposal in proposals if proposal.candidate.scope in scopes]
     outcomes: dict[int, RetentionOutcome] = {}
     try:
-        for one in await gate.offer(offered) if offered else ():
-            outcomes[id(one.proposal)] = one.outcome
-    except Exception as error:  # noqa: BLE001  # as above
+        for result in await gate.offer(offered) if offered else ():
+            outcomes[id(result.proposal)] = result.outcome
+    except Exception as error:  # noqa: BLE001  # the answer has been given, and a lost memory must not undo it
         logger.warning("the write gate failed: %s", type(error).__name__)
     permitted = {id(proposal) for proposal in offered}
     return [

@@ -1,4 +1,4 @@
-"""The numbers that a `ContextAssembler` is given: which of them can work, and what follows from them."""
+"""Checks the numbers of a `ContextAssembler`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CUTTABLE: Final = ("evidence", "memory", "summary", "recent", "older")
 
 
 def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_tokens: int, deadline: Any) -> None:
-    """Refuse numbers that cannot work.
+    """Check that the numbers are in range.
 
     Raises:
-        ConfigurationError: One of them; the message names it.
+        ConfigurationError: A number is out of range; the message names it.
     """
     for name, value, least in (
         ("window", window, 0),
@@ -34,10 +34,10 @@ def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_
 
 
 def checked_floors(floors: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Floors that a budget can hold, each by itself.
+    """Return the floors, after checking that each fits in the budget.
 
     Raises:
-        ConfigurationError: One of them; the message names the block.
+        ConfigurationError: A floor is out of range; the message names the block.
     """
     of_type("floors", floors, Mapping, "give the tokens of each block by its name")
     for name, value in floors.items():

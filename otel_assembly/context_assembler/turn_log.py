@@ -1,8 +1,8 @@
-"""The turns of a conversation as they were read: each once, for as long as it says what it said.
+"""The turns of a conversation, each read once while its content is unchanged.
 
-From one question to the next a conversation grows at its end. What was read of its turns is remembered, and compared
-with what they say now, all of them at once and at the speed of comparing lists; so that a question costs what is new
-and what the window holds. Which turns survive is found from the newest on, and no further than the room goes.
+From one task to the next, a conversation grows at its end. The contents of known turns are compared with those that
+were read, as lists. So the cost of a task depends on the new turns and on the window. Surviving turns are searched from
+the newest on, only as far as there is room.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History
     from otel_assembly.history.view import View
 
-#: Where events come from that never change.
-_OURS: Final = Event.__module__
-#: By the flags of an event, whether it answers no call.
+#: The module of event types that never change.
+_IMMUTABLE: Final = Event.__module__
+#: Whether an event with these flags is a result without a call, as a table for `bytes.translate`.
 _IS_ORPHAN: Final = bytes(bool(flags & ORPHAN) for flags in range(256))
-#: What is no event.
+#: Types of turns that are not events.
 _NO_EVENT: Final = (str, CompactedBlock, BlockItem)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A conversation's turns, as one question found them.
+    """The turns of a conversation at one task.
 
     Attributes:
-        view: What was read of them, as events of an assembly.
-        items: The same as items of blocks.
-        border: So many of them are the older ones.
-        pairing: Which result answers which call.
-        grouped: So many of them begin in a step that is taken whole.
-        step_bytes: Bytes of a step.
+        view: The turns as events of an assembly.
+        items: The turns as items of blocks.
+        border: How many of the turns are older turns.
+        pairing: The tool pairs among the turns.
+        grouped: How many turns begin in a step that is kept or dropped whole.
+        step_bytes: The bytes of a step.
     """
 
     view: View
@@ -68,10 +68,10 @@ class Turns:
 
 
 class TurnLog:
-    """What was read of one conversation's turns, for as long as they are events, with more of them on every question.
+    """The turns of one conversation that were read so far.
 
     Args:
-        step_tokens: Tokens of a step, of four bytes; 0 groups nothing. See `in_steps`.
+        step_tokens: The tokens of a step, of four bytes each; 0 groups nothing. See `in_steps`.
     """
 
     def __init__(self, step_tokens: int) -> None:
@@ -80,37 +80,39 @@ class TurnLog:
         self._begin()
 
     def _begin(self) -> None:
-        self._given: list[Any] = []
-        #: Whose events they all are, where a `History` has them: it says what it said.
+        self._turns: list[Any] = []
+        #: The history of all turns, if there is one; its events never change.
         self._source: History | None = None
-        #: What each of them said when it was read.
+        #: The content of each turn when it was read.
         self._contents: list[Any] = []
         self._history = ListHistory()
         self._items: list[BlockItem] = []
         self._grouped = 0
-        #: The atoms that a call that awaits an approval keeps out of their step.
-        self._waiting: set[int] = set()
+        #: The atoms of pending calls, which belong to no step.
+        self._pending: set[int] = set()
         self._changes = 0
 
     def take(self, examples: Sequence[EventFacts], older: Sequence[Any], recent: Sequence[Any]) -> Turns | None:
-        """Read what is new of these turns; None where some are no events, or belong to what an example called.
+        """Read the turns that are new, and return all turns.
+
+        It is None if a turn is not an event, or if a turn belongs to a call of an example.
 
         Args:
-            examples: What stands before them in the prompt.
+            examples: The facts of the items in front of the turns in the prompt.
             older: The older turns, oldest first.
             recent: The turns after those.
 
         Raises:
-            DescribeError: A turn cannot be read.
+            DescribeError: A turn has an unregistered type.
         """
-        given = [*older, *recent]
+        turns = [*older, *recent]
         source = recent.history if isinstance(recent, HistoryTurns) and not older else None
         with self._lock:
-            same = source is not None and source is self._source and len(given) >= len(self._given)
-            if not (same or self._goes_on(given)):
+            same = source is not None and source is self._source and len(turns) >= len(self._turns)
+            if not (same or self._continues(turns)):
                 self._begin()
-            known = len(self._given)
-            if known < len(given) and not self._read(given[known:], examples):
+            known = len(self._turns)
+            if known < len(turns) and not self._read(turns[known:], examples):
                 return None
             self._source = source
             history = self._history
@@ -127,68 +129,68 @@ class TurnLog:
                 self._step_bytes,
             )
 
-    def _goes_on(self, given: list[Any]) -> bool:
-        """Whether these are the turns that were read, with more behind them, each of which says what it said."""
-        known = len(self._given)
-        held = given[:known]
-        if len(held) < known or not all(map(is_, map(type, held), map(type, self._given))):
+    def _continues(self, turns: list[Any]) -> bool:
+        """Return whether the turns begin with those that were read, with equal content."""
+        known = len(self._turns)
+        first = turns[:known]
+        if len(first) < known or not all(map(is_, map(type, first), map(type, self._turns))):
             return False
-        of_types = dict(zip(map(type, held), held, strict=True))
-        if not readable([event for one, event in of_types.items() if one.__module__ != _OURS]):
+        by_type = dict(zip(map(type, first), first, strict=True))
+        if not readable([event for kind, event in by_type.items() if kind.__module__ != _IMMUTABLE]):
             return False
-        if not equal(self._contents, contents(held)):
+        if not equal(self._contents, contents(first)):
             return False
-        for at in list(compress(range(known), map(is_not, held, self._given))):  # another object that says the same
-            item = self._items[at] = replace(self._items[at], content=held[at])
+        for at in list(compress(range(known), map(is_not, first, self._turns))):  # other objects of equal content
+            item = self._items[at] = replace(self._items[at], content=first[at])
             self._history.events[at].item = item
-        self._given = held
+        self._turns = first
         return True
 
     def _read(self, new: list[Any], examples: Sequence[EventFacts]) -> bool:
-        if any(issubclass(one, _NO_EVENT) for one in set(map(type, new))):
+        if any(issubclass(kind, _NO_EVENT) for kind in set(map(type, new))):
             return False
         facts = list(map(describe, new))
-        called = {call for one in examples for call in (*one.opens, *one.closes)}
-        if called and any(not called.isdisjoint((*one.opens, *one.closes)) for one in facts):
+        called = {call for example in examples for call in (*example.opens, *example.closes)}
+        if called and any(not called.isdisjoint((*turn.opens, *turn.closes)) for turn in facts):
             return False
-        said = [one if type(one).__module__ == _OURS else copied(one) for one in contents(new)]
+        copies = [content if type(content).__module__ == _IMMUTABLE else copied(content) for content in contents(new)]
         items = list(map(BlockItem, new))
         history, first = self._history, len(self._items)
-        history.take([BlockEvent(item, one) for item, one in zip(items, facts, strict=True)], facts)
+        history.take([BlockEvent(item, of_item) for item, of_item in zip(items, facts, strict=True)], facts)
         for at in history.echoes[bisect_left(history.echoes, first) :]:
             items[at - first] = replace(items[at - first], echo=True)
         self._items += items
-        self._given += new
-        self._contents += said
+        self._turns += new
+        self._contents += copies
         return True
 
     def _group(self) -> None:
-        """Name the step of each turn that is taken in with its step; see `in_steps`."""
+        """Set the step of each turn that is kept or dropped with its step; see `in_steps`."""
         size = self._step_bytes
         if not size:
             return
         history, items, atoms = self._history, self._items, self._history.pairing.atoms
         newest = history.offset(len(items)) // size
-        waiting = {atoms[at] for at in history.pairing.pending_calls(-1)}
+        pending = {atoms[at] for at in history.pairing.pending_calls(-1)}
         joined = filter(history.pairing.joined.__contains__, history.pairing.changed[self._changes :])
-        moved = {at for atom in {*joined, *(waiting ^ self._waiting)} for at in history.pairing.members(atom)}
+        moved = {at for atom in {*joined, *(pending ^ self._pending)} for at in history.pairing.members(atom)}
         for at in (*moved, *range(self._grouped, len(items))):
             step = history.offset(atoms[at]) // size
-            group = f"{STEP}{step}" if step < newest - 1 and atoms[at] not in waiting else None
+            group = f"{STEP}{step}" if step < newest - 1 and atoms[at] not in pending else None
             if items[at].group != group:
                 items[at] = replace(items[at], group=group)
         self._grouped = history.behind((newest - 1) * size)
-        self._waiting, self._changes = waiting, len(history.pairing.changed)
+        self._pending, self._changes = pending, len(history.pairing.changed)
 
 
 class TurnsBlock(ReadBlock):
-    """A block of turns, of which everything was read before.
+    """A block of turns that were read before.
 
     Args:
         block: The block.
-        measure: What counts.
-        turns: The turns.
-        start: The first of them that it holds.
+        measure: Counts the turns.
+        turns: The turns of the conversation.
+        start: The index of the block's first turn.
     """
 
     __slots__ = ("_pairs", "_start", "_stop", "_sums", "_tokens", "_turns")
@@ -240,31 +242,31 @@ class TurnsBlock(ReadBlock):
 
     def pending_atoms(self, out: Collection[int]) -> Sequence[Sequence[int]]:
         pairs, start = self._pairs, self._start
-        waiting = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in out)
-        atoms = set(map(pairs.atoms.__getitem__, waiting))
+        pending = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in out)
+        atoms = set(map(pairs.atoms.__getitem__, pending))
         return [[at - start for at in pairs.incomplete[atom]] for atom in sorted(atoms, reverse=True)]
 
     def survivors(self, out: Collection[int]) -> Iterator[Sequence[int]]:
-        """Its atoms, found from the newest turn on: whoever stops early has not looked at what is older."""
+        """Yield the atoms from the newest turn on, so that older turns are read only if needed."""
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
         first_of, offset = turns.view.history.behind, turns.view.history.offset
-        held: dict[int, list[int]] = {}
-        yield from (pending := self.pending_atoms(out))
-        waiting = {atom[0] for atom in pending}
+        members: dict[int, list[int]] = {}
+        yield from (pending_atoms := self.pending_atoms(out))
+        pending = {atom[0] for atom in pending_atoms}
         for at in range(self._stop - 1 - start, max(start, turns.grouped) - 1 - start, -1):
             atom_at = atoms[start + at] - start
-            if at not in out and atom_at not in waiting:
-                held.setdefault(atom_at, []).append(at)
+            if at not in out and atom_at not in pending:
+                members.setdefault(atom_at, []).append(at)
                 if atom_at == at:
-                    yield held.pop(at)[::-1]
+                    yield members.pop(at)[::-1]
         upto = min(self._stop, turns.grouped)
-        while upto > start:  # a step at a time, with the results of its calls wherever they stand
+        while upto > start:  # one step at a time, with the results of its calls at any position
             first = max(start, first_of(offset(upto - 1) // turns.step_bytes * turns.step_bytes)) - start
             for at in range(upto - 1 - start, first - 1, -1):
                 atom_at = atoms[start + at] - start
-                if at not in out and atom_at not in waiting:
-                    held.setdefault(atom_at, []).append(at)
-            step = [at for atom_at in list(held) if atom_at >= first for at in held.pop(atom_at)]
+                if at not in out and atom_at not in pending:
+                    members.setdefault(atom_at, []).append(at)
+            step = [at for atom_at in list(members) if atom_at >= first for at in members.pop(atom_at)]
             if step:
                 yield sorted(step)
             upto = first + start

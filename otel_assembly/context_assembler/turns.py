@@ -1,4 +1,7 @@
-"""A task's turns as items of blocks: what repeats another takes no tokens, and a tool call stays with its results."""
+"""A task's turns as items of blocks.
+
+Echoes take no tokens, and a tool call stays in one block with its results.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ from otel_assembly.messages.event_facts import EventFacts, describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Names the turns of one step as a group.
+#: The prefix of the group that the turns of one step have.
 STEP: Final = "step "
 
 
 def as_items(turns: Sequence[Any]) -> list[BlockItem]:
-    """Turns, texts or items as items."""
+    """Return turns, texts or items as items."""
     return [turn if isinstance(turn, BlockItem) else BlockItem(turn) for turn in turns]
 
 
 def split_turns(
     examples: Sequence[BlockItem], older: Sequence[Any], recent: Sequence[Any]
 ) -> tuple[list[BlockItem], list[BlockItem]]:
-    """The older turns and the recent ones, with the border between them where it parts no tool call from a result.
+    """Return the older and the recent turns, without separating a tool call from a result.
 
     Args:
-        examples: What stands before them in the prompt.
+        examples: The items in front of the turns in the prompt.
         older: The older turns, oldest first.
         recent: The turns after those.
     """
@@ -45,15 +48,15 @@ def split_turns(
 
 
 def in_steps(turns: Sequence[BlockItem], step_tokens: int) -> list[BlockItem]:
-    """The turns grouped by where they begin, so that a cut takes a whole step and then stands still for many turns.
+    """Return the turns grouped by steps.
 
-    Where a step begins depends on the turns alone, counted from the first one, so nothing is remembered between turns,
-    and another budget would find the same steps. The newest step, and the one before it, are cut at any turn: else one
-    that has just begun would be all that is left.
+    A cut removes a whole step and then stays for many turns. A step's start depends only on the turns, counted from the
+    first one. So it needs no memory, and does not depend on the budget. The newest step and the one before are not
+    grouped. Otherwise, a step that has just begun could be all that is left.
 
     Args:
         turns: All turns of the conversation, oldest first.
-        step_tokens: Tokens of a step, of four bytes; 0 groups nothing.
+        step_tokens: The tokens of a step, of four bytes each; 0 groups nothing.
     """
     step_bytes = BYTES_PER_TOKEN * step_tokens
     if not step_bytes:
@@ -65,14 +68,13 @@ def in_steps(turns: Sequence[BlockItem], step_tokens: int) -> list[BlockItem]:
         end += _bytes(turn)
     newest = end // step_bytes
     pairing = pairing_of(map(facts_of, turns))
-    waiting = set(pairing.pending_calls(-1))
-    waiting = {pairing.atoms[at] for at in waiting}
-    made: list[BlockItem] = []
+    pending = {pairing.atoms[at] for at in pairing.pending_calls(-1)}
+    items: list[BlockItem] = []
     for at, turn in enumerate(turns):
         step = starts[pairing.atoms[at]] // step_bytes
-        whole = turn.group is None and step < newest - 1 and pairing.atoms[at] not in waiting
-        made.append(replace(turn, group=f"{STEP}{step}") if whole else turn)
-    return made
+        is_grouped = turn.group is None and step < newest - 1 and pairing.atoms[at] not in pending
+        items.append(replace(turn, group=f"{STEP}{step}") if is_grouped else turn)
+    return items
 
 
 def _bytes(item: BlockItem) -> int:
@@ -80,5 +82,5 @@ def _bytes(item: BlockItem) -> int:
 
 
 def facts_of(item: BlockItem) -> EventFacts | None:
-    """What an item says; None of a text."""
+    """Return the facts of an item; None for a text."""
     return None if is_text(item) else describe(item.content)

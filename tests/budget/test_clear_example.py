@@ -45,4 +45,4 @@ def test_the_guides_code_runs(capsys):
     exec(compile(remembering, str(GUIDE), "exec"), names)
     assert names["recall"].recall
     exec(compile(queueing, str(GUIDE), "exec"), names)
-    assert names["queue"].waiting == 0
+    assert names["queue"].queued == 0

@@ -11,7 +11,7 @@ from recount import count
 
 from otel_assembly import Context, ContextOverflowError, Task
 from otel_assembly.budget import CompactedBlock, Compactors
-from otel_assembly.context_assembler.compaction_cache import KeptCompactions
+from otel_assembly.context_assembler.compaction_cache import CompactionResults
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"
@@ -167,7 +167,7 @@ async def test_what_is_kept_is_bounded():
 
 def kept_in_memory():
     gc.collect()
-    return sum(isinstance(one, KeptCompactions) for one in gc.get_objects())
+    return sum(isinstance(one, CompactionResults) for one in gc.get_objects())
 
 
 async def test_what_is_kept_goes_with_its_conversation():

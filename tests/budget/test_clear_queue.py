@@ -53,11 +53,11 @@ async def test_retaining_returns_before_anything_is_written_and_flush_waits_for_
     gate = QueuedWriteGate(inner)
     assert await retained(gate, "a", "b") == ["queued", "queued"]
     assert await retained(gate, "c") == ["queued"]
-    assert (gate.waiting, inner.offered) == (3, [])
+    assert (gate.queued, inner.offered) == (3, [])
     inner.open.set()
     await gate.flush()
     assert inner.offered == ["a", "b", "c"]
-    assert gate.waiting == 0
+    assert gate.queued == 0
     assert gate.outcomes == {"written": 3}
     await gate.flush()
 
@@ -67,12 +67,12 @@ async def test_what_is_forbidden_is_never_queued():
     context = await desk(gate=gate).assemble(Task(ASKED), None)
     told = await context.retain("…", [fact("a", "secret")])
     assert [one.outcome.value for one in told] == ["forbidden_scope"]
-    assert gate.waiting == 0
+    assert gate.queued == 0
 
 
 async def test_a_full_queue_refuses_what_is_too_much_and_keeps_what_it_has(caplog):
     inner = Gate()
-    gate = QueuedWriteGate(inner, most=3)
+    gate = QueuedWriteGate(inner, max_queued=3)
     assert await retained(gate, "a", "b") == ["queued", "queued"]
     assert await retained(gate, "c", "d", "e") == ["queued", "refused", "refused"]
     assert gate.outcomes == {"refused": 2}
@@ -168,10 +168,10 @@ def test_what_a_loop_left_behind_is_written_by_the_next_one():
     inner = Slow()
     gate = QueuedWriteGate(inner)
     asyncio.run(retained(gate, "a"))
-    assert (gate.waiting, inner.offered) == (1, [])
+    assert (gate.queued, inner.offered) == (1, [])
     inner.open = True
     asyncio.run(gate.flush())
-    assert (gate.waiting, inner.offered) == (0, ["a"])
+    assert (gate.queued, inner.offered) == (0, ["a"])
 
 
 async def test_what_was_queued_is_recalled_once_it_is_written():
@@ -185,5 +185,5 @@ async def test_what_was_queued_is_recalled_once_it_is_written():
 
 @pytest.mark.parametrize(("gate", "most"), [(object(), 3), (Gate(), 0), (Gate(), True), (Gate(), 1.5)])
 def test_a_setting_that_cannot_work_is_an_error(gate, most):
-    with pytest.raises(ConfigurationError, match=r"offer|most must be"):
-        QueuedWriteGate(gate, most=most)
+    with pytest.raises(ConfigurationError, match=r"offer|max_queued must be"):
+        QueuedWriteGate(gate, max_queued=most)

@@ -375,7 +375,7 @@ def queue():
     async def finish(text):
         await offer(text)
         await gate.flush()
-        return list(written), gate.waiting
+        return list(written), gate.queued
 
     async def both():
         # The loop has not come to the queue yet, so that all still waits.
