@@ -1,4 +1,8 @@
-"""Telemetry: the one place, with the instrumentation, that knows OpenTelemetry."""
+"""Export assemblies through OpenTelemetry, and read exported spans back.
+
+The assembler works without this package: everything that needs the OpenTelemetry API is here or in
+`otel_assembly.instrumentation`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.store_reader import SpanNode, read_spans, span_tree
     from otel_assembly.telemetry.tracing_middleware import TracingMiddleware
 
-#: What writes spans to files, reads them back and checks them; loaded when asked for, for an agent needs none of it.
+#: Public names that are imported on first access, each with its module. A process that only exports needs none of them.
 _HOMES: Final = {
     "FlushOnShutdown": "flushing",
     "flush": "flushing",
@@ -63,16 +67,21 @@ def configure(
     redact: Callable[[str], str] | None = None,
     settings: TelemetrySettings | None = None,
 ) -> OpenTelemetryRecorder:
-    """Set where assemblies are recorded that are given no recorder of their own.
+    """Set the default recorder, which records all assemblies that have no recorder of their own.
 
-    Without a call of this, the global providers are used as they are when the first assembly runs.
+    If you do not call this function, assemblies are recorded through OpenTelemetry's global providers, with the
+    settings in the environment.
 
     Args:
-        tracer_provider: Instead of the global one.
-        meter_provider: Instead of the global one.
-        logger_provider: Instead of the global one.
-        redact: Runs on every text (captured content, alerts' messages, halts' reasons) before it leaves.
-        settings: What is exported beside numbers; by default as the environment says.
+        tracer_provider: Used instead of the global tracer provider.
+        meter_provider: Used instead of the global meter provider.
+        logger_provider: Used instead of the global logger provider.
+        redact: Called with each text before it is exported: captured content, messages of alerts, reasons of halts.
+            The text that it returns is exported. Ignored if `settings` is given.
+        settings: Which texts are exported, and how; by default read from the environment.
+
+    Returns:
+        The new default recorder.
     """
     chosen = settings if settings is not None else TelemetrySettings.from_environment(redact=redact)
     recorder = OpenTelemetryRecorder(
@@ -88,14 +97,15 @@ def configure(
 def invoke_agent(
     agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
 ) -> AbstractContextManager[None]:
-    """One ask of an agent, as one trace: a span is opened only where none is current.
+    """Record one request to an agent as one trace.
 
-    Use it around the whole loop of one request; assemblies, and halts, inside it belong to it.
+    Use it around the whole loop that answers the request. It starts an ``invoke_agent`` span if no span is current.
+    Assemblies and halts in the block become part of the same trace.
 
     Args:
-        agent_name: The agent's name, also that of the span.
-        framework: The framework that the agent is written on.
-        conversation_id: The conversation's real id, if it has one.
+        agent_name: The agent's name; also part of the span's name.
+        framework: The framework that the agent is written with.
+        conversation_id: The conversation's id, if it has one.
     """
     recorder = default_recorder()
     if not isinstance(recorder, OpenTelemetryRecorder):

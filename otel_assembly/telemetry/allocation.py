@@ -1,4 +1,7 @@
-"""From an allocation to its spans: ``allocate_budget``, and an ``allocate_block`` for each block that deserves one."""
+"""Record a run of the budget allocator outside a chain: ``allocate_budget`` and ``allocate_block`` spans, and metrics.
+
+An allocator that runs as a policy in a chain is recorded in `recording`.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block
     from otel_assembly.telemetry.emitter import Arrays, Emitter
 
-#: How the allocator is called where metrics name a policy.
+#: The allocator's policy name on metrics.
 ALLOCATOR = "allocator"
 
 
 class _AllocatedItems(BlockItems):
-    """The items of an allocation that stands alone, numbered in decision order; then what the compactor made."""
+    """The items of an allocation outside a chain, numbered in decision order, and the compactor's summaries."""
 
     def __init__(self, allocation: Allocation, content: Callable[[str], str] | None) -> None:
         self._decisions = allocation.decisions
@@ -56,7 +59,10 @@ class _AllocatedItems(BlockItems):
         self._content = content
 
     def put_state(self, arrays: Arrays) -> None:
-        """Add what stands in the prompt, and all items, for each was seen for the first time."""
+        """Add the offered and the kept items, and the description of every item.
+
+        No earlier turn has described an item, because each allocation outside a chain has a ledger of its own.
+        """
         kept: list[int] = []
         rows: list[tuple[str, str, int, int, str, int]] = []
         contents: list[str] = []
@@ -100,12 +106,12 @@ class _AllocatedItems(BlockItems):
         arrays.add(arrived, columns)
 
     def ids(self, place: int) -> range:
-        """The item ids of one block."""
+        """Return the item ids of one block."""
         first = self._first[place]
         return range(first, first + len(self._decisions[place].items))
 
     def put_changes(self, places: Iterable[int], arrays: Arrays) -> None:
-        """Add what the rule took of these blocks, and what the compactor made of it."""
+        """Add the dropped and compacted items of these blocks, and the compactor's summaries."""
         by_reason: dict[str, list[int]] = {}
         compacted: list[int] = []
         injected: list[int] = []
@@ -129,18 +135,18 @@ class _AllocatedItems(BlockItems):
         arrays.add([names.INJECTED_ITEMS], [runs_of(injected)])
 
     def explain(self, attempts: AttemptSpans) -> None:
-        """Put on the span of each compaction what it stands for."""
+        """Set each summary's id and source items on the span of its compaction."""
         for at, made in self._made.items():
             attempts.explain(self._decisions[at].attempts, runs_of(self._compacted(at)), item_text(made))
 
     def _compacted(self, place: int) -> list[int]:
-        """The items of one block for which another stands."""
+        """Return the items of one block that were compacted into a summary."""
         first, items = self._first[place], self._decisions[place].items
         return [first + item.index for item in items if item.outcome is DecisionOutcome.COMPACTED]
 
 
 class OpenAllocation:
-    """One run of the allocator outside of any chain, while it runs."""
+    """Records one run of the allocator outside a chain; a context manager around the run."""
 
     __slots__ = (
         "_agent",
@@ -173,7 +179,8 @@ class OpenAllocation:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         ended_ns = time.time_ns()
         contained = self._emitter.contained
-        if kind is not GeneratorExit:  # a coroutine that nobody awaited to its end is closed in another context
+        # A coroutine that is closed before its end raises GeneratorExit, often in another context.
+        if kind is not GeneratorExit:
             otel_context.detach(self._token)
         if error is not None and not self._done:
             with contained("metrics"):
@@ -186,15 +193,20 @@ class OpenAllocation:
             self._span.end(ended_ns)
 
     def set_limits(self, window: int, output_reserve: int) -> None:
-        """The allocator says what it shares out, before anything can go wrong."""
+        """Set the limits that the span reports if the allocator fails.
+
+        Args:
+            window: The model window, in tokens.
+            output_reserve: The tokens of the window that are reserved for the model's output.
+        """
         self._unallocated = BudgetReport(window, output_reserve, 0, 0, ())
 
     def watch(self, block: Block) -> Watch:
-        """What stands around each attempt to compact a block."""
+        """Return the context manager that records each attempt to compact a block."""
         return self._attempts.watch(block.kind.value)
 
     def finish(self, allocation: Allocation) -> None:
-        """The allocator came to its end."""
+        """Record the result of a successful allocation."""
         self._done = True
         contained = self._emitter.contained
         with contained("metrics"):
@@ -261,7 +273,7 @@ class OpenAllocation:
 
 
 def _kinds(allocation: Allocation) -> Mapping[str, list[Any]]:
-    """What fills the prompt, by kind: items alone, then what is around them."""
+    """Return the prompt's tokens by kind of item; then the tokens of framing and separators."""
     sums: Counter[str] = Counter()
     for decision in allocation.decisions:
         items = sum(item.tokens for item in decision.items if item.outcome is DecisionOutcome.KEPT)

@@ -1,4 +1,8 @@
-"""Spans around each attempt to compact something; they end when it is known what became of it."""
+"""Record attempts to compact items, as ``compact_block`` spans.
+
+A span ends after the whole assembly or allocation, because only then is the summary's item id known. Its end time is
+still that of the attempt.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class AttemptSpans:
-    """The ``compact_block`` spans of one recording.
+    """The ``compact_block`` spans of one assembly, allocation or compaction.
 
     Args:
-        emitter: What opens them.
-        attributes: What stands on each of them beside what is known of its attempt.
+        emitter: Starts the spans.
+        attributes: Attributes for every span, in addition to those of its attempt.
     """
 
     __slots__ = ("_attributes", "_emitter", "_spans")
@@ -36,11 +40,11 @@ class AttemptSpans:
     def __init__(self, emitter: Emitter, attributes: Mapping[str, Any] | None = None) -> None:
         self._emitter = emitter
         self._attributes = attributes or {}
-        #: Each attempt, by identity, with its span, the context in it, and when it ended.
+        #: By the identity of the attempt: the attempt, its span, the span's context, and the attempt's end.
         self._spans: dict[int, tuple[Attempt, Span, OtelContext, int]] = {}
 
     def watch(self, kind: str) -> Watch:
-        """What stands around the attempts to compact something of this kind."""
+        """Return the context manager that records each attempt to compact a block of this kind."""
 
         @contextmanager
         def around(attempt: Attempt, /) -> Iterator[None]:
@@ -64,14 +68,14 @@ class AttemptSpans:
         return around
 
     def explain(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
-        """Put on the span of the successful one of these attempts what it stands for, and the id that it has itself.
+        """Set a summary's id and source items on the span of the attempt that made the summary.
 
         Args:
-            attempts: The attempts to compact one thing.
-            provenance: The ids of the items that the summary stands for, as runs.
+            attempts: The attempts to compact one block.
+            provenance: The ids of the items that the summary replaces, as runs.
             result: The summary's item id.
         """
-        # Of several that came to something, the last is the one that was taken.
+        # If several attempts succeeded, the last one's summary is in the prompt.
         made = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
         for held in (self._spans.get(id(attempt)) for attempt in made):
             if held is not None:
@@ -81,11 +85,11 @@ class AttemptSpans:
                 self._emitter.put(span, context, {names.COMPACTION_RESULT: result}, arrays, ended_ns)
 
     def end(self) -> None:
-        """End them all, each at the time when it came to its end."""
+        """End all spans, each at the time when its attempt ended."""
         for attempt, span, _, ended_ns in self._spans.values():
             with self._emitter.contained("span"):
                 outcome = attempt.outcome
-                # An attempt that was cancelled, or stopped by a halt, has no outcome of its own.
+                # An attempt that was cancelled or halted has no outcome.
                 span.set_attribute(names.COMPACTION_OUTCOME, (outcome or CompactionOutcome.RAISED).value)
                 if attempt.tokens_out is not None:
                     span.set_attribute(names.TOKENS_OUT, attempt.tokens_out)
@@ -98,7 +102,7 @@ class AttemptSpans:
 
 
 class OpenCompaction:
-    """What a policy compacts ahead of need, while no assembly is open: its attempts belong to the caller's span."""
+    """Records the attempts of a policy that compacts between assemblies; their parent is the current span."""
 
     __slots__ = ("_attempts", "_emitter")
 
@@ -114,5 +118,5 @@ class OpenCompaction:
             self._attempts.end()
 
     def watch(self, kind: str) -> Watch:
-        """What stands around attempts to compact something of this kind."""
+        """Return the context manager that records each attempt to compact a block of this kind."""
         return self._attempts.watch(kind)

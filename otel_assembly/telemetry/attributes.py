@@ -1,4 +1,4 @@
-"""From the record of an assembly, and from a budget report, to the attributes of their spans."""
+"""Build span attributes from the record of an assembly and from a budget report."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 def assembly_attributes(
     record: Record, totals: Totals, prefix: Prefix, halts: int, content: Callable[[str], str] | None
 ) -> Attributes:
-    """What stands on ``assemble_context`` beside the arrays of the ledger.
+    """Return the attributes of ``assemble_context``, without the arrays of items.
 
-    `content` makes a text fit to leave; None where content stays.
+    `content` redacts a text before export; None if content is not exported.
     """
     attributes: Attributes = {
         names.FORMAT_VERSION: names.READ_FORMAT,
@@ -72,7 +72,7 @@ def assembly_attributes(
         **_resumed(record),
     }
     if record.observed:
-        if record.model is not None:  # which may have been unknown when it began
+        if record.model is not None:  # the model may have been unknown when the span started
             attributes[names.MODEL] = record.model
         _of_others(attributes, record, record.view_out)
     if record.previous_id is not None:
@@ -104,14 +104,14 @@ def assembly_attributes(
 
 
 def _resumed(record: Record) -> Attributes:
-    """How many absent items left before the ledger resumed the conversation; nothing where none did."""
+    """Return the number of absent items that left before the conversation was resumed; empty if there are none."""
     count = sum([len(group.view) for group in departures_of(record).resumed])
     return {names.RESUMED_COUNT: count} if count else {}
 
 
 def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
-    """What stands on ``apply_policy`` beside the arrays of the ledger, and what it was opened with."""
-    #: A policy that raised and was skipped let everything through.
+    """Return the attributes of ``apply_policy`` that are not set at its start, without the arrays of items."""
+    # A policy that raised and was skipped passed its input on unchanged.
     out = step.error is None or record.error is None
     totals = record.step_totals[step.index]
     attributes: Attributes = {
@@ -143,7 +143,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
     return attributes
 
 
-#: What nobody knows where the input could not be known.
+#: Attributes that depend on the input; absent if the input is unknown.
 _OF_THE_INPUT: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
     *(
@@ -157,8 +157,8 @@ _OF_THE_INPUT: Final = (
 
 
 def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
-    """Add the pairs that a framework's own reducer broke; take away what depends on an input that is not known."""
-    # Where the provider holds earlier messages, it also holds the calls of results that are sent.
+    """Add the number of tool pairs that a framework's reducer broke; remove attributes that need an unknown input."""
+    # If the provider stores earlier messages, it also stores the calls whose results are sent, so no pair is broken.
     broken = record.broken(view_out) if record.error is None and not record.unknown else 0
     if broken:
         attributes[names.PAIRS_BROKEN] = broken
@@ -170,7 +170,7 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
 
 
 def config_json(config: Mapping[str, Any]) -> str:
-    """Settings as JSON; the engine has let nothing through but numbers and enum values."""
+    """Return a policy's settings as JSON; the engine passes on only numbers and enum values."""
     return _config_json(*chain.from_iterable(sorted(config.items())))
 
 
@@ -189,14 +189,14 @@ def _plain(value: Any) -> Any:
 
 
 def overflow_attributes(overflow: Overflow | None) -> Attributes:
-    """The same on every span, and whether a limit held or not."""
+    """Return the overflow attributes of a span, including whether a limit was exceeded."""
     if overflow is None:
         return {names.OVERFLOWED: False}
     return {names.OVERFLOWED: True, **overflow_event(overflow)}
 
 
 def overflow_event(overflow: Overflow) -> Attributes:
-    """The attributes of the event."""
+    """Return the attributes of the overflow event."""
     attributes: Attributes = {names.OVERFLOW_CAUSE: overflow.cause.value}
     if overflow.unit == "tokens":
         attributes[names.OVERFLOW_TOKENS] = overflow.excess
@@ -204,9 +204,10 @@ def overflow_event(overflow: Overflow) -> Attributes:
 
 
 def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Slices[Arrays]:
-    """The ledger on ``assemble_context``: the state first, so that the turn stands on its own, then what arrives.
+    """Return the arrays of items of ``assemble_context``: offered and kept items, then new items.
 
-    `content` makes a text fit to leave; None where content stays.
+    The offered and kept items are complete on every turn, so a reader needs no other turn to know the prompt's items.
+    `content` redacts a text before export; None if content is not exported.
     """
     arrays = Arrays()
     source = record.ledger_input
@@ -247,7 +248,7 @@ def _arrived(
     sources: Mapping[int, str],
     content: Callable[[str], str] | None,
 ) -> dict[str, list[Any]]:
-    """What is told of items that arrived."""
+    """Return the parallel arrays that describe new items."""
     places = [(numbered.history, position) for _, numbered, position in arrived]
     atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
     columns: dict[str, list[Any]] = {
@@ -267,7 +268,7 @@ def _arrived(
 
 
 def _sources(record: Record) -> dict[int, str]:
-    """Of summaries that steps made, what they stand for."""
+    """Return, by the summary's item id, the source items of each summary."""
     leaves: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
     for step in record.steps:
         leaves.update(step.stands_for)
@@ -276,7 +277,7 @@ def _sources(record: Record) -> dict[int, str]:
 
 
 def step_arrays(record: Record, step: Step) -> Arrays:
-    """What a policy keeps out in this turn, and what it puts in."""
+    """Return the arrays of ``apply_policy``: the items that it drops, compacts and injects in this turn."""
     arrays = Arrays()
     if record.error is not None and step.error is not None:
         return arrays
@@ -299,39 +300,39 @@ def step_arrays(record: Record, step: Step) -> Arrays:
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:
-    """Runs ``[first, last]`` of item ids as they are written."""
+    """Return runs ``[first, last]`` of item ids as text."""
     return list(starmap(run_text, runs))
 
 
 def runs_of(items: Iterable[int]) -> list[str]:
-    """Item ids as runs, ascending."""
+    """Return item ids as runs, in ascending order."""
     return runs_in_order(sorted(set(items)))
 
 
 def runs_in_order(items: Iterable[int]) -> list[str]:
-    """Item ids as runs, in their own order."""
+    """Return item ids as runs, in the order given."""
     return [run_text(start, stop - 1) for start, stop in to_runs(items)]
 
 
 class BlockItems:
-    """The items of a budget report's blocks, each block by its place in the report.
+    """The items of a budget report's blocks; a block is identified by its index in the report.
 
-    This one knows of none: what happened to them stands on the assembly's spans, or nowhere.
+    This base class is for reports without items.
     """
 
     def ids(self, place: int) -> Sequence[int]:
-        """The item ids of a block, in the order in which the block holds them."""
+        """Return the item ids of a block, in the block's order."""
         return ()
 
     def put_state(self, arrays: Arrays) -> None:
-        """Add what stands in the prompt, and what was seen for the first time."""
+        """Add the offered and kept items, and the descriptions of new items."""
 
     def put_changes(self, places: Iterable[int], arrays: Arrays) -> None:
-        """Add what happened to the items of these blocks."""
+        """Add the dropped, compacted and injected items of these blocks."""
 
 
 class StepItems(BlockItems):
-    """The events that the blocks of a policy's budget report are made of."""
+    """The items of a budget report that a policy in a chain made; other spans list what happened to them."""
 
     def __init__(self, step: Step, report: BudgetReport) -> None:
         self._entries = report.entries
@@ -341,27 +342,27 @@ class StepItems(BlockItems):
             self._ids = {id(event): item for event, item in zip(step.view_in, ids, strict=True)}
 
     def ids(self, place: int) -> Sequence[int]:
-        """The item ids of a block, in the order in which the block holds them."""
+        """Return the item ids of a block, in the block's order."""
         return [self._ids[id(event)] for event in self._entries[place].items]
 
 
 def put_budget(
     emitter: Emitter, span: Span, context: OtelContext, report: BudgetReport, items: BlockItems, started_ns: int
 ) -> None:
-    """Write a budget report on its span, and the spans of its blocks under it.
+    """Set a budget report's attributes on its span, and record its blocks as child spans.
 
     Args:
-        emitter: What the spans are started with.
+        emitter: Starts the child spans.
         span: The ``allocate_budget`` span.
-        context: The context in which it is current.
-        report: What was decided.
-        items: The items of its blocks.
-        started_ns: When the allocator began.
+        context: The context of that span.
+        report: The budget report.
+        items: The items of the report's blocks.
+        started_ns: When the allocator began, in nanoseconds since 1970.
     """
     if not span.is_recording():
         return
     entries = list(report.entries)
-    # What was simply kept comes last: it has the least to say.
+    # Only `MAX_BLOCK_SPANS` blocks get a span; blocks that were kept unchanged come last, because they explain least.
     whole = [entry.outcome is DecisionOutcome.KEPT and entry.items_in == entry.items_out for entry in entries]
     shown = set(sorted(range(len(entries)), key=lambda at: (whole[at], at))[: names.MAX_BLOCK_SPANS])
     rest = [entry for at, entry in enumerate(entries) if at not in shown]
@@ -378,13 +379,13 @@ def put_budget(
     )
     emitter.put(span, context, report_attributes(report), arrays, started_ns)
     if rest:
-        # These blocks have no span on which their changes could stand.
+        # These blocks have no span, so the parent lists their items.
         changes = Arrays()
         items.put_changes([at for at in range(len(entries)) if at not in shown], changes)
         emitter.put(span, context, None, changes, started_ns)
     places = {entry.name: at for at, entry in enumerate(entries)}
     for number, at in enumerate(sorted(shown)):
-        # Apart by enough that their order survives a backend that keeps microseconds.
+        # Different start times keep the order in backends that store microseconds.
         at_ns = started_ns + number * names.APART_NS
         entry = entries[at]
         block = emitter.start_span(f"{names.SPAN_ALLOCATE_BLOCK} {entry.kind}", context, at_ns, {})
@@ -404,7 +405,7 @@ def put_budget(
 
 
 def report_attributes(report: BudgetReport) -> Attributes:
-    """What stands on ``allocate_budget`` beside arrays."""
+    """Return the attributes of ``allocate_budget``, without arrays."""
     outcomes = Counter(entry.outcome for entry in report.entries)
     budget = report.window - report.output_reserve
     utilization = report.utilization
@@ -424,7 +425,7 @@ def report_attributes(report: BudgetReport) -> Attributes:
 
 
 def entry_attributes(entry: BudgetEntry) -> Attributes:
-    """What stands on ``allocate_block`` beside arrays."""
+    """Return the attributes of ``allocate_block``, without arrays."""
     return {
         names.BLOCK_NAME: entry.name,
         names.BLOCK_KIND: entry.kind,

@@ -1,7 +1,7 @@
-"""The names and bounds of the telemetry contract, for the code that exports: plain strings and numbers.
+"""Names of spans, events and attributes, and limits, of this library's semantic conventions.
 
-What each name means, and which span, event and metric carries it, is in the registry (``registry/``, which
-`conventions_registry` reads); `conventions_check` compares what was emitted with it.
+The registry in ``registry/`` defines what each name means and where it is used. `conventions_registry` reads the
+registry, and `conventions_check` compares exported telemetry with it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,32 @@ from otel_assembly.errors import ERROR_CANCELLED as ERROR_CANCELLED
 from otel_assembly.errors import ERROR_CONTEXT_OVERFLOW as ERROR_CONTEXT_OVERFLOW
 
 SCOPE: Final = "otel_assembly"
-"""The instrumentation scope of all our spans, events and metrics."""
+"""The instrumentation scope of this library's spans, events and metrics, except the GenAI spans."""
 
 MAX_ARRAY_BYTES: Final = 7 * 1024
-"""What the arrays of one span may hold together; the rest stands on `SPAN_LIST_ITEMS`.
+"""The most bytes of all arrays of one span; longer arrays continue on `SPAN_LIST_ITEMS` spans.
 
-A batch of 512 spans, the SDK's default, then stays under the 4 MiB over which a gRPC receiver refuses all of it.
+With this limit, a batch of 512 spans (the SDK's default) stays below 4 MiB, the largest message that gRPC receivers
+accept by default.
 """
 
 MAX_BLOCK_SPANS: Final = 128
-"""Blocks of one allocation that have a span each, those first that were not simply kept; the rest stand in arrays.
+"""The most blocks of one allocation with a span; blocks that changed come first, the rest is listed in arrays.
 
-A thousand blocks a turn, a span each, overran the SDK's queue without a word.
+Without a limit, 1,000 blocks per turn overflowed the queue of the SDK's batch processor, which drops spans silently.
 """
 
 MAX_ALERT_MESSAGE: Final = 256
-"""Characters of an alert's message, and of a halt's reason, that are exported."""
+"""The most characters of an alert's message or a halt's reason; longer texts are truncated."""
 
 MAX_METRIC_NAMES: Final = 100
-"""Different values of one open attribute on metrics; all later ones are `OTHER`."""
+"""The most different values of a metric attribute without a fixed set of values; later ones become `OTHER`."""
 
 APART_NS: Final = 1_000
-"""Between the starts of spans that are written at once, so that their order survives a backend of microseconds."""
+"""Nanoseconds between the start times of sibling spans that are written together.
+
+The difference keeps their order in backends that store microseconds.
+"""
 
 OTHER: Final = "_OTHER"
 
@@ -60,7 +64,10 @@ STATUS_DESCRIPTIONS: Final = (
     STATUS_HYDRATE_FAILED,
     STATUS_TURN_FAILED,
 )
-"""The only status descriptions we set: an exception's own message could quote a conversation."""
+"""All status descriptions, some of which are followed by numbers.
+
+An exception's message is never used, because it may quote the conversation.
+"""
 
 SPAN_ASSEMBLE_CONTEXT: Final = "assemble_context"
 SPAN_APPLY_POLICY: Final = "apply_policy"
@@ -84,7 +91,7 @@ EVENT_RESUMED: Final = "assembly.resumed"
 
 FORMAT_VERSION: Final = "assembly.format.version"
 READ_FORMAT: Final = 1
-"""The format that this version writes and reads, as `FORMAT_VERSION`. It changes if a reader would misread a span."""
+"""The value of `FORMAT_VERSION` that this version writes and reads. It increases with each incompatible change."""
 ID: Final = "assembly.id"
 NAME: Final = "assembly.name"
 LEDGER_ID: Final = "assembly.ledger.id"
@@ -97,7 +104,7 @@ GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 MODEL: Final = "assembly.model"
 MODEL_WINDOW: Final = "assembly.model.window"
 
-# What went in and what came out
+# Input and output
 
 TOKENS_IN: Final = "assembly.tokens.in"
 TOKENS_OUT: Final = "assembly.tokens.out"
@@ -239,7 +246,7 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
 GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 
-# On the span of the model call that the prompt is sent with, whoever makes it
+# On the model call's span, which another instrumentation may have created
 
 GEN_AI_CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
 
@@ -251,9 +258,9 @@ TOOL_EXTERNAL: Final = "assembly.tool.external"
 TOOL_STILL_RUNNING: Final = "assembly.tool.still_running"
 TOOL_ARGUMENTS_CHANGED: Final = "assembly.tool.arguments_changed"
 ERROR_TOOL: Final = "tool_error"
-"""What ``error.type`` says of a tool whose error the model was told of."""
+"""The ``error.type`` of a tool call whose error is passed to the model."""
 
-# On metrics alone
+# Only on metrics
 
 COMPONENT: Final = "assembly.component"
 COST_PART: Final = "assembly.cost.part"

@@ -1,4 +1,4 @@
-"""Whether what was emitted is what the contract says; for tests, ours and those of policies and instrumentations."""
+"""Check exported telemetry against the registry; for tests of this library, of policies and of instrumentations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCALARS: Final[Mapping[str, type]] = {"string": str, "int": int, "double": floa
 
 
 def span_type(span_name: str) -> SpanType | None:
-    """The registered type of a span of this name, if it is one of ours."""
+    """Return the registered type of a span by its name; None if it is not registered."""
     verb = span_name.split(" ", 1)[0]
     return next((span for span in registry.spans() if span.verb == verb), None)
 
@@ -24,12 +24,12 @@ def span_type(span_name: str) -> SpanType | None:
 def violations(
     span_name: str, attributes: Mapping[str, Any], events: Iterable[tuple[str, Mapping[str, Any]]] = ()
 ) -> list[str]:
-    """Everything about one span that the contract does not allow, a sentence each; empty for a good span.
+    """Return a sentence for each violation of the registry by a span; empty if there is none.
 
     Args:
-        span_name: As exported.
-        attributes: As exported, or as handed to the SDK.
-        events: Name and attributes of each of its events.
+        span_name: The span's name, as exported.
+        attributes: The span's attributes, as exported or as passed to the SDK.
+        events: The name and the attributes of each event of the span.
     """
     span = span_type(span_name)
     if span is None:
@@ -44,7 +44,7 @@ def violations(
 
 
 def event_violations(event_name: str, attributes: Mapping[str, Any]) -> list[str]:
-    """Everything about one event, on a span or as a log record, that the contract does not allow."""
+    """Return a sentence for each violation of the registry by an event, on a span or as a log record."""
     event = next((event for event in registry.events() if event.name == event_name), None)
     if event is None:
         return [f"{event_name!r} is not a registered event"]
@@ -52,7 +52,13 @@ def event_violations(event_name: str, attributes: Mapping[str, Any]) -> list[str
 
 
 def metric_violations(name: str, kind: str, attributes: Mapping[str, Any]) -> list[str]:
-    """Everything about one data point that the contract does not allow; `kind` is ``histogram`` or ``counter``."""
+    """Return a sentence for each violation of the registry by a data point.
+
+    Args:
+        name: The metric's name.
+        kind: The instrument: ``histogram`` or ``counter``.
+        attributes: The data point's attributes.
+    """
     metric = next((metric for metric in registry.metrics() if metric.name == name), None)
     if metric is None:
         return [f"{name!r} is not a registered metric"]
@@ -104,7 +110,7 @@ def _value(attribute: Attribute, value: Any, attributes: Mapping[str, Any]) -> I
 
 
 def _typed(attribute: Attribute, value: Any) -> bool:
-    """By the very type: a ``bool`` is an ``int`` to Python and not on the wire, a NumPy number is neither."""
+    """Return whether a value has exactly the registered type: in OTLP, a ``bool`` or a NumPy number is no ``int``."""
     scalar = _SCALARS[attribute.type.removesuffix("[]")]
     if attribute.type.endswith("[]"):
         return type(value) in (list, tuple) and all(type(one) is scalar for one in value)
@@ -119,7 +125,7 @@ def _shown(value: Any) -> str:
 
 
 def _sums(attributes: Mapping[str, Any]) -> Iterator[str]:
-    """The two equations by which a reader checks a span."""
+    """Check the two equations that hold for each span: counts of events, and sums of tokens by kind."""
     before = _ints(attributes, names.EVENTS_IN, names.EVENTS_INJECTED)
     after = _ints(attributes, names.EVENTS_OUT, names.DROPPED_COUNT, names.COMPACTED_COUNT)
     if len(before) == 2 and len(after) == 3 and sum(before) != sum(after):
@@ -130,5 +136,5 @@ def _sums(attributes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ints(attributes: Mapping[str, Any], *wanted: str) -> list[int]:
-    """Those of them that are there and of the right type; what is not has its own sentence already."""
+    """Return those of the attributes that are integers; other checks report missing or mistyped ones."""
     return [value for name in wanted if type(value := attributes.get(name)) is int]

@@ -1,4 +1,4 @@
-"""The environment variables that change what is exported: ours, and the standard ones that matter here."""
+"""Environment variables that change the exported telemetry: this library's, and relevant ones of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_assembly.telemetry import conventions as names
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVariable:
-    """A variable that changes what is exported; `standard` ones are OpenTelemetry's own."""
+    """An environment variable that changes the exported telemetry; `standard` if OpenTelemetry defines it."""
 
     name: str
     values: tuple[str, ...]

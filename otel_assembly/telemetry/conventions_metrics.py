@@ -1,4 +1,4 @@
-"""The names of our metrics; what each of them counts is in ``registry/metrics.yaml``."""
+"""Names of the metrics; ``registry/metrics.yaml`` defines them."""
 
 from __future__ import annotations
 

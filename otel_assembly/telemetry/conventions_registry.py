@@ -1,8 +1,7 @@
-"""Reads the registry of the telemetry contract: data, in OpenTelemetry's language for definitions (``registry/``).
+"""Read the registry of this library's semantic conventions (``registry/``), in the format of OpenTelemetry Weaver.
 
-What a definition says beside that language stands in its annotation ``otel_assembly``; each file of the registry says
-which there are. A file is read when something of it is first asked for. A process that only exports reads none: what
-it needs of the metrics is in ``instruments``.
+Properties that the format does not have are in annotations named ``otel_assembly``; each file's header describes its
+own. A file is read on first use. A process that only exports reads none, because `instruments` has the metrics.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 FOLDER: Final = Path(__file__).with_name("registry")
-"""Where the files are; OpenTelemetry's Weaver takes it for ``--registry``."""
+"""The folder of the registry, as for Weaver's option ``--registry``."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNLESS: Final = re.compile(r"always, unless `(.+)`")
@@ -29,7 +28,7 @@ _GIVEN: Final = re.compile(r"if `(.+)` is (?:set|true)")
 
 
 class Level(StrEnum):
-    """How sure a reader can be to find an attribute; OpenTelemetry's requirement levels that we use."""
+    """Whether an attribute is always present; the requirement levels of OpenTelemetry that the registry uses."""
 
     REQUIRED = "required"
     CONDITIONAL = "conditionally_required"
@@ -41,13 +40,12 @@ class Attribute:
     """One registered attribute.
 
     Attributes:
-        name: The key, as exported.
-        type: Its type on the wire; part of the contract.
-        brief: What it says, in one sentence of Markdown.
-        note: What a reader has to know beside that.
-        members: The closed set of its values (of its elements, for an array), each with what it means; empty where the
-            set is open.
-        parallel_to: For an array, the attribute whose array it runs beside, entry by entry.
+        name: The exported name.
+        type: The exported type, such as ``int`` or ``string[]``.
+        brief: The meaning, as one sentence of Markdown.
+        note: More details.
+        members: The allowed values (for an array, of its elements) with their meanings; empty if any value is allowed.
+        parallel_to: For an array, the attribute whose array it is parallel to.
     """
 
     name: str
@@ -59,20 +57,20 @@ class Attribute:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The closed set of its values; empty where it is open."""
+        """The allowed values; empty if any value is allowed."""
         return tuple(self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An attribute on a span, an event or a metric, and when it is there.
+    """The use of an attribute on a span, an event or a metric.
 
     Attributes:
         name: The attribute's name.
-        level: Whether it always is.
-        when: The condition, in words.
-        unless: For a required one, the attribute whose presence excuses its absence.
-        given: The attribute that brings this one along: where that is present (and, for a boolean, true), this is too.
+        level: The requirement level.
+        when: For a conditional attribute, the condition as text.
+        unless: For a required attribute, another one; if that is present, this one may be absent.
+        given: For a conditional attribute, another one; if that is present and not false, this one is required.
     """
 
     name: str
@@ -87,13 +85,13 @@ class SpanType:
     """One kind of span.
 
     Attributes:
-        verb: The part of its name that never varies.
-        named_by: The attribute whose value follows in the name; without it the name is the bare verb.
-        kind: Its OpenTelemetry span kind.
-        parent: What it stands under, in words.
-        brief: What it spans.
-        attributes: What it carries, in the order in which the documentation shows it.
-        events: Names of the events that can stand on it.
+        verb: The fixed part of the name.
+        named_by: The attribute whose value follows the verb in the name; empty if the name is only the verb.
+        kind: The OpenTelemetry span kind.
+        parent: The parent span, described as text.
+        brief: The operation that the span records.
+        attributes: The attributes, in the order of the documentation.
+        events: The names of the events that the span may have.
     """
 
     verb: str
@@ -106,12 +104,12 @@ class SpanType:
 
     @property
     def name_pattern(self) -> str:
-        """Its name; ``{…}`` stands for the value of `named_by`, and says in a word what that is."""
+        """The name with a placeholder for the value of `named_by`, such as ``apply_policy {policy}``."""
         variable = self.named_by.removesuffix(".name").rpartition(".")[2]
         return f"{self.verb} {{{variable}}}" if variable else self.verb
 
     def named(self, value: str | None = None) -> str:
-        """The name of a span of this type whose `named_by` has this value."""
+        """Return the name of a span whose attribute `named_by` has this value."""
         return self.verb if value is None else f"{self.verb} {value}"
 
 
@@ -126,7 +124,7 @@ class EventType:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One instrument; `buckets` are the boundaries that a histogram advises the SDK to use."""
+    """One metric; `buckets` are the advised bucket boundaries of a histogram."""
 
     name: str
     instrument: str
@@ -137,7 +135,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """The name under which a Prometheus exporter shows it."""
+        """The metric's name in Prometheus."""
         seconds = "_seconds" if self.unit == "s" else ""
         total = "_total" if self.instrument == "counter" else ""
         return self.name.replace(".", "_") + seconds + total
@@ -145,7 +143,7 @@ class Metric:
 
 @cache
 def attributes() -> Mapping[str, Attribute]:
-    """Every registered attribute by its name: ours, and then those of OpenTelemetry that we use."""
+    """Return all attributes by name: first this library's, then the ones of OpenTelemetry that it uses."""
     said = {one["key"]: (one["type"], one) for one in _file("attributes")["attributes"]}
     for one in _file("referenced")["attribute_groups"][0]["attributes"]:
         said[one["ref"]] = _ours(one)["type"], one
@@ -156,25 +154,25 @@ def attributes() -> Mapping[str, Attribute]:
 
 @cache
 def spans() -> tuple[SpanType, ...]:
-    """Every kind of span."""
+    """Return all span types."""
     return tuple(map(_span, _file("spans")["spans"]))
 
 
 @cache
 def model_call_stamp() -> tuple[Use, ...]:
-    """What is put on the span of the model call that an assembly's prompt is sent with, whoever makes that span."""
+    """Return the attributes that are added to a model call's span, which another instrumentation may have created."""
     return tuple(_uses([{"ref_group": "attributes.assembly.model_call"}]))
 
 
 @cache
 def traced() -> tuple[Use, ...]:
-    """What `TracingMiddleware` puts on GenAI's spans of an agent's run."""
+    """Return the attributes that `TracingMiddleware` adds to GenAI spans."""
     return tuple(_uses([{"ref_group": "attributes.assembly.traced"}]))
 
 
 @cache
 def events() -> tuple[EventType, ...]:
-    """Every kind of event."""
+    """Return all event types."""
     return tuple(
         EventType(one["name"], one["brief"], tuple(_uses(one["attributes"]))) for one in _file("events")["events"]
     )
@@ -182,7 +180,7 @@ def events() -> tuple[EventType, ...]:
 
 @cache
 def metrics() -> tuple[Metric, ...]:
-    """Every instrument."""
+    """Return all metrics."""
     return tuple(
         Metric(
             *(one["name"], one["instrument"], one["unit"], one["brief"]),
@@ -239,7 +237,7 @@ def _groups() -> Mapping[str, Any]:
 
 
 def _use(name: str, level: Any) -> Use:
-    """Two kinds of condition are for programs too: an attribute excuses the absence, or brings this one along."""
+    """Build a `Use`; the conditions "always, unless `x`" and "if `x` is set" become fields that programs can check."""
     if isinstance(level, str):
         return Use(name, Level(level))
     when = level[Level.CONDITIONAL]

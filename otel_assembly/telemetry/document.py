@@ -1,8 +1,8 @@
-"""Writes from the registry what is made of it: the page of the telemetry contract, and the table of our instruments.
+"""Generate files from the registry: the page of semantic conventions, and the module of instruments.
 
-``python -m otel_assembly.telemetry.document [--check] FILE...``: writes each FILE, or, with ``--check``, says whether
-it is still what the registry says. A ``.py`` is the table; all else is the page, whose words around its tables
-are in ``document.md`` beside this module.
+``python -m otel_assembly.telemetry.document [--check] FILE...`` writes each FILE, or, with ``--check``, reports whether
+it is up to date. A FILE that ends in ``.py`` is the module of instruments; any other FILE is the page. The template of
+the page is ``document.md`` in this folder.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _TEMPLATE: Final = Path(__file__).with_name("document.md")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _INSTRUMENTS: Final = '''\
-"""Our instruments, as the registry defines them: code, so that no process opens a file at its first metric.
+"""Generated from ``registry/metrics.yaml``: the instruments, so that a process that exports need not parse YAML.
 
-Generated from the registry by ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``:
-change ``registry/metrics.yaml``.
+To change the module, change the YAML file and run
+``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``.
 """
 # ruff: noqa: ISC004
 
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Name, instrument, unit, what it says, and the boundaries that a histogram advises the SDK to use.
+#: Name, instrument, unit, description, and the advised bucket boundaries of a histogram.
 # fmt: off
 INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \\
 {}
@@ -45,7 +45,7 @@ INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
 
 
 def render() -> str:
-    """The whole page, as Markdown."""
+    """Return the page of semantic conventions as Markdown."""
     uses = (use for span in registry.spans() for use in span.attributes)
     parts = {
         **{name: value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)},
@@ -73,7 +73,7 @@ def render() -> str:
 
 
 def render_instruments() -> str:
-    """The module that has the table of our instruments."""
+    """Return the source of the module of instruments."""
     rows = tuple((one.name, one.instrument, one.unit, one.brief, one.buckets) for one in registry.metrics())
     return _INSTRUMENTS.format(pformat(rows, width=118, compact=True))
 
@@ -207,10 +207,10 @@ def _number(value: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check what is made of the registry; returns the exit status."""
+    """Write or check the generated files; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m otel_assembly.telemetry.document",
-        description="Write from the registry the page of the telemetry contract, or (a .py) the table of instruments.",
+        description="Generate from the registry the page of semantic conventions or, for a .py, the instruments.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a FILE is not up to date")
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.check:
             file.write_text(said, encoding="utf-8")
         elif not file.is_file() or file.read_text(encoding="utf-8") != said:
-            sys.stderr.write(f"{file} is not what the registry says; write it anew: {parser.prog} {file}\n")
+            sys.stderr.write(f"{file} does not match the registry. To regenerate it, run: {parser.prog} {file}\n")
             stale = 1
     return stale
 

@@ -1,6 +1,6 @@
-"""Where what we record leaves: spans, arrays and metrics are given to OpenTelemetry here and nowhere else.
+"""Pass spans, arrays and metrics to OpenTelemetry.
 
-Whatever fails in it is contained: one warning is logged for each part, every failure is counted, and the agent goes on.
+A failure never reaches the agent. The first failure of each component is logged as a warning, and all are counted.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _logger = logging.getLogger("otel_assembly")
 
 Attributes = dict[str, Any]
 
-#: What an element costs in OTLP's protobuf, beside its text; a count costs no more than this, a −1 costs 13.
+#: The bytes of an array element in OTLP's protobuf: this overhead plus the text. A count needs no more than the
+#: overhead, a negative number 13 bytes.
 _OVERHEAD: Final = 8
 _NEGATIVE: Final = 13
 
-#: Stands for a text that the redaction hook could not make fit to leave.
+#: Exported instead of a text for which the redaction hook failed.
 NOT_REDACTED: Final = "[redaction failed]"
 
 HALTED: Final = Status(StatusCode.ERROR, names.STATUS_ASSEMBLY_HALT)
@@ -58,7 +59,7 @@ _CANCELLED: Final = Status(StatusCode.ERROR)
 
 
 def sendable_values(attributes: Mapping[str, Any]) -> Attributes:
-    """Attributes whose strings can be sent; those that have no value are left out."""
+    """Return the attributes that are not None, with strings that can be encoded as UTF-8."""
     return {
         name: sendable(value) if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -67,15 +68,15 @@ def sendable_values(attributes: Mapping[str, Any]) -> Attributes:
 
 
 class Emitter:
-    """What one recorder emits with.
+    """The tracer, meter and logger of one recorder, with its redaction and error handling.
 
     Args:
-        providers: To which it emits.
-        settings: What is exported beside numbers.
+        providers: The recorder's providers.
+        settings: Which texts are exported, and how.
 
     Attributes:
-        content: Makes a text of a message fit to leave; None where content is not exported.
-        ready: Whether the tracer, the meter and the logger are there, and one of them records.
+        content: Redacts a message's text; None if spans contain no content.
+        ready: Whether `prepare` was called and at least one of tracer, meter and logger is not a no-op.
     """
 
     tracer: Tracer
@@ -94,7 +95,7 @@ class Emitter:
         self._warned: set[str] = set()
 
     def prepare(self) -> bool:
-        """Get the tracer, the meter and the logger, once; False where none of them records (``OTEL_SDK_DISABLED``)."""
+        """Create the tracer, meter and logger once; return False if all are no-ops (``OTEL_SDK_DISABLED``)."""
         if not self._prepared:
             with self._lock:
                 if not self._prepared:
@@ -102,7 +103,7 @@ class Emitter:
         return self.ready
 
     def _prepare(self) -> None:
-        """A provider that raises costs its own signal and no other."""
+        """Create the tracer, meter and logger; if one provider raises, the other signals still work."""
         tracer: Tracer = NoOpTracer()
         meter: Meter = NoOpMeter(names.SCOPE)
         logger: Logger = NoOpLogger(names.SCOPE)
@@ -119,7 +120,7 @@ class Emitter:
         self._prepared = True
 
     def stamping(self) -> StampingProcessor | None:
-        """What stamps later model calls of our tracer provider; None where it is no SDK's."""
+        """Return the span processor that links later model calls; None if the tracer provider accepts no processors."""
         provider = self.providers.tracer or trace.get_tracer_provider()
         processor = self._stamped.get(provider)
         if processor is None and hasattr(provider, "add_span_processor"):
@@ -134,7 +135,7 @@ class Emitter:
 
     @contextmanager
     def contained(self, component: str) -> Iterator[None]:
-        """A block whose exception is a failure of this component; what it was recording is lost."""
+        """Suppress an exception in this block, and count it as a failure of this component."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
@@ -143,7 +144,7 @@ class Emitter:
     def failed(self, component: str, error: BaseException) -> None:
         """Log the first failure of a component, and count every one.
 
-        The exception's message is left out: it can quote what was being exported.
+        The log contains the exception's type but not its message, which may quote content.
         """
         with self._warning:
             first = component not in self._warned
@@ -162,14 +163,14 @@ class Emitter:
                 _logger.debug("a telemetry failure could not be counted")
 
     def redacted(self, text: str) -> str:
-        """The text as it may leave; where the redaction hook fails, nothing of it does, and nothing else is lost."""
+        """Return the redacted text; `NOT_REDACTED` if the redaction hook fails."""
         redact = self.settings.redact
         if redact is None:
             return sendable(text)
         try:
             answer: object = redact(text)
             if not isinstance(answer, str):
-                raise TypeError("a redaction hook returns a str")  # contained as any other failure
+                raise TypeError("a redaction hook returns a str")  # handled below, as an error of the hook
             return sendable(answer)
         except Exception as error:  # noqa: BLE001
             self.failed("redaction", error)
@@ -180,7 +181,7 @@ class Emitter:
     def start_span(
         self, name: str, parent: OtelContext, start_ns: int | None, attributes: Mapping[str, Any], /
     ) -> Span:
-        """Start a span of ours; no exception's message ever gets onto one by itself."""
+        """Start a span that does not record exceptions automatically, because their messages may quote content."""
         return self.tracer.start_span(
             sendable(name),
             context=parent,
@@ -194,7 +195,7 @@ class Emitter:
     def open_span(
         self, name: str, around: OtelContext, start_ns: int, attributes: Mapping[str, Any]
     ) -> tuple[Span, OtelContext]:
-        """A span of ours and the context in it; where it cannot be opened, what it is for goes on in the one around."""
+        """Start a span; return it with its context, or an invalid span with the outer context if that fails."""
         try:
             span = self.start_span(name, around, start_ns, attributes)
             return span, trace.set_span_in_context(span, around)
@@ -203,27 +204,27 @@ class Emitter:
             return INVALID_SPAN, around
 
     def put(self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int) -> None:
-        """As `putting`, at once."""
+        """Set a span's attributes and arrays in one go; see `putting`."""
         for _ in self.putting(span, context, attributes, arrays, at_ns):
             pass
 
     def putting(
         self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int
     ) -> Slices[None]:
-        """Set a span's attributes and arrays; what of the arrays does not fit goes on `list_items` spans under it.
+        """Set a span's attributes and arrays in slices; arrays over the size limit continue on child spans.
 
         Args:
             span: The span.
-            context: The context in which it is current.
-            attributes: What stands beside the arrays; None where all of the arrays go on `list_items` spans.
+            context: The context of that span.
+            attributes: The attributes other than arrays; None to put all arrays on ``list_items`` child spans.
             arrays: The arrays.
-            at_ns: When the `list_items` spans are.
+            at_ns: The time of the ``list_items`` spans, in nanoseconds since 1970.
         """
         for index, chunk in enumerate(arrays.chunks()):
             if index == 0 and attributes is not None:
                 span.set_attributes({**attributes, **chunk})
             elif chunk:
-                # Apart by enough that their order survives a backend that keeps microseconds.
+                # Different start times keep the order in backends that store microseconds.
                 start_ns = at_ns + index * names.APART_NS
                 self.start_span(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
                 yield
@@ -231,15 +232,15 @@ class Emitter:
 
 @dataclass(slots=True)
 class Arrays:
-    """Parallel arrays in groups, cut so that no span holds more than `MAX_ARRAY_BYTES` of them.
+    """Groups of parallel arrays, split so that no span has more than `MAX_ARRAY_BYTES` of arrays.
 
-    The arrays of a group are cut at the same entry.
+    All arrays of a group are split at the same index.
     """
 
     _groups: list[tuple[Sequence[str], Sequence[list[Any]]]] = field(default_factory=list)
 
     def add(self, keys: Sequence[str], columns: Sequence[list[Any]]) -> None:
-        """Add a group: one array for each name, all of one length; nothing where they are empty."""
+        """Add a group: one array for each name, all of equal length; ignore empty arrays."""
         if columns[0]:
             self._groups.append((keys, columns))
 
@@ -247,9 +248,9 @@ class Arrays:
         return bool(self._groups)
 
     def chunks(self, limit: int = names.MAX_ARRAY_BYTES) -> Iterator[dict[str, list[Any]]]:
-        """The attributes of the span itself, then of each `list_items` span that it needs."""
+        """Yield the arrays of the span itself, then those of each ``list_items`` span."""
         chunk: dict[str, list[Any]] = {}
-        # No entry costs nothing.
+        # Each entry needs at least a byte, so with more entries than bytes the arrays cannot fit.
         are_few = all(len(columns[0]) <= limit for _, columns in self._groups)
         if are_few and sum(_at_most(column) for _, columns in self._groups for column in columns) <= limit:
             for keys, columns in self._groups:
@@ -260,7 +261,7 @@ class Arrays:
         for keys, columns in self._groups:
             start = used = 0
             for at, cost in enumerate(_costs_of(columns)):
-                # One entry that is over the limit by itself, such as a captured text, is a chunk.
+                # A single entry over the limit, such as a captured text, fills a whole chunk.
                 if used + cost > room and (at > start or chunk):
                     if at > start:
                         chunk.update((key, column[start:at]) for key, column in zip(keys, columns, strict=True))
@@ -273,13 +274,13 @@ class Arrays:
 
 
 def _costs_of(columns: Sequence[list[Any]]) -> Iterator[int]:
-    """What each entry of a group costs, worked out as far as somebody asks."""
+    """Yield the bytes of each entry of a group, computed lazily."""
     for start in range(0, len(columns[0]), LISTED):
         yield from map(sum, zip(*(_costs(column[start : start + LISTED]) for column in columns), strict=True))
 
 
 def _at_most(column: list[Any]) -> int:
-    """What a column costs at most: a character takes no more than four bytes."""
+    """Return an upper bound of a column's bytes: a character has at most four bytes in UTF-8."""
     if isinstance(column[0], str):
         return _OVERHEAD * len(column) + 4 * sum(map(len, column))
     return _NEGATIVE * len(column)
@@ -294,7 +295,10 @@ def _costs(column: list[Any]) -> list[int]:
 
 
 def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | None, halted: bool) -> None:
-    """Set how a span's work ended: ERROR with a fixed phrase and numbers, for a message could quote a conversation."""
+    """Set a span's status and error attributes.
+
+    The description is a fixed phrase with numbers, because an exception's message may quote content.
+    """
     if error is not None:
         span.set_attributes(error_attributes(error))
     if halted or isinstance(error, HaltedError):
@@ -312,7 +316,7 @@ def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | 
 
 
 def error_attributes(error: BaseException) -> Attributes:
-    """What a span says of an exception: never its message, which can quote what the policy was given."""
+    """Return the attributes of an exception, without its message and source lines, which may quote content."""
     cause = error.__cause__ if isinstance(error, PolicyFailedError) and error.__cause__ is not None else error
     frames = traceback.extract_tb(cause.__traceback__, limit=-32)
     return {
@@ -323,7 +327,10 @@ def error_attributes(error: BaseException) -> Attributes:
 
 
 class Bounded:
-    """Lets the first so many values of an open attribute through; later ones are ``_OTHER``."""
+    """Limits the number of different values of a metric attribute.
+
+    The first `limit` different values are returned as they are; every later one becomes ``_OTHER``.
+    """
 
     def __init__(self, limit: int = names.MAX_METRIC_NAMES) -> None:
         self._limit = limit
@@ -341,7 +348,7 @@ class Bounded:
 
 
 class Metrics:
-    """Every metric of the contract; recorded in a span's context, so that exemplars lead to it."""
+    """The instruments of all metrics; values are recorded in a span's context, so that exemplars refer to the span."""
 
     def __init__(self, meter: Meter, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
@@ -366,32 +373,32 @@ class Metrics:
         self.envelope_type = Bounded()
 
     def add(self, metric: str, amount: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Count."""
+        """Add to a counter."""
         try:
             self._counters[metric].add(amount, attributes, context)
-        except Exception as error:  # noqa: BLE001  # one broken instrument costs no other
+        except Exception as error:  # noqa: BLE001  # a broken instrument must not prevent the others
             self._failed("metrics", error)
 
     def record(self, metric: str, value: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Record a value of a distribution."""
+        """Record a value in a histogram."""
         try:
             self._histograms[metric].record(value, attributes, context)
         except Exception as error:  # noqa: BLE001
             self._failed("metrics", error)
 
     def count_failure(self, component: str) -> None:
-        """Count a failure of telemetry; where even that fails, it raises."""
+        """Count a failure of telemetry; raise if the counter itself fails."""
         self._counters[catalogue.TELEMETRY_ERRORS].add(1, {names.COMPONENT: component})
 
     def named(self, agent_name: str | None) -> dict[str, Any]:
-        """The attribute that names an agent, where it has a name."""
+        """Return the attribute for an agent's name; empty if it has none."""
         return {} if agent_name is None else {names.GEN_AI_AGENT_NAME: self.agent_name(agent_name)}
 
     def agent(self, agent_name: str | None, framework: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The attributes of an agent: without and with its framework.
+        """Return the attributes of an agent, without and with its framework.
 
-        A counter that first appears at 1 has no increase, so the counters that alerts watch start at 0 when an agent is
-        first seen.
+        The first call for an agent starts the counters that alert rules use at 0. Prometheus computes no increase for
+        a counter that first appears with the value 1.
         """
         agent = self.named(agent_name)
         both = agent if framework is None else {**agent, names.FRAMEWORK: self.framework(framework)}
@@ -403,7 +410,7 @@ class Metrics:
         return agent, both
 
     def session(self, session_type: str, expectations: Iterable[str]) -> dict[str, Any]:
-        """The attributes of a session; the violations of what it expects start at 0 when it is first seen."""
+        """Return the attributes of a session; the first call starts the counters of its violations at 0."""
         session = {names.SESSION_TYPE: self.session_type(session_type)}
         for kind in expectations:
             key = (session[names.SESSION_TYPE], kind)

@@ -1,8 +1,8 @@
-"""Export what is queued before a process ends: `flush`, an ASGI middleware, and a handler of SIGTERM.
+"""Export queued telemetry before a process ends: `flush`, an ASGI middleware, and a SIGTERM handler.
 
-The SDK exports spans every five seconds and metrics every minute, and what is left when the interpreter exits. Python's
-default action on SIGTERM ends the process without that exit, so that the newest spans are lost, and with them the
-counters that page somebody.
+By default, the SDK exports spans every 5 seconds and metrics every 60 seconds, and the rest when the interpreter exits.
+SIGTERM by default ends a Python process without this exit. Then the newest spans are lost, and also the newest values
+of the counters that alert rules use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Half of what `docker stop` grants a process, which is the shortest of the usual times.
+#: Half the time that `docker stop` waits before it kills a process; other supervisors usually wait longer.
 FLUSH_SECONDS: Final = 5.0
 _ON: Final = frozenset({"true", "1", "yes", "on"})
 _OFF: Final = frozenset({"", "false", "0", "no", "off"})
@@ -37,14 +37,13 @@ _LATE: Final = b"otel-assembly: telemetry was not exported whole before the proc
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
-    """Export the spans, metrics and log records that are queued.
+    """Export the queued spans, metrics and log records.
 
-    The providers are those that assemblies are recorded to: the global ones, and those given to `configure`. They
-    export at the same time, each in a thread of its own, so that an exporter whose Collector does not answer neither
-    takes the time of the others nor holds the caller up for longer than `seconds`.
+    This flushes the global providers and those passed to `configure`, each in its own thread. If the Collector of one
+    exporter does not respond, the others are still flushed, and the call returns after `seconds`.
 
     Args:
-        seconds: How long to wait, at most.
+        seconds: The longest time to wait.
 
     Returns:
         True if everything was exported in time.
@@ -60,7 +59,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
 
     def export(force_flush: Callable[[int], Any]) -> None:
         try:
-            # The SDK's providers return False if they were late; a meter provider of other make may return None.
+            # The SDK's providers return False after a timeout; other implementations may return None.
             flushed.append(force_flush(max(int(seconds * 1_000), 1)) is not False)
         except Exception as error:  # noqa: BLE001 - telemetry never hurts the program
             logger.warning("otel-assembly: telemetry was not flushed: %s", type(error).__name__)
@@ -72,7 +71,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
         ]
         for thread in threads:
             thread.start()
-    except RuntimeError:  # the interpreter is shutting down; the SDK exports by itself then
+    except RuntimeError:  # the interpreter is shutting down, when the SDK flushes in its own exit handler
         return False
     for thread in threads:
         thread.join(max(until - time.monotonic(), 0))
@@ -80,7 +79,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
 
 
 def _force_flushes() -> list[Callable[[int], Any]]:
-    """The method of each provider that exports what it holds; the API's own providers have none."""
+    """Return the `force_flush` method of each provider; the API's no-op providers have none."""
     providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()]
     emitter = getattr(vars(DEFAULT).get("recorder"), "emitter", None)
     if emitter is not None:
@@ -92,14 +91,14 @@ def _force_flushes() -> list[Callable[[int], Any]]:
 
 
 class FlushOnShutdown:
-    """ASGI middleware that exports what is queued when the server has shut the application down.
+    """ASGI middleware that exports queued telemetry after the application's shutdown.
 
-    Use it with servers that end by the signal itself after their graceful shutdown, such as uvicorn. An application
-    without a lifespan of its own may be wrapped as well.
+    Use it with servers that raise the signal again after their graceful shutdown, such as uvicorn. It also works with
+    applications that do not support the lifespan protocol.
 
     Args:
         app: The application.
-        seconds: How long the export may take.
+        seconds: The longest time that the export may take.
 
     Example::
 
@@ -112,7 +111,7 @@ class FlushOnShutdown:
         self._seconds = seconds
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Message]], send: Any) -> None:
-        """Pass a connection on to the application; at the end of its lifespan, flush."""
+        """Forward to the application; at the end of the lifespan, flush."""
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
@@ -134,13 +133,13 @@ class FlushOnShutdown:
         try:
             await self._app(scope, receiving, sending)
         except Exception:
-            if received:  # it knows the protocol, and failed
+            if received:  # the application supports the protocol, so this is a failure
                 raise
         finally:
             if started and not flushed:
                 await self._flush()
         if not received:
-            # The application does not know lifespans, which is no failure: we answer for it.
+            # The application does not support the lifespan protocol, so answer the server in its place.
             await receive()
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -154,7 +153,7 @@ class FlushOnShutdown:
 
 
 class _SigtermHandler:
-    """Flushes, then does what would have been done without it."""
+    """Flushes, then calls the previous handler or the default action."""
 
     def __init__(self, seconds: float, previous: Callable[[int, FrameType | None], Any] | int) -> None:
         self.seconds = seconds
@@ -162,11 +161,11 @@ class _SigtermHandler:
         self._flushing = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        # A second signal while the first one is worked on means that whoever sent it does not want to wait.
+        # A second signal during the flush means: do not wait.
         if not self._flushing:
             self._flushing = True
             try:
-                # In other threads: this one may have been interrupted while it held a lock of the SDK.
+                # `flush` uses other threads, because this one may hold a lock of the SDK that it was interrupted in.
                 if not flush(self.seconds):
                     os.write(2, _LATE)
             finally:
@@ -176,27 +175,27 @@ class _SigtermHandler:
             return
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        # Only the first process of a container is still alive: the kernel spares it the default action.
+        # Still alive: the kernel does not apply the default action to the first process of a container.
         signal.signal(number, self)
 
 
 def flush_on_sigterm(seconds: float = FLUSH_SECONDS) -> bool:
-    """On SIGTERM, export what is queued, then do what the process would have done without this.
+    """Install a SIGTERM handler that exports queued telemetry and then calls the previous handler.
 
-    The handler that was there before is called; if there was none, the process ends by the signal. A second SIGTERM
-    does not wait for the export. Call it in the main thread, before the server's own handlers are installed. A handler
-    that is installed later takes this one's place: it should call the handler that it found, as uvicorn does, or let
-    the interpreter exit, as after ``sys.exit``, where the SDK exports by itself.
+    If there was no previous handler, the process then ends by the signal. A second SIGTERM does not wait for the
+    export. Call this function in the main thread, before the server installs its handlers. A handler that is installed
+    later replaces this one. It must call the previous handler, as uvicorn's does, or exit the interpreter normally, for
+    example with ``sys.exit``, so that the SDK flushes.
 
     Args:
-        seconds: How long the export may take.
+        seconds: The longest time that the export may take.
 
     Returns:
-        True if the handler is installed. False if this is not the main thread, if SIGTERM is ignored, or if something
-        that is not Python handles it; then nothing has changed.
+        True if the handler is installed. False, without any change, if this is not the main thread, if SIGTERM is
+        ignored, or if code other than Python handles it.
 
     Raises:
-        ConfigurationError: The seconds are not above 0.
+        ConfigurationError: `seconds` is not above 0.
     """
     _check_seconds(seconds)
     previous = signal.getsignal(signal.SIGTERM)
@@ -215,7 +214,7 @@ def flush_on_sigterm(seconds: float = FLUSH_SECONDS) -> bool:
 
 
 def flush_on_sigterm_if_set() -> bool:
-    """Call `flush_on_sigterm` if the environment asks for it: ``true``, or the seconds that the export may take."""
+    """Call `flush_on_sigterm` if ``OTEL_ASSEMBLY_FLUSH_ON_SIGTERM`` is ``true`` or a number of seconds."""
     value = os.environ.get(FLUSH_ON_SIGTERM.name, "").strip().lower()
     if value in _OFF:
         return False

@@ -1,4 +1,4 @@
-"""Events in the form in which GenAI's spans carry messages; asked for only where content is exported."""
+"""Convert events to the message types of the GenAI conventions; used only if content is exported."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _ROLES: Final = {
 
 
 class Content:
-    """Makes texts, messages and definitions of tools fit to leave.
+    """Redacts and converts texts, messages and tool definitions for export.
 
     Args:
-        redacted: Runs on every text.
+        redacted: Redacts one text; called with every text.
     """
 
     def __init__(self, redacted: Callable[[str], str]) -> None:
         self._redacted = redacted
 
     def instructions(self, prompts: Iterable[str]) -> list[types.SystemInstructionPart]:
-        """System prompts."""
+        """Convert system prompts."""
         return [types.TextPart(self._redacted(prompt)) for prompt in prompts if prompt]
 
     def inputs(self, events: Iterable[Any]) -> list[types.InputMessage]:
-        """What a model or an agent is given; what nothing is known of is left out."""
+        """Convert the input of a model or an agent; events of unknown types are left out."""
         return [types.InputMessage(role, parts) for role, parts in self._messages(events)]
 
     def outputs(self, events: Iterable[Any]) -> list[types.OutputMessage]:
-        """What a model or an agent has answered."""
+        """Convert the output of a model or an agent."""
         return [types.OutputMessage(role, parts) for role, parts in self._messages(events)]
 
     def tools(self, definitions: Iterable[Mapping[str, Any]]) -> list[types.ToolDefinition]:
-        """Definitions of tools in OpenAI's form."""
+        """Convert tool definitions that have OpenAI's format."""
         functions = [one.get("function") or {} for one in definitions]
         return [
             types.FunctionToolDefinition(
@@ -61,11 +61,11 @@ class Content:
         ]
 
     def text(self, text: str) -> str:
-        """A text."""
+        """Redact a text."""
         return self._redacted(text)
 
     def arguments(self, arguments: str) -> Any:
-        """Arguments as a model wrote them: what their JSON says, where it is one."""
+        """Redact a tool call's arguments and parse them as JSON; return the text if they are not JSON."""
         text = self._redacted(arguments)
         try:
             return read_json(text)
@@ -96,7 +96,7 @@ class Content:
 
 
 def _texts(event: Any, facts: EventFacts) -> list[str]:
-    """What a message says beside its calls: one text, of ours; a chat message may have several, and a refusal."""
+    """Return a message's texts without its tool calls; a framework's chat message may have several."""
     texts = [facts.text]
     if not isinstance(event, Event):
         of_calls = Counter(text for call in facts.calls for text in (call.name, call.arguments))

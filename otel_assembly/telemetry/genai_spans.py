@@ -1,7 +1,7 @@
-"""GenAI's own spans of an agent's run, ``invoke_agent``, ``chat`` and ``execute_tool``, with their metrics.
+"""The GenAI spans ``invoke_agent``, ``chat`` and ``execute_tool``, with their metrics.
 
-They are those of ``opentelemetry-util-genai`` (extra ``genai``), in its words; of ours are what only an assembly or a
-halt has to say, and that no error's message and no content leaves unasked.
+``opentelemetry-util-genai`` (extra ``genai``) creates them. This module adds attributes of this library, removes the
+messages of errors, and applies the recorder's content settings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.emitter import Emitter
 
-#: Of spans that are GenAI's and not ours.
+#: The instrumentation scope of GenAI spans, which differs from that of this library's own spans.
 SCOPE: Final = "otel_assembly.telemetry.tracing_middleware"
-#: The provider of a client that does not say whose it is.
+#: The provider name if the model client has no ``provider`` attribute.
 UNKNOWN_PROVIDER: Final = "unknown"
 
 _GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
@@ -42,11 +42,11 @@ _EXECUTE_TOOL: Final = "execute_tool"
 
 
 class GenAISpan:
-    """A span of GenAI's while it is open; what fails in it never reaches the agent.
+    """An open GenAI span; a failure in it never reaches the agent.
 
     Args:
-        emitter: What failures are told to.
-        open_it: Opens it.
+        emitter: Counts failures.
+        open_it: Starts the span.
     """
 
     def __init__(self, emitter: Emitter, open_it: Callable[[], GenAIInvocation]) -> None:
@@ -54,27 +54,29 @@ class GenAISpan:
         self.invocation: GenAIInvocation | None = None
         with emitter.contained("genai"):
             invocation = open_it()
-            # It has made itself current: nothing here is, but while `current` says so.
+            # util-genai makes the span current when it starts; here it is current only in a `current` block.
             invocation.suspend()
             self.invocation = invocation
 
     def current(self) -> AbstractContextManager[None]:
-        """What runs in this block runs in the span; never left open across a ``yield``."""
+        """Make the span current in this block; never keep the block open across a ``yield``."""
         return nullcontext() if self.invocation is None else self.invocation.activate()
 
     def tell(self, put: Callable[[Any], None]) -> Self:
-        """Put something on it, if it could be opened."""
+        """Call `put` with the invocation, if the span could be started."""
         if self.invocation is not None:
             with self._emitter.contained("genai"):
                 put(self.invocation)
         return self
 
     def end(self, error: BaseException | None = None, *, kind: str | None = None) -> None:
-        """End it, once; a run that was cancelled, or a stream that was left, did not fail.
+        """End the span; later calls have no effect.
+
+        A cancelled run, or a stream that the caller closed early, does not count as failed.
 
         Args:
-            error: What was raised; its message goes nowhere.
-            kind: What failed, where nothing was raised.
+            error: The exception that ended the operation; its message is not exported.
+            kind: The error type of a failure without an exception.
         """
         if self.invocation is None:
             return
@@ -88,10 +90,10 @@ class GenAISpan:
 
 
 class GenAISpans:
-    """Opens GenAI's spans where one recorder's telemetry goes.
+    """Starts GenAI spans through one recorder's providers.
 
     Args:
-        emitter: The recorder's.
+        emitter: The recorder's emitter.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -105,16 +107,16 @@ class GenAISpans:
             instrumentation_scope_name=SCOPE,
             instrumentation_scope_version=__version__,
         )
-        # The handler asks the environment alone, and ours may have been told otherwise. Should these names change, the
-        # environment decides, and nothing leaves that `content` does not give.
+        # The handler reads the capturing mode only from the environment; `configure` may have set another one. If
+        # util-genai renames these private attributes, the environment decides; texts still pass through `content`.
         mode = ContentCapturingMode[settings.content.name]
         vars(self._handler).update(_content_capturing_mode=mode, _capture_content=mode.value > 0)
-        #: Makes content fit to leave; None where none is exported.
+        #: Converts content for export; None if content is not exported.
         self.content = Content(emitter.redacted) if mode is not ContentCapturingMode.NO_CONTENT else None
         self._on_spans = settings.content_on_spans
 
     def invoke_agent(self, agent_name: str, conversation_id: str | None) -> GenAISpan:
-        """One ask of an agent begins."""
+        """Start the span of a request to an agent."""
         return GenAISpan(
             self.emitter,
             lambda: self._handler.invoke_local_agent(
@@ -123,7 +125,7 @@ class GenAISpans:
         )
 
     def chat(self, model: Any, conversation_id: str | None) -> GenAISpan:
-        """One call of a model begins."""
+        """Start the span of a model call."""
         provider, name = getattr(model, "provider", None), getattr(model, "model", None)
         return GenAISpan(
             self.emitter,
@@ -135,7 +137,7 @@ class GenAISpans:
         )
 
     def execute_tool(self, name: str, call_id: str | None, description: str | None, agent_name: str) -> GenAISpan:
-        """One run of a tool begins."""
+        """Start the span of a tool call."""
 
         def describe_it(invocation: Any) -> None:
             invocation.tool_call_id = _sendable(call_id)
@@ -148,13 +150,13 @@ class GenAISpans:
         return opened.tell(describe_it)
 
     def executed_elsewhere(self, run: GenAISpan, results: Iterable[tuple[str, str, str, bool]]) -> None:
-        """Tools that somebody else ran have come to their results: a span without length each, for when it arrived.
+        """Record tools that ran outside the agent: spans of zero duration, at the time when the results arrived.
 
-        ``opentelemetry-util-genai`` opens a span when it is told to, and would measure how long that took.
+        ``opentelemetry-util-genai`` is not used, because it would record a duration metric that means nothing.
 
         Args:
-            run: The run that the results are given to.
-            results: Of each, the tool's name, the call's id, the result, and whether it is an error.
+            run: The run that receives the results.
+            results: For each result: the tool's name, the call's id, the text, and whether it is an error.
         """
         if run.invocation is None:
             return

@@ -1,7 +1,7 @@
-"""Our instruments, as the registry defines them: code, so that no process opens a file at its first metric.
+"""Generated from ``registry/metrics.yaml``: the instruments, so that a process that exports need not parse YAML.
 
-Generated from the registry by ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``:
-change ``registry/metrics.yaml``.
+To change the module, change the YAML file and run
+``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``.
 """
 # ruff: noqa: ISC004
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Name, instrument, unit, what it says, and the boundaries that a histogram advises the SDK to use.
+#: Name, instrument, unit, description, and the advised bucket boundaries of a histogram.
 # fmt: off
 INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
 (('assembly.duration', 'histogram', 's', 'The duration of one assembly.',

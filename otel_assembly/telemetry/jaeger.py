@@ -1,7 +1,6 @@
-"""Reads our spans back from a Jaeger: all of a time, those of one trace, or those of the conversations asked for.
+"""Read spans from Jaeger: of a time window, a trace, a conversation, or some ledgers.
 
-On a busy Jaeger, what is asked for is found by its attributes first; only the traces of the conversations in question
-are read.
+A conversation or a ledger is searched by attribute, so that only its traces are downloaded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FoundAssembly", "base_url", "find_assemblies", "read_jaeger", "read_jaeger_ledgers", "read_jaeger_trace"]
 
 _DEFAULT_LOOKBACK: Final = "2d"
-#: Traces that are asked for at a time.
+#: The most traces per search request.
 _LIMIT: Final = 1500
 
 
@@ -33,22 +32,22 @@ def read_jaeger(
     limit: int = _LIMIT,
     on_problem: Callable[[str], None] | None = None,
 ) -> list[StoredSpan]:
-    """Every span of the traces that hold assemblies of ours, by start time.
+    """Return all spans of the traces that contain assemblies, by start time.
 
-    Where a window of time has more traces than `limit`, it is halved, so that long conversations come whole.
+    If a time window has more traces than `limit`, the window is halved and searched again, down to one millisecond.
 
     Args:
-        url: Where Jaeger's page is, such as ``http://localhost:16686``, with its base path if it has one.
-        service: Only traces of this service; None: of all services.
-        lookback: How far back from now, such as ``30m``, ``6h`` or ``7d``; None: two days.
-        conversation: Only traces with an assembly of the conversation of this id.
-        limit: Traces that are asked for at a time.
-        on_problem: Called with a sentence for what could not be read.
+        url: The URL of Jaeger's UI, such as ``http://localhost:16686``, with its base path if it has one.
+        service: Only traces of this service; None for all services.
+        lookback: How far back from now, such as ``30m``, ``6h`` or ``7d``; None for two days.
+        conversation: Only traces with an assembly of this conversation id.
+        limit: The most traces per request.
+        on_problem: Called with a sentence for each thing that could not be read.
 
     Raises:
-        ConfigurationError: The URL, the lookback or the limit is none.
-        UnknownNameError: Jaeger knows no such service.
-        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+        ConfigurationError: The URL, the lookback or the limit is invalid.
+        UnknownNameError: Jaeger has no such service.
+        AssemblyError: Jaeger cannot be reached or failed, or the server is not Jaeger.
     """
     jaeger = JaegerApi(url, on_problem or (lambda problem: None), limit)
     since, until = _window(lookback)
@@ -64,21 +63,21 @@ def read_jaeger(
 def find_assemblies(
     url: str, tags: Mapping[str, str], *, service: str | None = None, lookback: str | None = None, limit: int = 200
 ) -> list[FoundAssembly] | None:
-    """The newest assemblies with these attributes, the newest first; None where this Jaeger cannot search so.
+    """Return the newest assemblies with these attributes, the newest first; None if Jaeger cannot search by attribute.
 
-    No more than `limit` traces of a service are looked at, by one question each.
+    Each service is searched with one request.
 
     Args:
-        url: Where Jaeger's page is.
-        tags: Attributes of ``assemble_context`` spans, as they are searched for: ``true``, and not True.
-        service: Only traces of this service; None: of all services.
-        lookback: How far back from now; None: two days.
-        limit: The most traces of a service.
+        url: The URL of Jaeger's UI.
+        tags: Attributes of ``assemble_context`` spans, as strings: ``"true"`` for True.
+        service: Only traces of this service; None for all services.
+        lookback: How far back from now; None for two days.
+        limit: The most traces per service.
 
     Raises:
-        ConfigurationError: The URL, the lookback or the limit is none.
-        UnknownNameError: Jaeger knows no such service.
-        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+        ConfigurationError: The URL, the lookback or the limit is invalid.
+        UnknownNameError: Jaeger has no such service.
+        AssemblyError: Jaeger cannot be reached or failed, or the server is not Jaeger.
     """
     jaeger = JaegerApi(url, lambda problem: None, limit)
     since, until = _window(lookback)
@@ -98,18 +97,19 @@ def read_jaeger_ledgers(
     until: int | None = None,
     on_problem: Callable[[str], None] | None = None,
 ) -> list[StoredSpan]:
-    """Every span of the traces of some ledgers, by start time.
+    """Return all spans of the traces of some ledgers, by start time.
 
     Args:
-        url: Where Jaeger's page is.
-        ledgers: The service and the id of each.
-        lookback: How far back; None: two days.
-        until: Back from when, in nanoseconds since 1970; None: from now. What came later is read as well.
-        on_problem: Called with a sentence for what could not be read.
+        url: The URL of Jaeger's UI.
+        ledgers: The service and the id of each ledger.
+        lookback: How far back from `until`; None for two days.
+        until: The time that `lookback` is subtracted from, in nanoseconds since 1970; None for now. The search itself
+            always extends to now.
+        on_problem: Called with a sentence for each thing that could not be read.
 
     Raises:
-        ConfigurationError: The URL or the lookback is none.
-        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+        ConfigurationError: The URL or the lookback is invalid.
+        AssemblyError: Jaeger cannot be reached or failed, or the server is not Jaeger.
     """
     jaeger = JaegerApi(url, on_problem or (lambda problem: None), _LIMIT)
     since, now = _window(lookback, until)
@@ -128,26 +128,26 @@ def read_jaeger_ledgers(
 
 
 def _with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:
-    """The spans of the traces with an assembly that has these attributes."""
+    """Return the spans of all traces with an assembly that has these attributes."""
     try:
         return jaeger.traces(jaeger.traces_with(service, tags, since, until))
     except NoJaegerError:
-        # It has named its services, so it is one, but without the older API, and the newer one searches by no
-        # attribute: everything is read, and what is of another conversation left out.
+        # Jaeger listed its services, so it is Jaeger, but without the older API, and the newer API cannot search by
+        # attribute. So all traces are downloaded and then filtered.
         spans = list(jaeger.search(service, since, until))
         wanted = {s.trace_id for s in spans if all(s.attributes.get(name) == value for name, value in tags.items())}
         return [span for span in spans if span.trace_id in wanted]
 
 
 def _window(lookback: str | None, until: int | None = None) -> tuple[int, int]:
-    """From when to when, in nanoseconds since 1970."""
+    """Return the start and the end of the search, in nanoseconds since 1970."""
     now = time.time_ns()
     back = 1_000_000_000 * seconds_of(lookback or _DEFAULT_LOOKBACK)
     return (now if until is None else min(now, until)) - back, now
 
 
 def _ours(spans: Iterable[StoredSpan]) -> list[StoredSpan]:
-    """Each span once, of the traces with any of ours, by start time."""
+    """Return the spans of the traces that this library took part in, without duplicates, by start time."""
     once: dict[tuple[str, str], StoredSpan] = {}
     for span in spans:
         once.setdefault((span.trace_id, span.span_id), span)
@@ -156,14 +156,14 @@ def _ours(spans: Iterable[StoredSpan]) -> list[StoredSpan]:
 
 
 def read_jaeger_trace(url: str, trace_id: str) -> list[StoredSpan]:
-    """Every span of one trace, whoever made it; none where Jaeger does not have that trace.
+    """Return all spans of one trace, from any library; empty if Jaeger does not have the trace.
 
     Args:
-        url: Where Jaeger's page is, such as ``http://localhost:16686``, with its base path if it has one.
+        url: The URL of Jaeger's UI, such as ``http://localhost:16686``, with its base path if it has one.
         trace_id: The trace's id, as 32 hexadecimal digits.
 
     Raises:
-        ConfigurationError: The URL is none.
-        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+        ConfigurationError: The URL is invalid.
+        AssemblyError: Jaeger cannot be reached or failed, or the server is not Jaeger.
     """
     return JaegerApi(url, lambda problem: None, 1).trace(trace_id)

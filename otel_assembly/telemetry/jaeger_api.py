@@ -1,8 +1,7 @@
-"""One Jaeger, asked over HTTP: the paths that its own page uses; no SDK is needed.
+"""A client of Jaeger's HTTP API.
 
-Spans are taken from ``/api/v3``, which answers in OTLP JSON: numbers come as numbers and arrays as arrays, as in a span
-file. What is looked for by an attribute is asked of ``/api/traces``, which alone can search so; of what it answers only
-the ids and the attributes of assemblies are read.
+Spans are read from ``/api/v3``, which returns OTLP JSON with numbers and arrays as such. Only the older ``/api/traces``
+can search by attribute, so searches use it; from its results only trace ids and attributes of assemblies are read.
 """
 
 from __future__ import annotations
@@ -31,27 +30,28 @@ U = TypeVar("U")
 
 __all__ = ["FoundAssembly", "JaegerApi", "NoJaegerError", "base_url", "seconds_of"]
 
-#: Seconds that an answer may keep us waiting, for its beginning or for more of it; and that it may take in all.
+#: Seconds to wait for the start of a response or for more data, and for the whole response.
 _TIMEOUT: Final = 10.0
 _LONGEST: Final = 60.0
-#: Bytes of one answer: more is not read, so that a mistaken URL cannot fill the memory.
+#: The most bytes of a response, so that a wrong URL cannot fill the memory.
 _MOST_BYTES: Final = 512 * 1024 * 1024
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-#: A window of time is halved until its traces fit; below this many nanoseconds, what is missing is said instead.
+#: The shortest time window, in nanoseconds. A window with too many traces is halved down to this length; then the
+#: missing traces are reported.
 _SHORTEST: Final = 1_000_000
-#: Answers that are waited for at a time.
+#: The number of concurrent requests.
 _AT_A_TIME: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAssembly:
-    """An assembly that a search has found, with what the search says of it.
+    """An assembly that a search found.
 
     Attributes:
-        service: The service.
-        trace_id: Its trace.
+        service: The service that recorded it.
+        trace_id: The trace id of its span.
         start_us: When it began, in microseconds since 1970.
-        attributes: Those of its span; arrays as their JSON text.
+        attributes: The attributes of its span; arrays are JSON text.
     """
 
     service: str
@@ -61,15 +61,20 @@ class FoundAssembly:
 
     @property
     def ledger(self) -> str:
-        """The id of its ledger; empty where it does not say."""
+        """The id of its ledger; empty if the span does not have it."""
         return str(self.attributes.get(names.LEDGER_ID, ""))
 
 
 def base_url(url: str, whose: str, example: str) -> str:
-    """An http(s) URL without what no base has: a slash at its end, a query, a fragment.
+    """Return an HTTP or HTTPS URL without a trailing slash, query and fragment.
+
+    Args:
+        url: The URL.
+        whose: The kind of server, for error messages, such as "a Jaeger".
+        example: A valid URL, for error messages.
 
     Raises:
-        ConfigurationError: It is none, or holds credentials.
+        ConfigurationError: The URL is invalid or contains credentials.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -84,10 +89,10 @@ def base_url(url: str, whose: str, example: str) -> str:
 
 
 def seconds_of(lookback: str) -> int:
-    """A time such as ``30m``, ``6h`` or ``7d``, in seconds.
+    """Return a duration such as ``30m``, ``6h`` or ``7d`` in seconds.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: The text is not a number with a unit.
     """
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", lookback)
     if match is None:
@@ -96,7 +101,7 @@ def seconds_of(lookback: str) -> int:
 
 
 class JaegerApi:
-    """One Jaeger, asked over HTTP."""
+    """A client of one Jaeger server."""
 
     def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
         base = base_url(url, "a Jaeger", "http://localhost:16686")
@@ -107,17 +112,17 @@ class JaegerApi:
         self._limit = limit
 
     def services(self) -> list[str]:
-        """The services that it has spans of."""
+        """Return the names of all services, sorted."""
         found = self._get("/api/v3/services", {}).get("services") or []
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             raise self._no_jaeger()
         return sorted(found)
 
     def chosen_services(self, service: str | None) -> list[str]:
-        """The services to ask: that one, or all.
+        """Return the given service, or all services if None.
 
         Raises:
-            UnknownNameError: Jaeger knows no such service.
+            UnknownNameError: Jaeger has no such service.
         """
         known = self.services()
         if service is not None and service not in known:
@@ -125,12 +130,12 @@ class JaegerApi:
         return known if service is None else [service]
 
     def at_once(self, ask: Callable[[U], T], what: Iterable[U]) -> list[T]:
-        """The answers to several questions, a few of them asked at a time, in their order."""
+        """Make several requests, a few of them concurrently, and return the results in order."""
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             return list(pool.map(ask, what))
 
     def search(self, service: str, since: int, until: int) -> Iterator[StoredSpan]:
-        """The spans of the traces with an assembly that began within a time, in nanoseconds since 1970."""
+        """Yield the spans of the traces with an assembly in a time window, in nanoseconds since 1970."""
 
         def ask(start: int, stop: int) -> tuple[int, list[StoredSpan]]:
             spans = self._search(service, start, stop)
@@ -139,7 +144,7 @@ class JaegerApi:
         return self._halved(since, until, ask)
 
     def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
-        """What is found in a window of time, which is halved where Jaeger may have more traces than it gives."""
+        """Search a time window; halve it while a search reaches the limit of traces."""
         waiting = [(since, until)]
         while waiting:
             start, stop = waiting.pop()
@@ -158,25 +163,25 @@ class JaegerApi:
             "query.operation_name": names.SPAN_ASSEMBLE_CONTEXT,
             "query.start_time_min": _rfc3339(start),
             "query.start_time_max": _rfc3339(stop),
-            "query.num_traces": str(self._limit),  # as it is called up to 2.13; later, by the name of its API, as below
+            "query.num_traces": str(self._limit),  # the parameter's name up to Jaeger 2.13; the next one is the later
             "query.search_depth": str(self._limit),
         }
         return self._spans(self._get("/api/v3/traces", query, none_is_404=True))
 
     def trace(self, trace_id: str) -> list[StoredSpan]:
-        """The spans of one trace."""
+        """Return the spans of one trace."""
         return self._spans(self._get(f"/api/v3/traces/{trace_id}", {}, none_is_404=True))
 
     def traces(self, trace_ids: Iterable[str]) -> list[StoredSpan]:
-        """The spans of several traces."""
+        """Return the spans of several traces."""
         return [span for spans in self.at_once(self.trace, dict.fromkeys(trace_ids)) for span in spans]
 
     def find(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[FoundAssembly]:
-        """The assemblies with these attributes among the newest traces that have one, as many as the limit."""
+        """Return the assemblies with these attributes, from the newest traces up to the limit."""
         return [one for row in self._rows(service, tags, since, until) for one in self._found(service, row, tags)]
 
     def traces_with(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[str]:
-        """The ids of all traces with an assembly that has these attributes."""
+        """Return the ids of all traces with an assembly that has these attributes."""
 
         def ask(start: int, stop: int) -> tuple[int, list[str]]:
             rows = self._rows(service, tags, start, stop)
@@ -185,10 +190,10 @@ class JaegerApi:
         return list(dict.fromkeys(self._halved(since, until, ask)))
 
     def _rows(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[tuple[str, list[Any]]]:
-        """Trace ids with spans, as the older API tells them.
+        """Return trace ids with their spans from the older API.
 
         Raises:
-            NoJaegerError: It does not have that API.
+            NoJaegerError: The server does not have that API.
         """
         query = {
             "service": service,
@@ -270,16 +275,16 @@ class JaegerApi:
 
 
 def _text_of(value: Any) -> str:
-    """A value as it is searched for."""
+    """Return a value as Jaeger's search writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class NoJaegerError(AssemblyError):
-    """What answers is no Jaeger, or not one that knows this path."""
+    """The server is not Jaeger, or does not have this API."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A login page is no answer, and another scheme is none of ours to follow."""
+    """Refuses redirects: a login page is not Jaeger, and a redirect may use another scheme than HTTP."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
@@ -289,7 +294,7 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirect)
 
 
 def _error_of(body: bytes) -> str | None:
-    """What Jaeger says of a failure, in either of its forms; None where it is not Jaeger that answered."""
+    """Return the error message in either of Jaeger's two formats; None if the response is not from Jaeger."""
     try:
         answer = json.loads(body)
         said = answer["error"]["message"] if "error" in answer else answer["errors"][0]["msg"]

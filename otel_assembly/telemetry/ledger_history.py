@@ -1,7 +1,7 @@
-"""A ledger as its exported spans report it: of every turn what was offered, what was kept, and why the rest is out.
+"""Ledgers as read from exported spans: the offered and kept items of each turn, and why the other items were removed.
 
-What a turn says is read from that turn's spans alone; only an item's kind and size may stand on those of another one,
-which told of its arrival.
+All facts of a turn come from its own spans, except the kind and size of its items. An item is described once, on the
+turn when it was new or changed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.span_values import ItemRuns
 
-#: What decides on the items of blocks, by the name that its policy has in a chain.
+#: The name of the allocator's policy.
 ALLOCATOR: Final = "allocator"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedItem:
-    """An item as a turn told of it: at first sight, or once more because something of it had changed.
+    """The description of an item on the turn when it was new, or when it had changed.
 
     Attributes:
-        id: Its id, as its ledger numbers it.
-        kind: Its kind.
-        tokens: Its tokens.
-        bytes: Bytes of its text, as UTF-8.
+        id: The item's id in its ledger.
+        kind: The item's kind.
+        tokens: The item's tokens.
+        bytes: The length of the item's text in UTF-8.
         atom: The id of the first item of its atom.
-        calls: How many tool calls it asks for, or, below 0, how many it answers.
-        sources: Of a summary, the items that it stands for, summaries of summaries resolved.
-        turn: The turn that told of it.
+        calls: The number of tool calls in it; for tool results, the number of results as a negative number.
+        sources: For a summary, the items that it replaces. A summary of summaries lists the original items.
+        turn: The turn that describes it.
     """
 
     id: str
@@ -51,11 +51,11 @@ class ReportedExit:
     """Why an item is not in the prompt.
 
     Attributes:
-        reason: The rule; None where it is not known.
-        policy: The policy that decided; None where it is not known.
-        index: That policy's place in the chain.
+        reason: The reason of the decision; None if unknown.
+        policy: The policy that decided; None if unknown.
+        index: That policy's index in the chain; None if unknown.
         outcome: ``dropped`` or ``compacted``.
-        among: Where the turn says no more than that it is one of several, those.
+        among: The possible exits, if the turn's spans leave several open; else empty.
     """
 
     reason: str | None
@@ -65,7 +65,7 @@ class ReportedExit:
     among: tuple[ReportedExit, ...] = ()
 
     def may_be(self, other: ReportedExit) -> bool:
-        """Whether the other one says the same, or leaves it open."""
+        """Return whether the other exit is the same, or lists this one as possible."""
         return self == other or self in other.among
 
 
@@ -75,13 +75,13 @@ class ReportedBlock:
 
     Attributes:
         name: The block's name.
-        kind: Its kind.
-        priority: Its priority.
-        remaining: Tokens of the budget that were left before it was decided.
-        items: The ids of its items; empty where the span does not name them.
-        attributes: Those of its span, arrays whole.
-        order: Its items that are not out from the start, the one that is cut last first.
-        winners: Items that are out because another stands for them, with that one.
+        kind: The block's kind.
+        priority: The block's priority.
+        remaining: The tokens of the budget that were left before the decision on this block.
+        items: The ids of its items; empty if the span does not list them.
+        attributes: The attributes of its span, with complete arrays.
+        order: The items that could be kept, in the order of preference: the first is cut last.
+        winners: From each superseded item to the item that supersedes it.
     """
 
     name: str
@@ -96,16 +96,18 @@ class ReportedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ReportedStep:
-    """One policy's span: its attributes, arrays whole, and what became of its input.
-
-    Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks, in decision
-    order, as far as their spans are there.
+    """One policy's step in a turn.
 
     Attributes:
-        dropped: The items that it lists as dropped, by reason.
-        compacted: Those that it lists as compacted.
-        injected: What is in its output and was not in its input.
-        rest: The reasons of those that it dropped and does not list; empty where it lists all.
+        policy: The policy's name.
+        index: The policy's index in the chain.
+        attributes: The attributes of its span, with complete arrays.
+        dropped: The listed dropped items, by reason.
+        compacted: The listed compacted items.
+        injected: The injected items.
+        rest: The reasons of dropped items that are not listed; empty if all are listed.
+        allocation: The attributes of its ``allocate_budget`` span, if it has one.
+        blocks: The allocation's blocks that have a span, in decision order.
     """
 
     policy: str
@@ -119,7 +121,7 @@ class ReportedStep:
     blocks: Sequence[ReportedBlock] = ()
 
     def exit(self, item: str) -> ReportedExit | None:
-        """Why it took the item, where it lists it."""
+        """Return why the step removed an item; None if the step does not list the item."""
         for reason, items in self.dropped.items():
             if item in items:
                 return ReportedExit(reason, self.policy, self.index)
@@ -129,29 +131,29 @@ class ReportedStep:
         return None
 
     def listed(self) -> Iterator[str]:
-        """The first item of each run that it lists as dropped."""
+        """Return the first item of each run of listed dropped items."""
         return (run.partition("-")[0] for items in self.dropped.values() for run in items.texts)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedTurn:
-    """One assembly that was recorded.
+    """One recorded assembly.
 
     Attributes:
-        number: Assemblies of the ledger before it, the unrecorded ones included.
-        assembly_id: Its id.
-        sent: Whether a prompt came out of it.
-        missing: How many of its policies have no span here.
-        attributes: Those of its span, arrays whole.
-        steps: Its policies' spans, in the chain's order.
-        offered: The items of its input, in the caller's order; None where the input could not be known.
-        kept: The prompt's items, in its order.
-        arrived: The items that it tells of, at first sight or once more.
-        trace_id: Its trace.
-        span_id: Its span.
-        end_ns: When it ended.
-        blocks: Where the allocator ran alone, its blocks with their items, in decision order.
-        halts: The halts that its spans tell of, each as its source and its reason, as far as they are there.
+        number: The turn's index in its ledger; turns that were not recorded count too.
+        assembly_id: The assembly's id.
+        sent: Whether the assembly produced a prompt.
+        missing: How many of its steps have no span.
+        attributes: The attributes of its span, with complete arrays.
+        steps: Its recorded steps, in the chain's order.
+        offered: The items of its input, in the input's order; None if the input is unknown.
+        kept: The prompt's items, in the prompt's order.
+        arrived: The descriptions of its new and changed items, by item id.
+        trace_id: The trace id of its span.
+        span_id: The id of its span.
+        end_ns: When it ended, in nanoseconds since 1970.
+        blocks: For an allocation outside a chain, its blocks in decision order.
+        halts: The source and the reason of each recorded halt.
     """
 
     number: int
@@ -170,9 +172,9 @@ class ReportedTurn:
     halts: Sequence[tuple[str, str]] = ()
 
     def exit(self, item: str) -> ReportedExit | None:
-        """Why the item is out, as this turn's spans say; None where it is in the prompt, or was not offered.
+        """Return why an item is not in the prompt, from this turn's spans; None if it is, or if it was not offered.
 
-        The last policy that lists it decided. What no policy lists was left by one of those that do not list all.
+        The last step that lists the item decided. If no step lists it, one of the steps with unlisted items did.
         """
         if not self.sent or item in self.kept or (self.offered is not None and not self.tells_of(item)):
             return None
@@ -195,12 +197,12 @@ class ReportedTurn:
         return ReportedExit(None, policy, index, among=among)
 
     def tells_of(self, item: str) -> bool:
-        """Whether the item was offered, kept, or put in by a policy."""
+        """Return whether the turn's spans list the item as offered, kept or injected."""
         offered = self.offered is not None and item in self.offered
         return offered or item in self.kept or any(item in step.injected for step in self.steps)
 
     def absent(self) -> Iterator[str]:
-        """The items that are out: those that were offered, in their order, then those that were put in on the way."""
+        """Return the items that are not in the prompt: offered items in their order, then injected ones."""
         if self.sent:
             listed = [items for step in self.steps for items in (*step.dropped.values(), step.compacted)]
             told = [*(listed if self.offered is None else [self.offered]), *(step.injected for step in self.steps)]
@@ -209,13 +211,13 @@ class ReportedTurn:
 
 @dataclass(slots=True)
 class LedgerHistory:
-    """One conversation under one assembler, as its spans report it.
+    """One ledger, as read from spans.
 
     Attributes:
         id: The ledger's id.
-        turns: The recorded assemblies, by number.
-        items: Each item that a turn tells of, as it was at first sight.
-        problems: What does not add up, or is missing, a sentence each; empty for a whole reading.
+        turns: The recorded assemblies, in the order of their numbers.
+        items: The first description of each item, by item id.
+        problems: A sentence for each thing that is missing or inconsistent; empty if the ledger is complete.
     """
 
     id: str
@@ -234,15 +236,15 @@ class LedgerHistory:
                 self._told.setdefault(item, []).append((turn, told))
 
     def turn(self, number: int) -> ReportedTurn:
-        """The assembly of this number.
+        """Return the turn of this number.
 
         Raises:
-            KeyError: It was not recorded, or not read.
+            KeyError: The spans contain no such turn.
         """
         return self._turns[number]
 
     def item(self, number: int, item: str) -> ReportedItem | None:
-        """The item as it was on that turn; None where no turn up to it, or that ended before it, tells of it."""
+        """Return the description of an item as of a turn; None if neither that turn nor an earlier one describes it."""
         turn = self._turns[number]
         for at, told in reversed(self._told.get(item, ())):
             if at.number <= number or at.end_ns <= turn.end_ns:
@@ -250,15 +252,15 @@ class LedgerHistory:
         return None
 
     def tokens(self, number: int, item: str) -> int | None:
-        """The item's tokens on that turn; None where its arrival is not there."""
+        """Return an item's tokens as of a turn; None if no turn up to then describes it."""
         told = self.item(number, item)
         return told.tokens if told is not None else None
 
     def exit(self, number: int, item: str) -> ReportedExit | None:
-        """Why the item is out of that turn's prompt; None where it is in it, or was not offered.
+        """Return why an item is not in a turn's prompt; None if it is, or if it was not offered.
 
-        Where the turn leaves open which policy it was, the turn on which it left says it, if all between are there,
-        and each lists all that another rule left out than on the turn before it.
+        If the turn's spans do not show which policy decided, the turn on which the item left the prompt may. This works
+        only if no turn in between is missing, and if each of these turns lists all items whose exit changed.
         """
         later = self._turns[number]
         found = later.exit(item)
@@ -273,12 +275,15 @@ class LedgerHistory:
         return found
 
     def exits(self, number: int) -> dict[str, ReportedExit]:
-        """Why each item is out of that turn's prompt, by its id."""
+        """Return why each absent item is not in a turn's prompt, by item id."""
         found = ((item, self.exit(number, item)) for item in self._turns[number].absent())
         return {item: exit_ for item, exit_ in found if exit_ is not None}
 
     def since(self, number: int, item: str) -> tuple[int, bool]:
-        """Since which turn it is as it is after that one; and whether it was not so before, for no turn is missing."""
+        """Return the turn since which an item is in its present state, and whether that turn is certain.
+
+        The turn is not certain if earlier turns are missing.
+        """
         state, first = self.exit(number, item), number
         for turn in self._back(number):
             before = turn.exit(item)
@@ -289,9 +294,9 @@ class LedgerHistory:
         return first, self._back_to(number) == 0
 
     def _lists_changes(self, turn: ReportedTurn, before: ReportedTurn) -> bool:
-        """Whether a turn lists all that another rule left out on the one before it.
+        """Return whether a turn lists all items whose exit differs from the turn before.
 
-        Those come first in what a step lists: where it lists others, it lists all of them.
+        A step lists these items first. So if it lists any item whose exit did not change, it lists all that did.
         """
         key = turn.number, before.number
         if key not in self._changes:
@@ -303,13 +308,13 @@ class LedgerHistory:
         return self._changes[key]
 
     def _back(self, number: int) -> Iterator[ReportedTurn]:
-        """The turns right before that one that sent a prompt, the newest first, as far as none is missing."""
+        """Yield the earlier turns that produced a prompt, the newest first, until a turn is missing."""
         for before in range(number - 1, self._back_to(number) - 1, -1):
             if self._turns[before].sent:
                 yield self._turns[before]
 
     def _back_to(self, number: int) -> int:
-        """The first turn of those that are there without a gap up to that one."""
+        """Return the first turn of the gapless sequence that ends with this turn."""
         while number - 1 in self._turns:
             number -= 1
         return number

@@ -1,9 +1,8 @@
-"""Reads ledgers back from exported spans alone, each turn from its own; no SDK is needed.
+"""Read ledgers from exported spans, without an SDK.
 
-Spans may be missing: not sampled, lost on the way, not yet exported. What is stated is read, what is not is said to be
-unknown, and nothing is guessed: `ReportedExit.reason` is None where the span that gave it is not there. An attribute
-that is not what the contract says is left out, and its span named; a turn or a policy whose lists cannot be read counts
-as one that is missing.
+Spans may be missing because they were not sampled, were lost, or are not exported yet. The reader does not guess: for
+example, `ReportedExit.reason` is None if the span with the reason is missing. An attribute with an invalid value is
+ignored and reported. A turn or step counts as missing if one of its essential attributes is invalid.
 """
 
 from __future__ import annotations
@@ -47,17 +46,18 @@ __all__ = ["read_ledgers"]
 def read_ledgers(
     spans: Iterable[SpanLike], *, allocations: bool = False, on_problem: Callable[[str], None] | None = None
 ) -> dict[str, LedgerHistory]:
-    """Every ledger that the spans report of, by its id; spans of others are passed over, and so is a second copy.
+    """Return the ledgers in exported spans, by ledger id.
+
+    Spans of other libraries and duplicates are ignored.
 
     Args:
-        spans: In any order.
-        allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
-        on_problem: Called with a sentence for a span that could not be read and is of no ledger; what is wrong with a
-            ledger's own stands in its `problems`.
+        spans: The spans, in any order.
+        allocations: Whether to read allocations outside a chain too; each one is a ledger of one turn.
+        on_problem: Called with a sentence for each unreadable span that belongs to no ledger, and for each ledger in
+            an unsupported format. Problems of a ledger's own spans are in `LedgerHistory.problems`.
 
     Raises:
-        SpanFormatError: All ledgers were written by versions with another format. If only some were, each of them is a
-            problem.
+        SpanFormatError: Every ledger was written in a format that this version cannot read.
     """
     typed, flaws = typed_spans(spans)
     children = children_of(typed)
@@ -78,7 +78,7 @@ def read_ledgers(
 
 
 def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatError]) -> bool:
-    """Whether a span has the format that this version reads; if not, its ledger is refused once."""
+    """Return whether a span has the supported format; if not, add its ledger to `refused`."""
     version = span.attributes.get(names.FORMAT_VERSION)
     if version == names.READ_FORMAT or _loses(span, flaws, frozenset({names.FORMAT_VERSION})):
         return True
@@ -91,7 +91,7 @@ def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatErro
 def _ledger(
     ledger: str, spans: Iterable[SpanLike], children: _Children, unsaid: dict[tuple[str, str], Flaw]
 ) -> LedgerHistory:
-    """A ledger; the flaws of its spans are taken out of those that are still to be said."""
+    """Build a ledger, and move the flaws of its spans from `unsaid` to the ledger's problems."""
     turns: dict[int, ReportedTurn] = {}
     problems: list[str] = []
     for span in sorted(spans, key=attrgetter("end_ns", "start_ns")):
@@ -113,7 +113,7 @@ def _ledger(
 def _flaws_below(
     span: SpanLike, children: _Children, unsaid: dict[tuple[str, str], Flaw]
 ) -> dict[tuple[str, str], Flaw]:
-    """What is wrong with a turn's own spans: its own and those below it."""
+    """Remove from `unsaid`, and return, the flaws of a turn's span and of its descendants."""
     found: dict[tuple[str, str], Flaw] = {}
     waiting = [span] if unsaid else []
     seen = set[tuple[str, str]]()
@@ -129,7 +129,7 @@ def _flaws_below(
     return found
 
 
-#: Without these a turn says nothing, and without those a policy does not say what it took.
+#: Essential attributes: if one of them is invalid, the turn or step counts as missing.
 _OF_A_TURN: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.INPUT_UNKNOWN})
 _OF_A_STEP: Final = frozenset(
     {
@@ -144,14 +144,14 @@ _OF_A_STEP: Final = frozenset(
 
 
 def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
-    """An assembly; or an allocation that stands alone, which is one turn whose only step is the allocator."""
+    """Build a turn from an assembly's span, or from an allocation's span as a turn with one step."""
     inside = below(span, children)
     attributes = whole_attributes(span, inside)
     number = int(attributes.get(names.TURN, 0))
     alone = span.name == names.SPAN_ALLOCATE_BUDGET
     blocks = _blocks(inside, children) if alone else []
     if alone:
-        # What happened to the items of a block that has no span stands on this one.
+        # The allocation's span lists the items of blocks that have no span.
         told = [attributes, *(block.attributes for block in blocks)]
         steps = [_listed(told, ALLOCATOR, 0, attributes, blocks)]
     else:
@@ -185,7 +185,7 @@ def _halts(span: SpanLike) -> Iterable[tuple[str, str]]:
 
 
 def _loses(span: SpanLike, flaws: _Flaws, attributes: frozenset[str]) -> bool:
-    """Whether a span has any of these attributes in a form in which it cannot be read."""
+    """Return whether any of these attributes of a span is invalid."""
     flaw = flaws.get((span.trace_id, span.span_id))
     return flaw is not None and not flaw.lost.isdisjoint(attributes)
 
@@ -244,7 +244,7 @@ def _listed(
     allocation: Mapping[str, Any] | None,
     blocks: Sequence[ReportedBlock],
 ) -> ReportedStep:
-    """A step, of which the attributes of these spans list what became of its input; the first is its own."""
+    """Build a step from the attributes of its own span, followed by those of other spans that list its items."""
 
     def entries(name: str) -> list[Any]:
         return [entry for attributes in spans for entry in as_list(attributes.get(name))]
@@ -287,7 +287,7 @@ def _block(span: SpanLike, children: _Children) -> ReportedBlock:
 
 
 def _problems(turn: ReportedTurn) -> Iterable[str]:
-    """The equation, of the assembly and of each step; and whether all is there that the counts say."""
+    """Return problems of a turn: counts of events that do not add up, items that are not listed, missing steps."""
     for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
         numbers = [held.get(key) for key in _EQUATION]
         if names.INPUT_UNKNOWN in held or not all(type(number) is int for number in numbers):
@@ -306,7 +306,7 @@ def _problems(turn: ReportedTurn) -> Iterable[str]:
 
 
 def _unknown(ledger: LedgerHistory) -> Iterable[str]:
-    """The items of prompts of which no turn tells what they are."""
+    """Return a problem if no turn describes some of the kept items."""
     unknown = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
     if unknown:
         yield f"in a prompt, and the turn that told of the arrival is not here: {', '.join(runs_of(unknown))}"

@@ -1,7 +1,6 @@
-"""What a line of OTLP JSON says of spans, read without the OpenTelemetry SDK.
+"""Parse lines of OTLP JSON into spans, without the OpenTelemetry SDK.
 
-Two spellings of ids are in use: hex, as OTLP/JSON has it, and base64, as plain protobuf JSON has it. Integers of 64
-bits come as strings or as numbers.
+Ids may be in hex (OTLP/JSON) or base64 (plain protobuf JSON). Integers of 64 bits may be strings or numbers.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ class StoredSpan:
         parent_id: The parent's span id; None for the root of a trace.
         name: The span's name.
         start_ns: Nanoseconds since 1970.
-        end_ns: Nanoseconds since 1970; 0 where the writer gave none.
+        end_ns: Nanoseconds since 1970; 0 if the span has no end time.
         attributes: Numbers as numbers, arrays as lists, key-value lists as dicts.
         events: Its events, as recorded.
         links: Its links, as recorded.
         status: The span's status.
         status_message: The status's description.
-        resource: The attributes of the resource that the span came from.
+        resource: The attributes of the span's resource.
         scope: The name of the instrumentation scope.
-        scope_version: Its version.
-        dropped_attributes: How many attributes the SDK's limits cost the span.
-        dropped_events: How many events they cost it.
+        scope_version: The version of the instrumentation scope.
+        dropped_attributes: How many attributes the SDK's limits removed.
+        dropped_events: How many events the SDK's limits removed.
     """
 
     trace_id: str
@@ -78,18 +77,18 @@ class StoredSpan:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from start to end; 0 where the clock went backwards or no end was written."""
+        """Seconds from start to end; 0 if the end is missing or before the start."""
         return max(0, self.end_ns - self.start_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What was found in one line.
+    """The parsed contents of one line.
 
     Attributes:
-        spans: The spans that could be read, each with the attributes that could.
-        problem: What could not, in words that quote no value of the line; None where all could.
-        other_signal: True for logs, metrics or profiles, which hold no spans and are no problem.
+        spans: The readable spans, each with its readable attributes.
+        problem: A description of the unreadable parts, which quotes no value; None if everything was readable.
+        other_signal: True if the line contains logs, metrics or profiles instead of spans.
     """
 
     spans: list[StoredSpan] = field(default_factory=list)
@@ -98,9 +97,9 @@ class Line:
 
 
 def read_line(line: bytes) -> Line:
-    """Read one line; whatever it holds, nothing is raised.
+    """Parse one line; never raise.
 
-    A span that cannot be read costs no other one, and an attribute that cannot be read no other one of its span.
+    Unreadable spans and attributes are skipped and reported in `Line.problem`; the others are returned.
     """
     try:
         request = json.loads(line)
@@ -132,7 +131,7 @@ def read_line(line: bytes) -> Line:
     return Line(spans, "; ".join(problems[:_SHOWN]) + more or None)
 
 
-#: Of what is wrong in one line, so much is said one by one.
+#: The number of problems of one line that are described; the rest is only counted.
 _SHOWN: Final = 3
 
 
@@ -185,7 +184,7 @@ _STATUS: dict[Any, StatusName] = {1: "OK", 2: "ERROR", "STATUS_CODE_OK": "OK", "
 
 
 def _id(raw: Any, size: int) -> str:
-    """An id as hex: OTLP/JSON writes hex, plain protobuf JSON writes base64; their lengths tell them apart."""
+    """Return an id in hex; its length shows whether it is hex (OTLP/JSON) or base64 (plain protobuf JSON)."""
     text = _text(raw)
     octets = bytes.fromhex(text) if len(text) == 2 * size else base64.b64decode(text, validate=True)
     if len(octets) != size:
@@ -214,7 +213,7 @@ def _objects(holder: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _attributes(holder: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    """The attributes; what cannot be read is None, and is added to `lost` in words."""
+    """Return the attributes; an unreadable value is None, and is reported in `lost`."""
     pairs = holder.get("attributes")
     if pairs is None:
         return {}
@@ -234,7 +233,7 @@ def _pairs(holder: Any, key: str) -> dict[str, Any]:
 
 
 def _value(raw: Any) -> Any:
-    """One AnyValue; an empty one is None."""
+    """Return the value of an AnyValue; None if it is empty."""
     if raw is None:
         return None
     if not isinstance(raw, dict):

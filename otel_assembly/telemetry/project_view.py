@@ -1,4 +1,4 @@
-"""Spans of views: what one agent gets to see of what a network of agents has said."""
+"""Record views as ``project_view`` spans. A view is the part of a session that one agent receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def put_projection(emitter: Emitter, projection: Projection) -> None:
-    """Write the span of a view, from when it began until now; it holds numbers alone, and nothing of any envelope."""
+    """Record the span of a view, which ends now; it contains no content of envelopes."""
     whose, run = projection.whose, RUN.get()
     of_run = run.whose if run is not None else whose
     attributes = {

@@ -1,6 +1,6 @@
-"""The providers that one recorder records to, and whether anybody has configured any.
+"""The tracer, meter and logger providers of one recorder, and whether any of them is configured.
 
-Who has not configured OpenTelemetry pays next to nothing for the question, and who has asks it once.
+The check is cheap without a configured provider, and is not repeated once it has found one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
-#: By these variables, the API makes a provider that nobody has set.
+#: If one of these variables is set, the API loads the provider that it names on first use.
 _VARIABLES: Final = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER", "OTEL_PYTHON_LOGGER_PROVIDER")
-#: Where the API keeps the global providers, as far as is known. Asking its functions instead reads the environment each
-#: time, which costs more than all that a program should pay that has not configured any.
+#: The API's modules hold the global providers in private globals. The public functions read the environment on each
+#: call, which is too slow for every turn of a program that does not use OpenTelemetry.
 _GETTERS: Final = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
 _TRACERS, _METERS, _LOGGERS = (getattr(get, "__globals__", {}) for get in _GETTERS)
 
@@ -29,13 +29,13 @@ _api_only: set[type] = set()
 
 
 class Providers:
-    """Where one recorder's telemetry goes: the providers that it was given, and the global ones for the others.
+    """The providers of one recorder.
 
     Attributes:
-        tracer: Instead of the global one.
-        meter: Instead of the global one.
-        logger: Instead of the global one.
-        configured: Whether anybody had configured one when it was last asked; once somebody has, it stays so.
+        tracer: Used instead of the global tracer provider, unless None.
+        meter: Used instead of the global meter provider, unless None.
+        logger: Used instead of the global logger provider, unless None.
+        configured: True once a configured provider has been found; never reset.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Providers:
     ) -> None:
         self.tracer, self.meter, self.logger = tracer, meter, logger
         self.configured = any(one is not None for one in (tracer, meter, logger))
-        #: Whether the environment names a provider, which the API then makes when it is first asked for one.
+        #: Whether the environment names a provider, which the API loads on first use.
         self._named = any(name in os.environ for name in _VARIABLES)
         self._unloadable = self._measures = False
 
     def are_configured(self, failed: Callable[[str, BaseException], None]) -> bool:
-        """Look whether anybody has configured one by now; `failed` hears of one that cannot be loaded."""
+        """Return whether any provider is configured; report a provider that cannot be loaded to `failed`."""
         if self.configured or self._unloadable:
             return self.configured
         getters = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
@@ -68,7 +68,7 @@ class Providers:
         return self.configured
 
     def measure(self) -> bool:
-        """Whether metrics go anywhere; once they do, it stays so."""
+        """Return whether a meter provider is configured; once True, always True."""
         if not self._measures:
             unset = _METERS.get("_METER_PROVIDER", _METERS) is None and metrics.get_meter_provider is _GETTERS[1]
             if self.meter is None and unset and not self._named:
@@ -78,7 +78,7 @@ class Providers:
 
 
 def _is_api_only(provider: object) -> bool:
-    """Whether a provider is the API's own, which records nothing; an SDK's, of whatever make, is not."""
+    """Return whether a provider belongs to the API, and so records nothing; any SDK's provider does not."""
     kind = type(provider)
     if kind in _api_only:
         return True

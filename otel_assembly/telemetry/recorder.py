@@ -1,6 +1,6 @@
-"""What is recorded beside assemblies: runs of agents, allocations, views, sources, calibration, and halts.
+"""`OpenTelemetryRecorder`: record runs, allocations, views, sources, calibration and halts.
 
-Assemblies themselves are recorded in `recording`; nothing in either can hurt the agent.
+Assemblies are recorded in `recording`. A failure in either module never reaches the agent.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryRecorder(AssemblyRecorder):
-    """Records assemblies, and what happens beside them, through OpenTelemetry.
+    """Records assemblies, runs, allocations and halts through OpenTelemetry.
 
     Args:
-        tracer_provider: Instead of the global one.
-        meter_provider: Instead of the global one.
-        logger_provider: Instead of the global one.
-        settings: What is exported beside numbers; by default as the environment says.
+        tracer_provider: Used instead of the global tracer provider.
+        meter_provider: Used instead of the global meter provider.
+        logger_provider: Used instead of the global logger provider.
+        settings: Which texts are exported, and how; by default read from the environment.
     """
 
     def _records(self) -> bool:
-        """Whether what happens now is recorded."""
+        """Return whether telemetry is recorded in the current context."""
         return self.listening() and is_instrumentation_enabled() and self.emitter.prepare()
 
     def begin_allocation(self) -> OpenAllocation | None:
-        """The allocator begins, outside of any chain."""
+        """Begin to record an allocation outside a chain; return None if nothing is recorded."""
         with self.emitter.contained("begin"):
             if self._records():
                 ACTIVITY.has_assembly = True
@@ -58,14 +58,14 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         return None
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> OpenCompaction | None:
-        """A policy is to compact ahead of need, while no assembly is open."""
+        """Begin to record a policy that compacts between assemblies; return None if nothing is recorded."""
         with self.emitter.contained("begin"):
             if self._records():
                 return OpenCompaction(self.emitter, policy, agent_name)
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """The provider billed `billed` tokens for a prompt that was counted as `counted`."""
+        """Record the ratio of the counted tokens of a prompt to the tokens that the provider billed."""
         with self.emitter.contained("metrics"):
             if billed > 0 and model is not None and self.listening() and self.emitter.prepare():
                 instruments = self.emitter.metrics
@@ -73,7 +73,10 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 instruments.record(catalogue.TOKENS_CALIBRATION, counted / billed, attributes)
 
     def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
-        """The provider refused a prompt: on the model call's span, if that is the current one; else in a log record."""
+        """Record that the provider refused a prompt as too long.
+
+        The event is on the model call's span if that is the current span, else in a log record.
+        """
         with self.emitter.contained("refused"):
             if self._records():
                 run = RUN.get()
@@ -82,7 +85,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 put_refusal(self.emitter, trace.get_current_span(), otel_context.get_current(), whose, window, tokens)
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """A reducer looked whether there was anything to do, and there was not: a count, and no span."""
+        """Count a run of a reducer that changed nothing; it has no span."""
         with self.emitter.contained("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
@@ -92,20 +95,20 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 )
 
     def projected(self, projection: Projection) -> None:
-        """What one agent sees of what a network of agents has said was worked out."""
+        """Record the computation of one agent's view of a session."""
         with self.emitter.contained("span"):
             if self._records():
                 put_projection(self.emitter, projection)
 
     def sessions(self) -> SessionTelemetry | None:
-        """What records sessions between agents; None where nothing is recorded."""
+        """Return what records sessions between agents; None if nothing is recorded."""
         with self.emitter.contained("begin"):
             if self._records():
                 return SessionTelemetry(self.emitter)
         return None
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """A source failed, which counts as a policy's error: for whoever watches over a service it is the same."""
+        """Count a failed source as a policy error, so that one alert covers both."""
         with self.emitter.contained("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
@@ -126,7 +129,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         anew: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
-        """One ask of an agent begins, as `OpenRun.begin` says. None where nothing is recorded."""
+        """Begin to record a request to an agent (see `OpenRun.begin`); return None if nothing is recorded."""
         try:
             if self._records():
                 return OpenRun.begin(self.emitter, Whose(agent_name, framework, conversation_id), anew=anew, link=link)
@@ -138,9 +141,9 @@ class OpenTelemetryRecorder(AssemblyRecorder):
     def invoke_agent(
         self, agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
     ) -> Iterator[None]:
-        """One ask of an agent that would have no span otherwise, so that its run is one trace.
+        """Record one request to an agent as one trace.
 
-        Where a span is current already, none is added.
+        It starts an ``invoke_agent`` span if no span is current.
         """
         opened = self.begin_run(agent_name, framework=framework, conversation_id=conversation_id)
         if opened is None:
@@ -156,21 +159,21 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
 
 def halted(halt: HaltEvent, guard: HaltGuard, by: Whose | None = None) -> None:
-    """A guard closed; `by` is on whose behalf somebody closed it, where that is known."""
+    """Record that a conversation was halted; `by` is the agent and conversation that requested it, if known."""
     emit_halt(halt, guard.last, by, guard.whose)
 
 
 def emit_halt(
     halt: HaltEvent, last: object, *known: Whose | None, recorder: OpenTelemetryRecorder | None = None
 ) -> None:
-    """Emit a halt with the open assembly; where none is open, with the run, else with what the last assembly had.
+    """Record a halt on the open assembly, else on the current run, else on a span linked to the last assembly.
 
     Args:
-        halt: What halted a conversation.
+        halt: The halt.
         last: The `Trail` of the conversation's last assembly, if there is one.
-        known: Whose conversation it is, by those who may know; the first one who knows before the run, the others
-            after it.
-        recorder: What emits it if there is neither a run nor a last assembly.
+        known: Identities of the halted agent. The first one takes precedence over those of the current run and the last
+            assembly; the others are fallbacks.
+        recorder: Used if there is neither a run nor a last assembly; None for the default recorder.
     """
     recording = OPEN.get()
     if recording is not None and not recording.finished:
@@ -198,7 +201,7 @@ def emit_halt(
 
 
 def resumed(guard: HaltGuard) -> None:
-    """A guard was opened again, or the conversation's next run has begun; told as soon as there is a span for it."""
+    """Record that a halted conversation resumed, if a span is current; else keep the event for the next call."""
     event, default = guard.resumed, default_recorder()
     if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.listening():
         guard.resumed = None

@@ -1,6 +1,6 @@
-"""An assembly's spans, from where it begins to its end, with its metrics and its events; its own failures stay here.
+"""Record one assembly: its spans, metrics and events. A failure in this module never reaches the agent.
 
-What happens beside an assembly (runs of agents, views, sources, halts that come when none is open) is in `recorder`.
+Everything that is recorded outside an assembly (runs, views, sources, later halts) is in `recorder`.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes
 
-#: Causes of a prefix that is not compared with the previous prompt, because it is unknown or there is none.
+#: Causes that are not counted as prefix breaks: the previous prompt is unknown, or there is none.
 _NO_BREAK: Final = frozenset({PrefixBreak.FIRST, PrefixBreak.RESUMED})
 
-#: The assembly in whose policy, or in whose observers, this code runs.
+#: The assembly whose policy or observer is running in this context.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 
 
 class AssemblyRecorder:
-    """Records assemblies through OpenTelemetry: the part of `OpenTelemetryRecorder` that every turn goes through."""
+    """Records assemblies through OpenTelemetry; the base of `OpenTelemetryRecorder`."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class AssemblyRecorder:
         settings: TelemetrySettings | None = None,
     ) -> None:
         self.settings = settings if settings is not None else TelemetrySettings.from_environment()
-        #: What leaves, leaves through this.
+        #: Exports everything that this recorder records.
         self.emitter = Emitter(Providers(tracer_provider, meter_provider, logger_provider), self.settings)
 
     def listening(self) -> bool:
-        """Whether anybody has configured a provider; once somebody has, it stays so."""
+        """Return whether a provider is configured; once True, always True."""
         providers = self.emitter.providers
         return providers.configured or providers.are_configured(self.emitter.failed)
 
     def begin(
         self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
     ) -> OpenRecording | None:
-        """An assembly begins; None where nothing is recorded."""
+        """Begin to record an assembly; return None if nothing is recorded."""
         emitter, providers = self.emitter, self.emitter.providers
         try:
             if (
@@ -100,7 +100,7 @@ class AssemblyRecorder:
                 and (emitter.ready or emitter.prepare())
             ):
                 ACTIVITY.has_assembly = True
-                # The default recorder may be another one when a halt comes later.
+                # A halt may arrive after the assembly, when another recorder is the default.
                 own = None if vars(DEFAULT).get("recorder") is self else emitter
                 return OpenRecording(emitter, own, name, model, context, started_ns)
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
@@ -108,22 +108,22 @@ class AssemblyRecorder:
         return None
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Something of ours that only looks on went wrong: a warning, a count, and the agent goes on."""
+        """Count a failure of telemetry, and log the first one of each component."""
         self.emitter.failed(component, error)
 
 
 @dataclass(slots=True, eq=False)
 class _TimeInside:
-    """The time in which a policy runs, or observers look on; what they do inside belongs to its span.
+    """Times a policy or the observers of an assembly; a context manager whose span is current in the block.
 
     Attributes:
-        recording: The assembly that it is part of.
-        span: The policy's own; the assembly's for observers.
-        context: The context in which that is current.
-        ago_ns: How long ago it began, when the block is entered.
-        seconds: How long it took.
-        ended_ns: When it ended; 0 where that is not known.
-        halts: How many halts were emitted in it.
+        recording: The assembly.
+        span: The policy's span; for observers, the assembly's span.
+        context: The context of that span.
+        ago_ns: How long before the block the policy began.
+        seconds: The duration.
+        ended_ns: When it ended, in nanoseconds since 1970; 0 while it runs.
+        halts: After the block: how many halts were emitted in it.
     """
 
     recording: OpenRecording
@@ -142,7 +142,7 @@ class _TimeInside:
         self._started = time.perf_counter_ns() - self.ago_ns
 
     def stop(self) -> None:
-        """It has done its work: what is done in the block from here on is not its time."""
+        """Stop the clock; the rest of the block does not count."""
         if self._started is not None:
             self.seconds = (time.perf_counter_ns() - self._started) / 1e9
             self.ended_ns = time.time_ns()
@@ -155,29 +155,29 @@ class _TimeInside:
             open_token, token = self._tokens
             try:
                 OPEN.reset(open_token)
-            except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
+            except ValueError:  # a coroutine that is closed before its end is often closed in another context
                 return
             otel_context.detach(token)
 
 
 class OpenRecording:
-    """One assembly while it runs, and what is emitted at its end.
+    """Records one assembly, from its start to `finish` or `abandon`.
 
     Args:
-        emitter: What it is recorded with.
-        own: The same, where it is not that of the default recorder.
+        emitter: Exports the spans, metrics and events.
+        own: The same emitter, if it is not that of the default recorder; else None.
         name: The assembler's name.
-        model: The model whose prompt is assembled.
-        context: Whose assembly it is.
-        started_ns: When it began.
+        model: The model that the prompt is for.
+        context: The agent, its framework and the conversation.
+        started_ns: When the assembly began, in nanoseconds since 1970.
 
     Attributes:
-        whose: Whose it is, so far as the context or the run says.
-        halts: What halted while it was open, and when.
-        finished: Whether it has come to its end.
-        trail: What is remembered of it for a halt that comes when it has ended.
-        recorded: Whether a reader of the traces will know of this assembly.
-        measured: Whether numbers go anywhere, onto a span or into a metric.
+        whose: The agent, its framework and the conversation, from the context or else from the current run.
+        halts: Each halt that was emitted during the assembly, with its time.
+        finished: Whether the assembly has ended.
+        trail: A reference to the assembly, for a halt that is emitted after its end.
+        recorded: Whether the assembly's span contains its items. If not, the ledger's next assembly describes them.
+        measured: Whether the span or a metric is recorded, so that totals are needed.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class OpenRecording:
         self.measured = self.recorded or emitter.providers.measure()
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _TimeInside:
-        """The time in which a policy runs; they are asked for in the order of the steps."""
+        """Start a policy's span, and return what times the policy. Call it in the order of the steps."""
         now_ns = time.time_ns()
         began_ns, attributes = started_ns or now_ns, {names.POLICY_NAME: name, names.POLICY_INDEX: index}
         verb = f"{names.SPAN_APPLY_POLICY} {name}"
@@ -229,17 +229,17 @@ class OpenRecording:
         return timing
 
     def watch(self, kind: str) -> Watch:
-        """What stands around attempts to compact something of this kind, inside a policy."""
+        """Return the context manager that records a policy's attempts to compact a block of this kind."""
         if self._attempts is None:
             self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)
 
     def observers(self) -> _TimeInside:
-        """The time in which observers look at it; a halt that they bring about stands on it."""
+        """Return what runs observers within the assembly's span, so that their halts are recorded on it."""
         return _TimeInside(self, self._span, self._context)
 
     def finish(self, record: Record) -> Slices[None]:
-        """The assembly came to its end: its events, metrics and attributes are emitted, and its spans end."""
+        """Emit the assembly's events, metrics and attributes, and end its spans."""
         ended_ns = record.ended_ns or time.time_ns()
         self.finished = True
         try:
@@ -253,17 +253,17 @@ class OpenRecording:
             except Exception as error:  # noqa: BLE001
                 self._emitter.failed("totals", error)
             else:
-                if totals.overflow is not None and record.overflow is None:  # of the model's window
+                if totals.overflow is not None and record.overflow is None:  # the model window was exceeded
                     put_overflow(self._emitter, [self._span], self._context, totals.overflow, ended_ns)
                 for component, emit in (("metrics", self._measure), ("span", self._describe), ("stamp", self._stamp)):
                     try:
                         yield from emit(record, totals, prefix, ended_ns) or ()
-                    except Exception as error:  # noqa: BLE001  # what fails in one costs nothing of the others
+                    except Exception as error:  # noqa: BLE001  # a failure of one must not prevent the others
                         self._emitter.failed(component, error)
         self._end(ended_ns)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is emitted."""
+        """Emit alerts and an overflow now, for an assembly of which nothing else is emitted."""
         now_ns = time.time_ns()
         for alert in alerts:
             put_alert(self._emitter, self._span, self._context, alert, now_ns)
@@ -271,7 +271,7 @@ class OpenRecording:
             put_overflow(self._emitter, [self._span], self._context, overflow, now_ns)
 
     def abandon(self) -> None:
-        """Nothing will be known of this assembly: its spans end as they are."""
+        """End the spans without a record of the assembly."""
         self.finished = True
         now_ns = time.time_ns()
         self._put_halts(now_ns)
@@ -312,7 +312,7 @@ class OpenRecording:
             self._measure_cost(self._model, record, totals, prefix, agent)
 
     def _measure_cost(self, model: str, record: Record, totals: Totals, prefix: Prefix, agent: Attributes) -> None:
-        """What the prompt costs, at the rates of its length, and what it would have cost more with what left it."""
+        """Count the prompt's estimated cost, and the cost avoided by removing items."""
         price = input_price(model)
         if price is None:
             return
@@ -354,13 +354,13 @@ class OpenRecording:
                 instruments.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
 
     def _put_halts(self, ended_ns: int) -> None:
-        """Put what halted on the assembly and on the run."""
+        """Record the halts on the spans of the assembly and the run."""
         if self.halts:
             halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
             put_halts(self._emitter, halts, self._span, self._run, self._context, self.whose)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
-        """Emit the alerts that were delivered, and the limits that could not hold."""
+        """Emit the delivered alerts and the overflows of the steps."""
         for step, timing in zip(record.steps, self._policies, strict=False):
             for alert in step.alerts if record.error is None else ():
                 put_alert(self._emitter, timing.span, timing.context, alert, timing.ended_ns or ended_ns)
@@ -369,10 +369,10 @@ class OpenRecording:
                 put_overflow(self._emitter, [timing.span, self._span], self._context, step.overflow, at_ns)
 
     def _describe(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> Slices[None]:
-        """Set the attributes and arrays of the assembly's span, and of those of its steps."""
+        """Set the attributes and arrays of the assembly's span and of its steps' spans."""
         if not self.recorded:
             return
-        # What does not get onto the span arrives with the next assembly of the ledger.
+        # If this fails, `recorded` stays False, and the ledger's next assembly describes the items again.
         self.recorded = False
         halts = max(totals.halts_emitted, len(self.halts))
         content = self._emitter.content
@@ -385,7 +385,7 @@ class OpenRecording:
             if timing.span.is_recording():
                 try:
                     self._describe_step(record, step, timing)
-                except Exception as error:  # noqa: BLE001  # what fails in one step costs nothing of the others
+                except Exception as error:  # noqa: BLE001  # a failure in one step must not prevent the others
                     self._emitter.failed("span", error)
 
     def _describe_step(self, record: Record, step: Step, timing: _TimeInside) -> None:
@@ -408,12 +408,12 @@ class OpenRecording:
         set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
 
     def _stamp(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
-        """Stamp the model call that this prompt is for, or wait for it."""
+        """Link the span of the model call to this assembly, now or when that span starts."""
         if record.error is not None or not record.called:
             return
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
         caller, running = self._caller, trace.get_current_span()
-        # The call's own may have opened while its prompt was prepared, under whatever else has opened since.
+        # The call's span may have started during the assembly, possibly below other new spans.
         opened = running if running is not caller and is_opened_since(running, self._span) else None
         for span in (caller, opened):
             if span is not None and span.is_recording() and is_model_call(span):

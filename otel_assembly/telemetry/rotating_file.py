@@ -1,4 +1,4 @@
-"""A file of lines that rotates by size and survives crashes, full disks, threads, forks and other processes."""
+"""A file of lines that rotates by size, for use by several threads and processes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["RotatingFile"]
 
 
 class RotatingFile:
-    """A file to which whole lines are appended, and which is put aside when it would grow too large.
+    """A file of lines that is renamed to ``path.1`` when it would exceed a size; older files get higher numbers.
 
-    ``path`` is the newest file, ``path.1`` the one before it, ``path.N`` the oldest. A line is never parted between two
-    files; one that is longer than ``max_bytes`` gets a file to itself. A last line that a crash tore is closed with a
-    newline, so the next one is whole. Threads may share an instance; on POSIX, several processes may append to one
-    path, each line with a single write. Nothing is opened before the first line; parent folders are not created.
+    A line is never split between files; a line longer than ``max_bytes`` gets a separate file. If a crash left an
+    incomplete last line, the next line starts on a new line. Threads may share an instance. On POSIX, several processes
+    may append to the same path, because each line is a single write. The file is opened at the first line. Parent
+    folders are not created.
 
     Args:
-        path: The file; relative to the working directory of this moment.
-        max_bytes: Size at which the file is put aside, in bytes.
-        backups: How many files put aside are kept.
+        path: The file. A relative path is resolved immediately.
+        max_bytes: The size at which the file is rotated, in bytes.
+        backups: The number of rotated files to keep.
 
     Raises:
-        ConfigurationError: ``max_bytes`` is under 1 or ``backups`` under 0.
+        ConfigurationError: ``max_bytes`` is below 1 or ``backups`` is below 0.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int, backups: int) -> None:
@@ -43,13 +43,13 @@ class RotatingFile:
         self._lock = new_lock()
         self._fd: int | None = None
         self._torn = False
-        in_child(self._close)  # the next line opens it again, with a descriptor that the parent has no part in
+        in_child(self._close)  # after a fork, the child opens the file again and so does not share the parent's lock
 
     def append(self, line: bytes) -> None:
         """Append one line, which must end with a newline.
 
         Raises:
-            OSError: It could not be written, or the full file could not be put aside.
+            OSError: The line could not be written, or the full file could not be rotated.
         """
         with self._lock:
             fd = self._current()
@@ -70,7 +70,7 @@ class RotatingFile:
             self._close()
 
     def _current(self) -> int:
-        """The descriptor of the file that bears the name now: another process, or a person, may have moved ours."""
+        """Return a descriptor of the file at `path`; open it again if another process has renamed the open file."""
         if self._fd is not None and self._same_file(self._fd):
             return self._fd
         self._close()
@@ -90,18 +90,18 @@ class RotatingFile:
         return os.path.samestat(named, os.fstat(fd))
 
     def _rotated(self, fd: int) -> int:
-        """Put the full file aside, unless another process is doing it or has just done it."""
+        """Rotate the full file, unless another process is doing it or has just done it."""
         if sys.platform != "win32":
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return fd
             except OSError:
-                pass  # a file system without locks
+                pass  # the file system does not support locks
             if not self._same_file(fd):
                 return self._current()
         else:
-            self._close()  # Windows renames no open file
+            self._close()  # Windows cannot rename an open file
         try:
             self._shift()
         finally:
@@ -124,6 +124,6 @@ class RotatingFile:
 
 
 def _regular_size(fd: int) -> int:
-    """Bytes in a regular file; 0 for a device or a pipe, which is never put aside."""
+    """Return the size of a regular file; 0 for a device or a pipe, which is never rotated."""
     status = os.fstat(fd)
     return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -1,4 +1,4 @@
-"""One ask of an agent, while it runs: the span that its assemblies and its halts belong to."""
+"""The current run of an agent: one request, and the span that its assemblies and halts are recorded under."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Run:
-    """One ask of an agent."""
+    """One request to an agent."""
 
     emitter: Emitter
     span: Span
@@ -39,24 +39,24 @@ RUN: Final[ContextVar[Run | None]] = ContextVar("otel_assembly_run", default=Non
 
 
 class OpenRun:
-    """One ask of an agent that an instrumentation follows; its span, where it has one of ours, ends with `end`."""
+    """Records one request to an agent; `end` ends the ``invoke_agent`` span if `begin` started one."""
 
     __slots__ = ("_context", "run")
 
     def __init__(self, run: Run, context: OtelContext | None) -> None:
         self.run = run
-        #: The context in our own span; None where the caller's span serves.
+        #: The context of the ``invoke_agent`` span; None if the caller's span is used.
         self._context = context
 
     @classmethod
     def begin(cls, emitter: Emitter, whose: Whose, *, anew: bool = False, link: SpanContext | None = None) -> OpenRun:
-        """Begin an ask; a span is opened only where none is current.
+        """Begin a run, with an ``invoke_agent`` span if no span is current.
 
         Args:
-            emitter: What it is told by.
-            whose: Whose ask it is.
-            anew: Open one also where a span is current, which is then its parent: that of what has caused it.
-            link: What has caused it, where that is no parent of it; for a span that is opened.
+            emitter: Starts the span.
+            whose: The agent, its framework and the conversation.
+            anew: Start a span even if one is current; the current span becomes its parent.
+            link: The span that caused the run, if that is not the parent. Ignored if no span is started.
         """
         emitter.metrics.agent(whose.agent_name, whose.framework)
         run = Run(emitter, trace.get_current_span(), whose)
@@ -76,9 +76,9 @@ class OpenRun:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block belongs to the run; where no span is current any more, it goes on with the run's.
+        """Make the run current in this block, and its span too if no span is current.
 
-        It must never be left open across the ``yield`` of a generator: whoever reads that one would run in it.
+        Never keep the block open across a generator's ``yield``: the generator's caller would run in it.
         """
         run_token = RUN.set(self.run)
         context = self._context
@@ -92,11 +92,11 @@ class OpenRun:
                 RUN.reset(run_token)
                 if token is not None:
                     otel_context.detach(token)
-            except ValueError:  # a generator that nobody read to its end is closed in another context
+            except ValueError:  # a generator that is closed before its end is often closed in another context
                 pass
 
     def end(self, error: BaseException | None = None) -> None:
-        """The ask came to its end; an error's message goes nowhere."""
+        """End the run's span, if `begin` started one; record the type of an error, but never its message."""
         if self._context is None:
             return
         span, run = self.run.span, self.run

@@ -1,4 +1,7 @@
-"""Sessions between agents: spans of what is posted and read, and their metrics; nothing in it can hurt a hub."""
+"""Record sessions between agents: spans and metrics of posts, hydration and turns.
+
+A failure in this module never reaches the hub.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.recording import Tries
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
-#: How a trace is written into an envelope, whatever else the process takes to propagate traces.
+#: Envelopes always carry W3C headers, even if the process configures another propagator.
 _W3C: Final = TraceContextTextMapPropagator()
 _HEADERS: Final = ("traceparent", "tracestate")
 
-#: The session and the post that what is posted now follows from.
+#: The session and the span of the post that causes the posts in this context.
 _CAUSE: Final[ContextVar[tuple[str, SpanContext] | None]] = ContextVar("otel_assembly_cause", default=None)
 
 
 class SessionTelemetry:
-    """Records sessions with what one recorder emits with."""
+    """Records sessions through one recorder's emitter."""
 
     __slots__ = ("_emitter",)
 
@@ -51,28 +54,28 @@ class SessionTelemetry:
         self._emitter = emitter
 
     def post(self, envelope: Envelope) -> OpenPost:
-        """An envelope is to be posted."""
+        """Return what records the post of an envelope."""
         return OpenPost(self._emitter, envelope)
 
     def hydrate(self, metadata: SessionMetadata) -> OpenHydration:
-        """A session is to be read for the first time."""
+        """Return what records the first reading of a session."""
         return OpenHydration(self._emitter, metadata)
 
     def waiting(self, metadata: SessionMetadata, envelopes: int) -> None:
-        """A participant's inbox was looked at, and so many envelopes were not confirmed."""
+        """Record how many envelopes in a participant's inbox are not confirmed."""
         with self._emitter.contained("metrics"):
             session = _measured(self._emitter, metadata)
             self._emitter.metrics.record(catalogue.SESSION_INBOX_WAITING, envelopes, session)
 
     def violated(self, metadata: SessionMetadata, kind: ExpectationKind) -> None:
-        """An expectation was not met, which this hub has put into the log."""
+        """Count a violated expectation that this hub wrote to the log."""
         with self._emitter.contained("metrics"):
             session = _measured(self._emitter, metadata)
             self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """What is started in this block belongs to no trace of whoever starts it."""
+        """Detach this block from the caller's trace and run."""
         run, token = RUN.set(None), otel_context.attach(_no_trace())
         try:
             yield
@@ -82,7 +85,7 @@ class SessionTelemetry:
 
     @contextmanager
     def caused(self, envelope: Envelope) -> Iterator[None]:
-        """What is posted in this block follows from an envelope, and is linked to its post."""
+        """Link posts in this block to the post of the envelope that caused them."""
         cause = _CAUSE.set(_cause(self._emitter, envelope))
         try:
             yield
@@ -90,24 +93,24 @@ class SessionTelemetry:
             _CAUSE.reset(cause)
 
     def turn(self, metadata: SessionMetadata, participant_id: str, envelope: Envelope) -> OpenTurn:
-        """A participant answers an envelope, in a trace of its own that is linked to the envelope's post."""
+        """Return what records a participant's turn, in a new trace that links to the envelope's post."""
         return OpenTurn(self._emitter, metadata, participant_id, envelope)
 
 
 def _no_trace() -> OtelContext:
-    """The current context with no span in it."""
+    """Return the current context without a span."""
     return trace.set_span_in_context(INVALID_SPAN)
 
 
 def _carried(envelope: Envelope, around: OtelContext) -> OtelContext:
-    """The context with the span that an envelope says it was posted in; as it is, where it says nothing of the kind."""
+    """Return a context with the span in an envelope's trace headers; `around` unchanged if it has none."""
     given: Any = envelope.trace
     headers = {name: given.get(name) for name in _HEADERS} if hasattr(given, "get") else {}
     return _W3C.extract({name: value for name, value in headers.items() if isinstance(value, str)}, around)
 
 
 def _cause(emitter: Emitter, envelope: Envelope) -> tuple[str, SpanContext] | None:
-    """The session and the post of an envelope, where its trace was recorded."""
+    """Return the session and the post's span of an envelope; None if the post was not sampled."""
     with emitter.contained("link"):
         posted = trace.get_current_span(_carried(envelope, OtelContext())).get_span_context()
         if posted.is_valid and posted.trace_flags.sampled:
@@ -121,19 +124,19 @@ def _envelope_type(emitter: Emitter, envelope: Envelope) -> str:
 
 
 def _measured(emitter: Emitter, metadata: SessionMetadata) -> Attributes:
-    """What metrics say of a session."""
+    """Return the metric attributes of a session."""
     manifest = metadata.manifest
     return emitter.metrics.session(manifest.type, [one.kind for one in manifest.expectations])
 
 
 class _OpenSpan:
-    """A span of a session's that is current while something is done; it is told when that is done.
+    """Records one operation on a session; a context manager whose span is current in the block.
 
     Args:
-        emitter: What it is emitted with.
+        emitter: Starts the span and records the metrics.
         name: The span's name.
-        attributes: What is known of it from the start.
-        around: The context that it stands in; None for the current one.
+        attributes: Attributes that are known at the start.
+        around: The parent context; None for the current one.
     """
 
     __slots__ = ("_around", "_attributes", "_began", "_context", "_emitter", "_name", "_span", "_token")
@@ -173,20 +176,23 @@ class _OpenSpan:
             self._span.end()
 
     def _told(self, error: BaseException | None) -> None:
-        """Set what the span says at its end."""
+        """Set the attributes and the status that are known at the end."""
         raise NotImplementedError
 
     def _measured(self, error: BaseException | None, seconds: float) -> None:
-        """Add to the metrics."""
+        """Record the operation's metrics."""
 
 
 def _of_session(metadata: SessionMetadata) -> Attributes:
-    """What a span says of its session."""
+    """Return the span attributes of a session."""
     return {names.SESSION_TYPE: metadata.manifest.type, names.GEN_AI_CONVERSATION_ID: metadata.session_id}
 
 
 def _failed(span: Span, error: BaseException, phrase: str) -> None:
-    """Set why it failed: never the error's message, and the stack only where code that is not ours raised."""
+    """Set the error of a failed operation, without its message.
+
+    An error that this library raises on purpose is recorded without a stack trace: its type is sufficient.
+    """
     known = isinstance(error, NetworkError) and not isinstance(error, AdapterError)
     raised = error.__cause__ if isinstance(error, AdapterError) and error.__cause__ is not None else error
     said = {} if known or not is_failure(error) else error_attributes(raised)
@@ -195,7 +201,7 @@ def _failed(span: Span, error: BaseException, phrase: str) -> None:
 
 
 class OpenPost(_OpenSpan):
-    """One post while it is tried: the span `post_envelope`."""
+    """Records one post, with all its tries: the span ``post_envelope``."""
 
     __slots__ = ("_accepted", "_metadata", "_posted", "_tries")
 
@@ -219,11 +225,11 @@ class OpenPost(_OpenSpan):
         return self
 
     def known(self, metadata: SessionMetadata) -> None:
-        """The session was found."""
+        """Set the session that the envelope belongs to."""
         self._metadata = metadata
 
     def carried(self, envelope: Envelope) -> Envelope:
-        """The envelope with the trace that it is posted in, where there is one."""
+        """Return the envelope with the trace headers of this post's span, if there are any."""
         with self._emitter.contained("trace"):
             headers: dict[str, str] = {}
             _W3C.inject(headers, self._context)
@@ -232,11 +238,11 @@ class OpenPost(_OpenSpan):
         return envelope
 
     def watch(self, tries: Tries) -> None:
-        """This is what knows of the tries."""
+        """Set the object that counts the tries."""
         self._tries = tries
 
     def accepted(self, envelope: Envelope) -> None:
-        """It stands in the log, in this place."""
+        """Set the envelope as it was written to the log, with its sequence number."""
         self._accepted = envelope.seq
 
     def _outcome(self, error: BaseException | None) -> PostOutcome:
@@ -271,7 +277,7 @@ class OpenPost(_OpenSpan):
 
 
 class OpenHydration(_OpenSpan):
-    """One session while it is read for the first time: the span `hydrate`."""
+    """Records the first reading of one session: the span ``hydrate``."""
 
     __slots__ = ("_metadata",)
 
@@ -280,7 +286,7 @@ class OpenHydration(_OpenSpan):
         super().__init__(emitter, names.SPAN_HYDRATE, _of_session(metadata))
 
     def folded(self, envelopes: int, seq: int, *, from_snapshot: bool) -> None:
-        """So many envelopes were folded, up to this row."""
+        """Set how many envelopes were read, and the sequence number of the last one."""
         with self._emitter.contained("span"):
             self._span.set_attributes(
                 {
@@ -295,12 +301,12 @@ class OpenHydration(_OpenSpan):
             _failed(self._span, error, names.STATUS_HYDRATE_FAILED)
 
     def _measured(self, error: BaseException | None, seconds: float) -> None:
-        # What is watched over starts at 0 when a session is first seen.
+        # This starts the counter of the session's violations at 0.
         _measured(self._emitter, self._metadata)
 
 
 class OpenTurn(_OpenSpan):
-    """One turn of a participant's that is served: the span `serve_turn`, which is a root."""
+    """Records one turn of a participant: the span ``serve_turn``, the root of its trace."""
 
     __slots__ = ("_cause", "_cause_token", "_error", "_run_token", "_whose")
 
@@ -337,7 +343,7 @@ class OpenTurn(_OpenSpan):
         super().__exit__(kind, error, trace)
 
     def unanswered(self, error: BaseException) -> None:
-        """It came to no answer."""
+        """Set the error because of which the turn has no answer."""
         self._error = error
 
     def _told(self, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""What the environment says of our telemetry; read once, when a recorder is made."""
+"""Settings of the telemetry, read from the environment when a recorder is created."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Which signal carries alerts, overflows and halts: ``span_event`` (the default), ``log_event`` or ``both``.
+#: The signal of alerts, overflows and halts: ``span_event`` (the default), ``log_event`` or ``both``.
 OTEL_ASSEMBLY_ALERT_SIGNAL: Final = "OTEL_ASSEMBLY_ALERT_SIGNAL"
-#: ``false`` leaves out the messages of alerts, and the reasons of halts that quote them; ``true`` by default.
+#: ``false`` removes the messages of alerts and the reasons of halts, which may quote them; ``true`` by default.
 OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE: Final = "OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE"
-#: ``NO_CONTENT`` (the default), ``SPAN_ONLY``, ``EVENT_ONLY`` or ``SPAN_AND_EVENT``: GenAI's own variable.
+#: ``NO_CONTENT`` (the default), ``SPAN_ONLY``, ``EVENT_ONLY`` or ``SPAN_AND_EVENT``; defined by OpenTelemetry.
 OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
@@ -25,7 +25,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class AlertSignal(StrEnum):
-    """Which signal carries alerts, overflows and halts."""
+    """The signal of alerts, overflows and halts."""
 
     SPAN_EVENT = "span_event"
     LOG_EVENT = "log_event"
@@ -33,7 +33,7 @@ class AlertSignal(StrEnum):
 
 
 class ContentCapture(StrEnum):
-    """Where content is exported, as GenAI's variable names it."""
+    """Where content is exported; the values of OpenTelemetry's variable for GenAI content."""
 
     NO_CONTENT = "no_content"
     SPAN_ONLY = "span_only"
@@ -43,13 +43,13 @@ class ContentCapture(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What is exported beside numbers.
+    """Which texts are exported, and how.
 
     Attributes:
-        alert_signal: The carrier of alerts, overflows and halts.
-        capture_alert_message: Whether alerts' messages and halts' reasons are exported.
+        alert_signal: The signal of alerts, overflows and halts.
+        capture_alert_message: Whether messages of alerts and reasons of halts are exported.
         content: Whether and where content is exported.
-        redact: Runs on every text before it leaves; what it returns is exported.
+        redact: Called with each text before it is exported; the text that it returns is exported.
     """
 
     alert_signal: AlertSignal = AlertSignal.SPAN_EVENT
@@ -61,7 +61,7 @@ class TelemetrySettings:
     def from_environment(
         cls, environment: Mapping[str, str] | None = None, *, redact: Callable[[str], str] | None = None
     ) -> Self:
-        """Read the environment; a value that is none of a variable's is a warning, and the default holds."""
+        """Read the settings from the environment; log a warning for an invalid value, and use the default."""
         env = os.environ if environment is None else environment
         return cls(
             alert_signal=_read(env, OTEL_ASSEMBLY_ALERT_SIGNAL, AlertSignal, AlertSignal.SPAN_EVENT),
@@ -79,7 +79,7 @@ class TelemetrySettings:
 
     @property
     def content_on_spans(self) -> bool:
-        """Whether our spans carry content."""
+        """Whether spans contain content."""
         return self.content in {ContentCapture.SPAN_ONLY, ContentCapture.SPAN_AND_EVENT}
 
 

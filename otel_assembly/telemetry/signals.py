@@ -1,4 +1,4 @@
-"""Alerts, overflows and halts: events on spans, log records, or both."""
+"""Emit alerts, overflows and halts as span events, log records, or both."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """What is remembered of a conversation's last assembly, for a halt that comes when none is open.
+    """A reference to a conversation's last assembly, for a halt that is emitted after it.
 
-    `emitter` is what it was recorded with; None: with what the default recorder has, which may be another by then.
+    Attributes:
+        emitter: The emitter that recorded the assembly; None for that of the default recorder at the time of the halt.
+        span: The assembly's span.
+        whose: The agent, its framework and the conversation.
     """
 
     emitter: Emitter | None
@@ -53,12 +56,12 @@ class Trail:
 
 
 def severity_of(alert: AlertFacts) -> str:
-    """One of the closed set; a severity that no framework's alerts have is a warning."""
+    """Return an alert's severity; an unknown one is ``warning``."""
     return alert.severity if alert.severity in _SEVERITIES else "warning"
 
 
 def put_alert(emitter: Emitter, span: Span, context: OtelContext, alert: AlertFacts, at_ns: int) -> None:
-    """Emit that an alert was delivered to the model."""
+    """Emit an alert that was delivered to the model."""
     severity = severity_of(alert)
     attributes = {
         names.ALERT_SOURCE: alert.source,
@@ -71,12 +74,12 @@ def put_alert(emitter: Emitter, span: Span, context: OtelContext, alert: AlertFa
 
 
 def put_overflow(emitter: Emitter, spans: Sequence[Span], context: OtelContext, overflow: Overflow, at_ns: int) -> None:
-    """Emit that a limit could not hold."""
+    """Emit an overflow: a limit was exceeded."""
     _emit(emitter, spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR, at_ns)
 
 
 def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) -> None:
-    """Put an overflow that was emitted already on one more span."""
+    """Add the event of an overflow that was already emitted to another span."""
     if emitter.settings.alert_signal is not AlertSignal.LOG_EVENT:
         with emitter.contained("events"):
             span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
@@ -85,15 +88,17 @@ def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) 
 def put_refusal(
     emitter: Emitter, span: Span, context: OtelContext, whose: Whose, window: int | None, tokens: int | None
 ) -> None:
-    """Count that a provider refused a prompt, and say so on the model call's span where it records; in a record else.
+    """Count a prompt that the provider refused as too long, and emit the event.
+
+    The event is on the current span if that is a recording model call, else in a log record.
 
     Args:
-        emitter: What it is emitted with.
+        emitter: Emits the event and the count.
         span: The current span.
-        context: In which it came about.
-        whose: The agent whose prompt it is.
-        window: The tokens that the model takes, where the provider said so.
-        tokens: Those of the prompt.
+        context: The current context.
+        whose: The agent that sent the prompt.
+        window: The model window in tokens, if the provider reported it.
+        tokens: The prompt's tokens, if the provider reported them.
     """
     with emitter.contained("metrics"):
         _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
@@ -121,14 +126,16 @@ def put_halts(
     whose: Whose,
     last: SpanContext | None = None,
 ) -> None:
-    """Count halts, and put them on a span and on its run's where they are open; on a short one of their own else.
+    """Count halts, and emit their events on a span and on the run's span.
+
+    If neither span is recording, the events are on a new ``halt`` span that links to the last assembly.
 
     Args:
-        emitter: What they are emitted with.
-        halts: The halts, each with its time.
-        span: Where they should stand.
-        run: The run that is halted by them.
-        context: In which they came about.
+        emitter: Emits the events and the count.
+        halts: The halts, each with its time in nanoseconds since 1970.
+        span: The span of the assembly, or the current span.
+        run: The run that is halted.
+        context: The context in which the halts were emitted.
         whose: The agent that is halted.
         last: The span of the conversation's last assembly.
     """
@@ -162,7 +169,7 @@ def put_halts(
 
 
 def put_resumed(emitter: Emitter, resumed: ConversationResumed, halt: HaltEvent | None) -> None:
-    """Emit that a halted conversation goes on, on the span that is running."""
+    """Emit on the current span that a halted conversation resumed."""
     attributes: Attributes = {names.HALT_SOURCE: halt.source} if halt is not None else {}
     if resumed.reason and emitter.settings.capture_alert_message:
         attributes[names.RESUME_REASON] = emitter.redacted(resumed.reason)[: names.MAX_ALERT_MESSAGE]
@@ -185,7 +192,7 @@ def _start_halt_span(
 
 
 def _mark_halted(span: Span, halts: int) -> None:
-    """Add to a span how many halts stand on it, and set its status; a span that has ended stays as it is."""
+    """Increase a span's count of halts, and set its status; an ended span does not change."""
     if span.is_recording():
         before = (getattr(span, "attributes", None) or {}).get(names.HALTS_EMITTED)
         span.set_attribute(names.HALTS_EMITTED, halts + (before if isinstance(before, int) else 0))
@@ -202,7 +209,10 @@ def _emit(
     severity: SeverityNumber,
     at_ns: int,
 ) -> None:
-    """Put an event where it belongs, with the time at which it came about; an event that fails costs no other."""
+    """Emit an event on spans, as a log record, or both, as the settings require.
+
+    Each failure is suppressed separately.
+    """
     attributes = sendable_values(attributes)
     carrier = emitter.settings.alert_signal
     for span in spans if carrier is not AlertSignal.LOG_EVENT else ():
@@ -219,6 +229,6 @@ def _log(emitter: Emitter, context: OtelContext, name: str, attributes: Attribut
 
 
 def _since_start(span: Span, at_ns: int) -> int:
-    """A time that is not before the span's start: clocks are set back."""
+    """Return the time, but not before the span's start: a clock may be set back."""
     started: int | None = getattr(span, "start_time", None)
     return at_ns if started is None else max(at_ns, started)

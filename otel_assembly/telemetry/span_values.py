@@ -1,6 +1,6 @@
-"""What is read of exported spans, whichever backend they come from: values, arrays, and runs of item ids.
+"""Read values, arrays and runs of item ids from spans of any backend.
 
-An array may go on in the `list_items` spans below its span.
+An array may continue on ``list_items`` child spans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SpanLike(Protocol):
-    """What is read of a span; a `StoredSpan` has it."""
+    """The part of a span that readers use; `StoredSpan` is one implementation."""
 
     @property
     def trace_id(self) -> str: ...
@@ -43,9 +43,9 @@ S = TypeVar("S", bound=SpanLike)
 
 
 def as_list(value: Any) -> list[Any]:
-    """An array attribute as a list, whether it came as an array (OTLP) or as its JSON text (Jaeger's ``/api/traces``).
+    """Return an array attribute as a list, whether it is an array (OTLP) or JSON text (Jaeger's ``/api/traces``).
 
-    None is an empty list, and any other single value a list of it.
+    None becomes an empty list, and any other value a list with one element.
     """
     if value is None:
         return []
@@ -61,7 +61,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def integer(value: Any) -> int | None:
-    """A count, also where a backend made a text or a float of it; None where it is none."""
+    """Return a count as an integer, even if a backend stored it as text or float; None if it is not a number."""
     try:
         return None if value is None or isinstance(value, bool) else int(value)
     except (TypeError, ValueError, OverflowError):
@@ -69,18 +69,18 @@ def integer(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """A text; None where there is none."""
+    """Return a value as text; None if it is None."""
     return None if value is None else str(value)
 
 
 def pairs(named: Any, counts: Any) -> list[list[Any]]:
-    """Two parallel arrays, entry by entry; an entry whose count is none is left out."""
+    """Return pairs of a name and a count from two parallel arrays, without those whose count is not a number."""
     rows = ((str(name), integer(count)) for name, count in zip(as_list(named), as_list(counts), strict=False))
     return [[name, count] for name, count in rows if count is not None]
 
 
 def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
-    """Spans by their trace and parent, by start; of spans that were delivered twice only one."""
+    """Group spans by trace id and parent id, each group sorted by start time and without duplicates."""
     held: dict[tuple[str, str | None], dict[str, S]] = {}
     for span in spans:
         held.setdefault((span.trace_id, span.parent_id), {}).setdefault(span.span_id, span)
@@ -88,12 +88,12 @@ def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
 
 
 def below(span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[S]]) -> Sequence[S]:
-    """The spans right below a span, of those that `children_of` has arranged."""
+    """Return a span's children from the result of `children_of`."""
     return children.get((span.trace_id, span.span_id), ())
 
 
 def whole_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
-    """A span's attributes, each array with what stands of it on the `list_items` spans among its children."""
+    """Return a span's attributes, with arrays completed from the ``list_items`` spans among its children."""
     attributes = dict(span.attributes)
     rest = [child for child in children if child.name == names.SPAN_LIST_ITEMS]
     for name in _arrays():
@@ -111,16 +111,16 @@ def _arrays() -> tuple[str, ...]:
 
 
 class ItemRuns(Collection[str]):
-    """Item ids as a span states them: runs such as ``7``, ``7-9`` and ``m0-m2``, in their order.
+    """A collection of item ids, stored as runs such as ``7``, ``7-9`` and ``m0-m2``, in the order of the attribute.
 
-    What came in is numbered from 0, and so is what policies made, behind an ``m``. Whether an item is among them costs
-    a search among the runs, however many items there are.
+    Input items are numbered from 0. Items made by policies are also numbered from 0, with the prefix ``m``. A
+    membership test is a binary search over the runs.
 
     Args:
-        runs: The value of a span's attribute; None is none.
+        runs: The value of a span's attribute; None for an empty collection.
 
     Raises:
-        ValueError: One of them is no run.
+        ValueError: An entry is not a run of item ids.
     """
 
     __slots__ = ("_ascending", "_runs", "_starts")
@@ -144,15 +144,15 @@ class ItemRuns(Collection[str]):
 
     @property
     def texts(self) -> list[str]:
-        """The runs as they are written."""
+        """The runs as text, as in the attribute."""
         return [_run_text(*run) for run in self._runs]
 
 
 def item_key(item: str) -> tuple[bool, int]:
-    """What items are sorted by: those that came in by their number, then those that policies made.
+    """Return a sort key: input items by number, then items made by policies.
 
     Raises:
-        ValueError: It is no item's id.
+        ValueError: `item` is not an item id.
     """
     made, first, last = _run(item)
     if first != last or "-" in item:
@@ -161,7 +161,7 @@ def item_key(item: str) -> tuple[bool, int]:
 
 
 def runs_of(items: Iterable[str]) -> list[str]:
-    """Item ids as runs, in their own order."""
+    """Return item ids as runs, in the order given."""
     runs: list[tuple[bool, int, int]] = []
     for made, number in map(item_key, items):
         if runs and runs[-1][0] == made and runs[-1][2] + 1 == number:
@@ -172,12 +172,12 @@ def runs_of(items: Iterable[str]) -> list[str]:
 
 
 def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
-    """The entry of a parallel array for every item that the runs name."""
+    """Map each item of the runs to the run's entry in a parallel array."""
     pairs = zip(as_list(runs), as_list(values), strict=False)
     return {item: value for run, value in pairs for item in ItemRuns([run])}
 
 
-#: Items that one run may name: more than any conversation has.
+#: The most items in a run: more than any conversation has, so that a corrupt run cannot fill the memory.
 _MOST: Final = 1_000_000
 _RUN: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
 

@@ -1,12 +1,15 @@
-"""The link from a model call's span to the assembly that made its prompt.
+"""Link a model call's span to the assembly that made its prompt.
 
-The current span is stamped where it is the model call itself (AG2's telemetry opens it before the prompt is assembled);
-else the next model call with the same trace and parent is, once. A summariser's call inside an assembly has another
-parent, and so is never taken for it. An assembly without a parent is a trace of its own: the next model call without a
-parent that starts in the same context is its call, and gets the id and the link across traces.
+The model call's span is found as follows:
 
-Many a span says only after its start that it is a model call, and a span that ends takes no attributes any more. So one
-that has not said what it is, and may be the call that an assembly waits for, is looked at until it has.
+1. The current span, if it is a model call. AG2's telemetry starts this span before the assembly.
+2. Else the next model call in the same trace with the same parent. A summarizer's call within the assembly has another
+   parent, so it is not mistaken for it.
+3. If the assembly has no parent, it is a trace of its own. Then the next model call without a parent that starts in the
+   same context is linked across traces.
+
+Many instrumentations set the attributes that identify a model call after the span's start. An ended span accepts no
+attributes. So a span that may be the model call is watched until it has such an attribute or ends.
 """
 
 from __future__ import annotations
@@ -29,27 +32,27 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
 MODEL_CALLS: Final = frozenset({"chat", "generate_content", "text_completion"})
-#: OpenInference's name for what a span is, and its word for a model call.
+#: OpenInference's attribute for the kind of a span, and its value for a model call.
 _OPENINFERENCE_KIND: Final = "openinference.span.kind"
 _OPENINFERENCE_MODEL_CALL: Final = "LLM"
-#: The attributes by which a span says what it is.
+#: The attributes that identify a model call.
 _IDENTIFYING: Final = frozenset({names.GEN_AI_OPERATION_NAME, _OPENINFERENCE_KIND})
 _SETTERS: Final = ("set_attribute", "set_attributes")
-#: Assemblies that wait for their model call; the oldest give up.
+#: The most assemblies that wait for their model calls; the oldest is forgotten first.
 _WAITING: Final = 1_024
 
 
 @dataclass(slots=True, eq=False)
 class Stamp:
-    """What a model call is to know of its assembly.
+    """The attributes and the link that a model call's span gets from its assembly.
 
     Attributes:
         assembly_id: The assembly's id.
-        span: Its span.
-        reduced: Whether anything was dropped or compacted.
-        key: Where its model call is waited for: its parent, or itself where it has none.
-        is_root: Whether it has no parent.
-        used: Whether its model call was found.
+        span: The assembly's span.
+        reduced: Whether the assembly dropped or compacted anything.
+        key: The expected parent of the model call's span; the assembly's own span if it has no parent.
+        is_root: Whether the assembly's span has no parent.
+        used: Whether the model call's span was found.
     """
 
     assembly_id: str
@@ -60,7 +63,7 @@ class Stamp:
     used: bool = False
 
     def put_on(self, span: Span) -> None:
-        """Stamp a model call's span."""
+        """Set the assembly's id and the link on a model call's span."""
         span.set_attribute(names.ID, self.assembly_id)
         if self.reduced:
             span.set_attribute(names.GEN_AI_CONVERSATION_COMPACTED, True)
@@ -68,22 +71,22 @@ class Stamp:
             span.add_link(self.span)
 
 
-#: The stamp of the assembly that was last made here.
+#: The stamp of the last assembly in this context.
 _MADE: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_made", default=None)
-#: The same, of the assembly whose prompt a framework's model is called with here.
+#: The stamp for the framework's model call that runs in this context.
 _CALLED: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_called", default=None)
-#: Of a call whose prompt no assembly has made.
+#: The stamp for a model call whose prompt comes from no assembly.
 _NO_ASSEMBLY: Final = Stamp("", INVALID_SPAN_CONTEXT, reduced=False, used=True)
 
 
 class CalledModel:
-    """A framework's call of its model, where that is hooked: the prompt is the one that was last made here.
+    """A framework's call of its model, whose prompt comes from the last assembly in this context.
 
-    A model call's span that is opened in it is that assembly's, whatever its parent is, and in whichever trace:
+    The first model call's span that starts in it is linked to that assembly, even if its parent or trace differs:
     OpenInference gives LangChain's spans parents that are never current.
 
     Args:
-        prepared: False for a reducer's own call, whose prompt no assembly has made.
+        prepared: False for a reducer's own model call, whose prompt comes from no assembly.
     """
 
     def __init__(self, *, prepared: bool = True) -> None:
@@ -91,16 +94,16 @@ class CalledModel:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The model is called in this block; never left open across a ``yield``."""
+        """Make the call current in this block; never keep the block open across a ``yield``."""
         token = _CALLED.set(self._made)
         try:
             yield
         finally:
-            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+            with suppress(ValueError):  # a coroutine that is closed before its end is often closed in another context
                 _CALLED.reset(token)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The model has answered."""
+        """Do nothing; the interface of runs requires the method."""
 
 
 def _key(span: SpanContext) -> tuple[int, int]:
@@ -108,12 +111,12 @@ def _key(span: SpanContext) -> tuple[int, int]:
 
 
 def is_model_call(span: Any) -> bool:
-    """Whether a span is one of GenAI's model calls, or one of OpenInference's; only an SDK's span says so."""
+    """Return whether an SDK's span is a model call, by the attributes of the GenAI conventions or OpenInference."""
     return _is_model_call(span) is True
 
 
 def _is_model_call(span: Any) -> bool | None:
-    """None where the span has not said what it is."""
+    """Return None if the span has no identifying attribute yet."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
     operation = attributes.get(names.GEN_AI_OPERATION_NAME)
     if operation is not None:
@@ -123,7 +126,7 @@ def _is_model_call(span: Any) -> bool | None:
 
 
 class _WatchedSpan:
-    """A span of the SDK whose attributes are looked at as they are set, until one says what it is, or it ends."""
+    """Watches the attribute setters of an SDK's span until an identifying attribute is set or the span ends."""
 
     __slots__ = ("_before", "_identified", "_span")
 
@@ -131,17 +134,17 @@ class _WatchedSpan:
         self._span = span
         self._identified = identified
         self._before = {name: vars(span).get(name) for name in _SETTERS}
-        with suppress(AttributeError):  # a span of another make goes without a stamp
+        with suppress(AttributeError):  # a span that allows no new attributes gets no link
             for name in _SETTERS:
                 setattr(span, name, getattr(self, name))
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """As the span's own."""
+        """Call the span's own method, then check the attribute."""
         self._set("set_attribute", key, value)
         self._look((key,))
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """As the span's own."""
+        """Call the span's own method, then check the attributes."""
         self._set("set_attributes", attributes)
         self._look(attributes)
 
@@ -155,13 +158,13 @@ class _WatchedSpan:
     def _look(self, given: Iterable[Any]) -> None:
         try:
             identifies = not _IDENTIFYING.isdisjoint(given)
-        except TypeError:  # no attributes at all, which is the caller's affair
+        except TypeError:  # the caller passed no mapping; the span's own method has handled that
             return
         if identifies:
             self._identified(self._span)
 
     def leave(self) -> None:
-        """The span is as it was, unless somebody else has come over it since."""
+        """Restore the span's own setters, unless another library has replaced them since."""
         own = vars(self._span)
         for name, before in self._before.items():
             if own.get(name) == getattr(self, name):
@@ -182,7 +185,7 @@ def _leave(span: Any) -> None:
 
 
 def is_opened_since(span: Any, earlier: Any) -> bool:
-    """Whether a span of the same trace began after another."""
+    """Return whether a span of the same trace began after an earlier one."""
     began, other = getattr(span, "start_time", None), getattr(earlier, "start_time", None)
     if began is None or other is None or began <= other:
         return False
@@ -190,7 +193,10 @@ def is_opened_since(span: Any, earlier: Any) -> bool:
 
 
 class StampingProcessor:
-    """A span processor of the SDK, by its shape: it looks at spans as they start, and where one may be waited for."""
+    """A span processor that links the spans of model calls to the assemblies that wait for them.
+
+    It does not inherit from the SDK's class, because the SDK need not be installed.
+    """
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
@@ -198,7 +204,10 @@ class StampingProcessor:
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
     def await_call(self, parent: Span, opened: Span | None, stamp: Stamp) -> None:
-        """Stamp the next model call under this parent; or it, or what has opened since, if that says it is one."""
+        """Link the next model call below a parent.
+
+        The parent itself, or the span that opened during the assembly, may also turn out to be the model call.
+        """
         key = _key(parent.get_span_context())
         self._await(replace(stamp, key=key))
         self._watch(parent, key)
@@ -206,23 +215,23 @@ class StampingProcessor:
             self._watch(opened, key)
 
     def await_root_call(self, stamp: Stamp) -> None:
-        """Stamp the next model call that starts in this context and has no parent, as the assembly has none."""
+        """Link the next model call without a parent that starts in this context."""
         self._await(replace(stamp, key=_key(stamp.span), is_root=True))
 
     def _await(self, stamp: Stamp) -> None:
         earlier = _MADE.get()
-        # Another provider's processor may look at the same spans: what waits there is its affair.
+        # Only this processor's stamps are replaced; another provider may have a processor of its own.
         waits = earlier is not None and self._waits_for(earlier.key) is earlier
         if earlier is not None and waits and (earlier.key == stamp.key or (earlier.is_root and stamp.is_root)):
-            # Several assemblies made one prompt, as a framework's reducers and a plug-in of ours behind them: what
-            # one of them reduced stays reduced.
+            # Several assemblies can make one prompt, for example a framework's reducers and then a built-in plug-in.
+            # If any of them reduced the prompt, the prompt is reduced.
             stamp.reduced = stamp.reduced or earlier.reduced
             earlier.used = True
         else:
             earlier = None
         _MADE.set(stamp)
         with self._lock:
-            if earlier is not None:  # a program that never calls a model below us would fill this otherwise
+            if earlier is not None:  # else a program whose model calls have no spans would fill the dict
                 self._waiting.pop(earlier.key, None)
             self._waiting[stamp.key] = stamp
             self._waiting.move_to_end(stamp.key)
@@ -230,13 +239,13 @@ class StampingProcessor:
                 self._waiting.popitem(last=False)
 
     def _watch(self, span: Any, key: tuple[int, int]) -> None:
-        while hasattr(span, "__wrapped__"):  # by another instrumentation: what takes attributes is inside
+        while hasattr(span, "__wrapped__"):  # another instrumentation wraps the SDK's span
             span = span.__wrapped__
         if span.is_recording() and _is_model_call(span) is None and _watch_of(span) is None:
             _WatchedSpan(span, partial(self._identified, partial(self._waits_for, key)))
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """Stamp a model call that an assembly waits for."""
+        """Link a started model call, or watch a span that may become one."""
         waits_for = self._assembly_of(span) if self._waiting or _CALLED.get() is not None else None
         if waits_for is None:
             return
@@ -249,7 +258,7 @@ class StampingProcessor:
             self._failed("stamp", error)
 
     def _assembly_of(self, span: Any) -> Callable[[], Stamp | None] | None:
-        """Return what finds the assembly that a span may be the call of; None if it is no assembly's."""
+        """Return a function that finds the stamp for a span; None if no assembly waits for such a span."""
         called, made = _CALLED.get(), _MADE.get()
         if called is not None and not called.used:
             return lambda: called
@@ -265,7 +274,7 @@ class StampingProcessor:
         return None if stamp is None or stamp.used else stamp
 
     def _identified(self, waits_for: Callable[[], Stamp | None], span: Any) -> None:
-        """A span has said what it is."""
+        """Link a span that has an identifying attribute, if it is a model call."""
         try:
             _leave(span)
             if is_model_call(span):
@@ -281,16 +290,16 @@ class StampingProcessor:
             self._failed("stamp", error)
 
     def _on_ending(self, span: Any) -> None:
-        """A span that never said what it is, or has now, is not looked at any more."""
+        """Stop watching a span that ends."""
         _leave(span)
 
     def on_end(self, span: Any) -> None:
-        """Nothing is done as a span ends."""
+        """Do nothing; `_on_ending` does the work while the span still accepts attributes."""
 
     def shutdown(self) -> None:
-        """Forget what waits."""
+        """Forget the waiting assemblies."""
         self._waiting.clear()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is held back."""
+        """Return True: the processor exports nothing."""
         return True

@@ -1,7 +1,7 @@
-"""The embedded span store: a rotating file of OTLP JSON lines, for machines where no Collector listens.
+"""Export spans and log records to a rotating file of OTLP JSON lines, for machines without a Collector.
 
-The lines are written by OpenTelemetry's own OTLP JSON encoder, one export request a line.
-`otel_assembly.telemetry.store_reader` reads them without an SDK, and the Collector reads the same files::
+Each line is one export request, written by OpenTelemetry's OTLP JSON encoder.
+`otel_assembly.telemetry.store_reader` reads the files without an SDK. The Collector can read them too::
 
     receivers:
       otlp_json_file:  # `otlpjsonfile` in older releases
@@ -9,8 +9,8 @@ The lines are written by OpenTelemetry's own OTLP JSON encoder, one export reque
         start_at: beginning
         fingerprint_size: 16kb
 
-It tells files apart by their first bytes, 1,000 by default. Where a resource is longer than that, all files of one
-process begin alike, and without the last line it skips most of them.
+The Collector identifies files by their first 1,000 bytes by default. If the resource is longer than that, all files of
+a process start with the same bytes, and the Collector skips most of them. A larger ``fingerprint_size`` avoids this.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["LogFileExporter", "NamedSpanFileExporter", "SpanFileExporter"]
 
 _logger = logging.getLogger(__name__)
 
-# The Collector cuts a line at its `max_log_size`, 1 MiB by default, and then can read none of the pieces.
+# The Collector splits a line at `max_log_size`, 1 MiB by default, and cannot read the parts.
 _LONGEST_LINE = 1_000_000
 
 T = TypeVar("T")
@@ -52,24 +52,24 @@ T = TypeVar("T")
 class SpanFileExporter(SpanExporter):
     """Writes finished spans to a rotating file of OTLP JSON lines.
 
-    A file that cannot be written never raises into the agent: the export is a failure, its spans are lost, and one
-    warning is logged until a write succeeds again. A batch too long for one line that the Collector reads becomes
-    several.
+    If the file cannot be written, the exporter returns a failure, the spans are lost, and no exception reaches the
+    agent. One warning is logged until a write succeeds again. A batch that is too long for the Collector's line limit
+    is split into several lines.
 
     Args:
         path: The newest file; see `RotatingFile`.
-        max_bytes: Size at which it is put aside, in bytes.
-        backups: How many files put aside are kept, so at most ``(backups + 1) * max_bytes`` are used.
+        max_bytes: The size at which the file is rotated, in bytes.
+        backups: The number of rotated files to keep; about ``(backups + 1) * max_bytes`` are used on disk.
 
     Raises:
-        ConfigurationError: The official OTLP JSON exporter is not installed, or a limit cannot work.
+        ConfigurationError: ``opentelemetry-exporter-otlp-json-file`` is not installed, or a limit is too small.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 1024 * 1024, backups: int = 4) -> None:
         self._writer = _BatchWriter("spans", _span_encoder, RotatingFile(path, max_bytes=max_bytes, backups=backups))
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write the spans; whatever goes wrong, the answer is ``FAILURE`` and no exception."""
+        """Write the spans; return ``FAILURE`` if that fails, and never raise."""
         return SpanExportResult.SUCCESS if self._writer.write(spans) else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
@@ -77,15 +77,15 @@ class SpanFileExporter(SpanExporter):
         self._writer.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Always True: what was exported has been handed to the operating system."""
+        """Return True: `export` writes immediately."""
         return True
 
 
 class NamedSpanFileExporter(SpanFileExporter):
-    """``otel_assembly_file`` of ``OTEL_TRACES_EXPORTER``: writes the file that ``OTEL_ASSEMBLY_SPAN_FILE`` names.
+    """The exporter for ``OTEL_TRACES_EXPORTER=otel_assembly_file``; it writes to ``OTEL_ASSEMBLY_SPAN_FILE``.
 
     Raises:
-        ConfigurationError: The official OTLP JSON exporter is not installed.
+        ConfigurationError: ``opentelemetry-exporter-otlp-json-file`` is not installed.
     """
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ class NamedSpanFileExporter(SpanFileExporter):
 
 
 class LogFileExporter(LogRecordExporter):
-    """Writes log records to a rotating file of OTLP JSON lines, as `SpanFileExporter` writes spans."""
+    """Writes log records to a rotating file of OTLP JSON lines; the parameters are those of `SpanFileExporter`."""
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 1024 * 1024, backups: int = 4) -> None:
         self._writer = _BatchWriter("logs", _log_encoder, RotatingFile(path, max_bytes=max_bytes, backups=backups))
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Write the records; whatever goes wrong, the answer is ``FAILURE`` and no exception."""
+        """Write the records; return ``FAILURE`` if that fails, and never raise."""
         return LogRecordExportResult.SUCCESS if self._writer.write(batch) else LogRecordExportResult.FAILURE
 
     def shutdown(self) -> None:
@@ -107,12 +107,12 @@ class LogFileExporter(LogRecordExporter):
         self._writer.shutdown()
 
     def force_flush(self, timeout_millis: int = 10_000) -> bool:
-        """Always True: what was exported has been handed to the operating system."""
+        """Return True: `export` writes immediately."""
         return True
 
 
 class _BatchWriter(Generic[T]):
-    """Encodes batches into lines and keeps every failure to itself."""
+    """Encodes batches as lines and writes them; never raises."""
 
     def __init__(self, signal: str, encoder: Callable[[], Callable[[Sequence[T]], bytes]], file: RotatingFile) -> None:
         self._signal = signal
@@ -131,7 +131,7 @@ class _BatchWriter(Generic[T]):
             with self._lock:
                 self._write(batch)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into the agent
-            # Outside the lock, for the warning itself may be exported through this very writer.
+            # Without the lock, because the warning itself may be exported through this writer.
             self._warn(error)
             return False
         self._failing = False
@@ -155,7 +155,7 @@ class _BatchWriter(Generic[T]):
         if self._failing:
             return
         self._failing = True
-        # The text of an error that is not the operating system's could quote what was to be written.
+        # Only messages of the operating system are logged; others may quote exported content.
         problem = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         _logger.warning(
             "%s cannot be written to %s (%s); they are lost until it can be written again",
@@ -165,7 +165,7 @@ class _BatchWriter(Generic[T]):
         )
 
     def _begin(self) -> None:
-        """Another thread may have been encoding a batch."""
+        """Replace the encoder after a fork: in the parent, another thread may have been using its buffer."""
         self._encode = self._encoder()
 
 
@@ -190,7 +190,7 @@ def _log_encoder() -> Callable[[Sequence[ReadableLogRecord]], bytes]:
 
 
 def _line(stream: io.StringIO, encoded: bool) -> bytes:
-    """What the official exporter wrote; it takes a text stream, and its lines are measured before they are kept."""
+    """Return and clear what the exporter wrote to the stream, so that a line can be measured before it is stored."""
     line = stream.getvalue()
     stream.seek(0)
     stream.truncate()

@@ -1,6 +1,6 @@
-"""Reads a store of spans: OTLP JSON lines, as `SpanFileExporter` or the Collector's file exporter writes them.
+"""Read span files: OTLP JSON lines, written by `SpanFileExporter` or the Collector's file exporter.
 
-Nothing here needs the OpenTelemetry SDK.
+The module does not need the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SpanNode", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", 
 
 @dataclass(frozen=True, slots=True)
 class SpanNode:
-    """A span with those that it is the parent of, by start time."""
+    """A span and its children, in the order of their start times."""
 
     span: StoredSpan
     children: list[SpanNode] = field(default_factory=list)
@@ -33,19 +33,19 @@ class SpanNode:
 def read_spans(
     path: str | os.PathLike[str], *, on_problem: Callable[[int, str], None] | None = None
 ) -> Iterator[StoredSpan]:
-    """Read the spans of a store, one at a time: files put aside first, the oldest first, then ``path`` itself.
+    """Yield the spans of a span file and its rotated files, the oldest file first.
 
-    A line that cannot be read is skipped. Lines of other signals, which the Collector mixes in, are no spans and no
-    problem. A span that was delivered twice comes twice; `span_tree` drops the second.
+    Unreadable lines are skipped. Lines with logs or metrics, which the Collector may write to the same file, are
+    ignored. A span that was exported twice is yielded twice; `span_tree` removes the duplicate.
 
     Args:
-        path: The newest file of the store.
-        on_problem: Called with the number of a skipped line in its file, from 1, and with what is wrong there; never
-            with what stands there.
+        path: The newest file.
+        on_problem: Called for each skipped line, with its number in the file (from 1) and a description. The
+            description does not quote the line.
 
     Raises:
-        TranscriptError: There is no such file (raised at once); it cannot be opened; or it has lines and not one could
-            be read as spans (raised at the end).
+        TranscriptError: The file does not exist (raised immediately), cannot be opened, or has lines but no spans
+            (raised at the end).
     """
     if not _files(path):
         raise TranscriptError(path, None, "no such file; expected OTLP JSON lines, as a span file exporter writes them")
@@ -53,10 +53,9 @@ def read_spans(
 
 
 def span_tree(spans: Iterable[StoredSpan]) -> list[SpanNode]:
-    """Arrange spans into trees: the roots, trace by trace, everything by start time.
+    """Arrange spans into trees, and return the roots, grouped by trace and sorted by start time.
 
-    A span whose parent is not among them is a root. A second span with the same ids is dropped, for delivery is at
-    least once.
+    A span whose parent is missing is a root. Duplicates are removed, because OTLP may deliver a span more than once.
     """
     nodes: dict[tuple[str, str], SpanNode] = {}
     for span in sorted(spans, key=attrgetter("start_ns")):
@@ -64,7 +63,7 @@ def span_tree(spans: Iterable[StoredSpan]) -> list[SpanNode]:
     parents = {key: nodes.get((key[0], node.span.parent_id or "")) for key, node in nodes.items()}
     traces: dict[str, list[SpanNode]] = {}
     for (trace, _), node in nodes.items():
-        # A dict keeps its order: a trace stands where its earliest span does.
+        # The order of the dict is that of each trace's earliest span.
         traces.setdefault(trace, [])
         parent = parents[trace, node.span.span_id]
         (traces[trace] if parent is None else parent.children).append(node)
@@ -73,7 +72,7 @@ def span_tree(spans: Iterable[StoredSpan]) -> list[SpanNode]:
         _reach(roots, reached)
     for (trace, span_id), node in nodes.items():
         if id(node) not in reached:
-            # Only a false circle of parents has no root: it is cut at its earliest span.
+            # Only a cycle of parent ids has no root; its earliest span becomes the root.
             parent = parents[trace, span_id]
             if parent is not None:
                 parent.children[:] = [child for child in parent.children if child is not node]
@@ -92,7 +91,7 @@ def _reach(nodes: Iterable[SpanNode], reached: set[int]) -> None:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The store's files that exist, the newest first."""
+    """Return the existing files, the newest first."""
     newest = Path(path)
     aside: dict[int, Path] = {}
     try:
@@ -101,7 +100,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
             if suffix != file.name and re.fullmatch(r"[1-9][0-9]{0,5}", suffix):
                 aside[int(suffix)] = file
     except OSError:
-        pass  # a folder that may not be listed can still hold a file that may be read
+        pass  # a file may be readable even if its folder cannot be listed
     return [newest] * os.path.exists(newest) + [aside[number] for number in sorted(aside)]
 
 
@@ -126,14 +125,17 @@ def _read(path: Path, on_problem: Callable[[int, str], None]) -> Iterator[Stored
 
 
 def _open(path: Path, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
-    """Every file opened before the first is read, the newest first: one that is put aside meanwhile is met again."""
+    """Open all files, the newest first, before any is read.
+
+    In this order, a file that is rotated in the meantime is found twice instead of missed. The duplicate is skipped.
+    """
     opened: list[tuple[Path, BinaryIO]] = []
     seen = set[tuple[int, int]]()
     for file in _files(path):
         try:
             stream = stack.enter_context(file.open("rb"))
         except FileNotFoundError:
-            continue  # put aside or removed a moment ago
+            continue  # rotated or removed since the folder was listed
         except OSError as error:
             raise TranscriptError(file, None, f"cannot be opened ({error.strerror})") from error
         status = os.fstat(stream.fileno())

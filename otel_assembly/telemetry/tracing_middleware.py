@@ -1,4 +1,4 @@
-"""`TracingMiddleware`: the run of an agent in GenAI's spans, with the assemblies where they belong."""
+"""`TracingMiddleware`: record an agent's runs, model calls and tools as spans of the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.genai_spans import GenAISpan, GenAISpans
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
-#: What a model call's span has of its usage, by what a usage calls it (ours, AgentScope's).
+#: From attributes of an invocation in opentelemetry-util-genai to attributes of a usage (this library's, AgentScope's).
 _USAGE: Final[Mapping[str, str]] = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -34,21 +34,23 @@ _USAGE: Final[Mapping[str, str]] = {
 
 
 class TracingMiddleware(MiddlewareBase):
-    """Tells of an agent's runs, model calls and tools by OpenTelemetry's GenAI conventions, metrics included.
+    """Records an agent's runs, model calls and tools as spans and metrics of OpenTelemetry's GenAI conventions.
 
-    One ask is one ``invoke_agent``; under it each model call is a ``chat`` that ends when its answer has been read, and
-    each tool an ``execute_tool``. Calls that wait for somebody are named on ``invoke_agent``, and what somebody else
-    ran is an ``execute_tool`` without length, there where its result arrived. Put it behind an `AssemblerMiddleware`
-    to have each assembly beside its ``chat``; before it, the assembly is a part of ``chat``. The two are linked either
-    way.
+    - Each request to the agent is an ``invoke_agent`` span. It lists the tool calls that wait for approval.
+    - Each model call is a ``chat`` span below it. It ends when the response has been read to its end.
+    - Each tool call is an ``execute_tool`` span. A tool that ran outside the agent has a span of zero duration, at the
+      time when its result arrived.
 
-    Where nobody has configured OpenTelemetry, the hooks do nothing. Content is exported only as
-    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, and an error's message never is.
+    If the middleware comes after an `AssemblerMiddleware`, an assembly's span and its ``chat`` span are siblings. If it
+    comes before, the assembly's span is a child of ``chat``. The ``chat`` span links to the assembly in both cases.
 
-    It needs the extra ``genai``.
+    If no OpenTelemetry provider is configured, the hooks do nothing. Content is exported only if
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` asks for it. Messages of errors are never exported.
+
+    Requires the extra ``genai``.
 
     Args:
-        recorder: Where it tells of them; by default where assemblies without a recorder of their own do.
+        recorder: Records the spans and metrics; None for the default recorder.
 
     Raises:
         ConfigurationError: ``opentelemetry-util-genai`` is not installed.
@@ -68,7 +70,7 @@ class TracingMiddleware(MiddlewareBase):
     def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """An ``invoke_agent`` around the reply."""
+        """Record the reply as an ``invoke_agent`` span."""
         spans = self._spans()
         if spans is None:
             given: AsyncGenerator[Any, None] = next_handler()
@@ -78,7 +80,7 @@ class TracingMiddleware(MiddlewareBase):
     def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """An ``execute_tool`` around the run of a tool."""
+        """Record a tool call as an ``execute_tool`` span."""
         spans = self._spans()
         if spans is None:
             given: AsyncGenerator[Any, None] = next_handler()
@@ -86,7 +88,7 @@ class TracingMiddleware(MiddlewareBase):
         return self._act(spans, agent, input_kwargs["tool_call"], next_handler)
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
-        """A ``chat`` around the call, and around the reading of an answer that comes in pieces."""
+        """Record a model call, including the reading of a streamed response, as a ``chat`` span."""
         spans = self._spans()
         if spans is None:
             return await next_handler()
@@ -104,12 +106,12 @@ class TracingMiddleware(MiddlewareBase):
             chat.end()
             return answer
         stream = _read(spans.content, chat, answer)
-        # A generator that nobody ever reads is never at its end.
+        # A generator that is never started runs no ``finally``, so the span ends when the generator is collected.
         weakref.finalize(stream, chat.end).atexit = False
         return stream
 
     def _spans(self) -> GenAISpans | None:
-        """What opens spans; None where nobody listens."""
+        """Return what starts the spans; None if nothing is recorded."""
         recorder: Any = self._recorder or default_recorder()
         if not recorder.listening() or not is_instrumentation_enabled():
             return None
@@ -160,7 +162,7 @@ class TracingMiddleware(MiddlewareBase):
         owed = getattr(getattr(agent, "session", None), "owed", None)
         if owed is not None and owed.tool.name == call.name:
             tool = owed.tool
-        # A name that is none of the agent's tools is the model's own words.
+        # If no tool has this name, the model made it up; such names have no bound, and may quote the conversation.
         name = call.name if tool is not None or not isinstance(tools, dict) else names.OTHER
         run = spans.execute_tool(name, call.id, getattr(tool, "description", None), agent.name)
         result: Any = None
@@ -184,7 +186,7 @@ class TracingMiddleware(MiddlewareBase):
                 yield event
 
     def _put_sent(self, content: Content | None, chat: GenAISpan, agent: Any, given: dict[str, Any]) -> None:
-        """What the model was sent: what came in here, or what a chain further in has made of it."""
+        """Set the model's input: the output of a later `AssemblerMiddleware` if there is one, else the hook's."""
         if content is None:
             return
 
@@ -209,7 +211,7 @@ async def _followed(
     seen: Callable[[Any], None],
     end: Callable[[BaseException | None], None],
 ) -> AsyncGenerator[Any, None]:
-    """What a step yields; its span is current while the step works, and never while somebody reads what it yields."""
+    """Yield a hook's events; the span is current while the hook runs, but not while the caller handles an event."""
     error: BaseException | None = None
     try:
         while True:
@@ -232,7 +234,7 @@ async def _followed(
 
 
 async def _read(content: Content | None, chat: GenAISpan, parts: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-    """The parts of an answer; the call is over when they have been read, are left, or break off."""
+    """Yield the parts of a streamed response; end the span when the stream ends, fails or is closed."""
     error: BaseException | None = None
     chat.tell(lambda invocation: setattr(invocation, "request_stream", True))
     iterator = aiter(parts)
@@ -271,7 +273,7 @@ def _put_answer(content: Content | None, chat: GenAISpan, answer: Any) -> None:
 
 
 def _put_pending(invocation: Any, answer: ModelResponse) -> None:
-    """The calls of a run's answer that wait for somebody."""
+    """Set the tool calls of a response that wait for approval."""
     waiting = [call for call in answer.tool_calls if call.awaiting_approval]
     if waiting:
         invocation.attributes[names.PENDING_CALLS] = [sendable(call.id) for call in waiting]
@@ -279,14 +281,14 @@ def _put_pending(invocation: Any, answer: ModelResponse) -> None:
 
 
 def _put_finish_reason(invocation: Any, answer: Any) -> None:
-    """Why the model stopped, if that is known: ``gen_ai.response.finish_reasons``."""
+    """Set ``gen_ai.response.finish_reasons``, if the response has one."""
     reason = getattr(answer, "finish_reason", None)
     if isinstance(reason, str):
         invocation.finish_reasons = [sendable(reason)]
 
 
 def _put_usage(invocation: Any, answer: Any) -> None:
-    """What the provider billed; what it does not say is not there."""
+    """Set the token counts that the provider reported."""
     usage = getattr(answer, "usage", None)
     for name, said in _USAGE.items():
         value = getattr(usage, said, None)
@@ -295,7 +297,7 @@ def _put_usage(invocation: Any, answer: Any) -> None:
 
 
 def _result_of(result: ToolResultEvent | ToolErrorEvent) -> tuple[str, str, bool]:
-    """The call's id, what the model reads, and whether that is an error."""
+    """Return the call's id, the text that the model reads, and whether that text is an error."""
     if isinstance(result, ToolErrorEvent):
         return result.parent_id, result.error, True
     return result.parent_id, result.content, False
@@ -317,7 +319,7 @@ def _put_tool(content: Content, invocation: Any, call: Any, result: str | None) 
 
 
 def _conversation_of(agent: Any) -> str | None:
-    """The real id of the conversation that a hook is called for, where it has one."""
+    """Return the conversation id of the agent's session, if it has one."""
     context = getattr(getattr(agent, "session", None), "context", None)
     conversation_id = getattr(context, "conversation_id", None)
     return conversation_id if isinstance(conversation_id, str) else None

@@ -1,7 +1,7 @@
-"""Spans with attributes of the types that the contract gives them, whatever somebody else's program wrote.
+"""Convert the attributes of stored spans to the types that the registry defines.
 
-A value of another type that cannot be read as its own is left out; a kind that nobody knows is ``other``. Both are
-said, with the span and the attribute, and never with the value.
+Backends may change types, for example integers to strings. A value that cannot be converted is removed, and an unknown
+kind becomes ``other``. A `Flaw` reports both by span and attribute, but never quotes the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flaw", "typed_spans"]
 
-#: What a kind is called that is none of the known ones.
+#: Replaces an unknown kind.
 _OTHER: Final = "other"
 _RUNS: Final = frozenset(
     {
@@ -48,13 +48,13 @@ _ITEMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """What of a span could not be read as the contract has it.
+    """The attributes of one span that do not match the registry.
 
     Attributes:
-        span: Its id.
-        name: Its name.
-        lost: The attributes that were left out.
-        renamed: Those in which an unknown kind stands as ``other``.
+        span: The span's id.
+        name: The span's name.
+        lost: Attributes that were removed because their values could not be converted.
+        renamed: Attributes in which an unknown kind became ``other``.
     """
 
     span: str
@@ -72,7 +72,11 @@ class Flaw:
 
 
 def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[str, str], Flaw]]:
-    """The spans, with what the contract says of their attributes; and by trace and span id what was wrong with some."""
+    """Convert the attributes of spans to their registered types.
+
+    Returns:
+        The spans, and the flaws by trace id and span id.
+    """
     found: list[SpanLike] = []
     flaws: dict[tuple[str, str], Flaw] = {}
     for span in spans:
@@ -84,7 +88,10 @@ def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[s
 
 
 def _typed(attributes: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str], list[str]]:
-    """The attributes where any has to be changed, the names of those left out, and of those with unknown kinds."""
+    """Return the converted attributes, the names of the removed ones, and the names of those with unknown kinds.
+
+    The converted attributes are None if nothing had to change.
+    """
     changed: dict[str, Any] = {}
     lost: list[str] = []
     renamed: list[str] = []
@@ -153,7 +160,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _kind_name(value: Any) -> str:
-    """A kind may be of any type: what is none is an unknown one."""
+    """Return the kind's name; a value that is no string is an unknown kind, not an error."""
     return value if isinstance(value, str) else ""
 
 
@@ -192,7 +199,7 @@ _TYPES: Final[dict[str, Callable[[Any], Any]]] = {
 
 @cache
 def _readers() -> Mapping[str, Callable[[Any], Any]]:
-    """How each attribute of the contract is read; `_readers` fails on a value that is none."""
+    """Return the converter of each registered attribute; a converter raises if it cannot convert the value."""
     found: dict[str, Callable[[Any], Any]] = {}
     for name, attribute in registry.attributes().items():
         read = _kind_name if name in _kinds() else _TYPES[attribute.type.removesuffix("[]")]
@@ -205,6 +212,6 @@ def _readers() -> Mapping[str, Callable[[Any], Any]]:
 
 @cache
 def _kinds() -> Mapping[str, frozenset[str]]:
-    """The attributes that name kinds, with the kinds that there are."""
+    """Return the attributes whose values include ``other``, each with its allowed values."""
     found = {name: frozenset(attribute.values) for name, attribute in registry.attributes().items()}
     return {name: kinds for name, kinds in found.items() if _OTHER in kinds}
