@@ -1,12 +1,12 @@
-"""For your own tests: telemetry recorded in memory, conversations written in words, a model that answers by script.
+"""Test doubles: telemetry recorded in memory, conversations written in words, a model with scripted answers.
 
-Importing this needs no OpenTelemetry SDK; `RecordedTelemetry` does when it is made. With pytest, the fixture
-``assembly_telemetry`` is there as soon as this package is installed::
+Only `RecordedTelemetry` needs the OpenTelemetry SDK, when it is created. With
+``pytest_plugins = ["otel_assembly.testing.plugin"]`` in the root ``conftest.py``, tests have a fixture::
 
-    async def test_the_window_says_what_it_took(assembly_telemetry):
+    async def test_the_window_drops_the_oldest_events(assembly_telemetry):
         await Assembler([SlidingWindowPolicy(1)]).assemble([], conversation("ask", "answer", "ask"), Context())
         span = assembly_telemetry.span("apply_policy sliding_window")
-        assert span.dropped_reasons == {0: "outside_window", 1: "outside_window"}
+        assert span.dropped_reasons == {"0": "outside_window", "1": "outside_window"}
 """
 
 from otel_assembly.testing.conversations import assert_paired, conversation, said

@@ -1,4 +1,4 @@
-"""Conversations in words: written for a test, read back in an assertion."""
+"""Conversations written in words, for tests and assertions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _WORDS = "ask, answer, call, result, results, error, summary, system, alert, fat
 
 
 def conversation(*words: str) -> list[Any]:
-    """Events for these words, with texts and ids that are the same on every run.
+    """Return the events for these words, with the same texts and ids in every run.
 
     ``ask``, ``answer``, ``call a`` (``call a b``: two calls in one response), ``result a`` (``results a b``: two in one
     event), ``error a``, ``summary``, ``system`` (a chat message), ``alert``, ``fatal`` and ``note``, which no model
-    sees. A text of your own goes behind a colon: ``"ask: Where is my bag?"``, ``"result a: At gate 14."``
+    receives. Write your own text after a colon: ``"ask: Where is my bag?"``, ``"result a: At gate 14."``
 
     Raises:
-        ConfigurationError: A word that is none of these, or that needs the id of a call and has none.
+        ConfigurationError: A word is unknown, or needs the id of a call and has none.
     """
     return [_event(word, index) for index, word in enumerate(words)]
 

@@ -1,4 +1,4 @@
-"""`RecordedTelemetry`: an SDK of one's own whose spans, metrics and log records stay in memory, to be asked about."""
+"""`RecordedTelemetry`: an OpenTelemetry SDK for tests that keeps spans, metrics and log records in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RecordedLog:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a histogram holds: a value is counted in the bucket of the first bound that it is not above."""
+    """The data of a histogram; a value is in the bucket of the first bound that it does not exceed."""
 
     count: int
     sum: float
@@ -55,18 +55,18 @@ class Point:
 
     attributes: dict[str, Any]
     value: float | Distribution
-    #: Trace and span ids of its exemplars.
+    #: The trace and span ids of the exemplars.
     exemplars: tuple[tuple[str, str], ...] = ()
 
 
 class RecordedTelemetry:
-    """OpenTelemetry for a test: nothing leaves the process, ids are counted, the environment has no say.
+    """An OpenTelemetry SDK for tests: nothing is exported, ids are sequential, environment variables are ignored.
 
-    Give `recorder` to an `Assembler`, or make it the one of all assemblers that are given none, with `as_default`.
+    Pass `recorder` to an `Assembler`, or use it for all assemblers without a recorder with `as_default`.
 
     Args:
-        sampler: The SDK's sampler; by default every span is recorded.
-        settings: What is exported beside numbers; the defaults of `TelemetrySettings`, whatever the environment says.
+        sampler: The sampler of the SDK; by default every span is recorded.
+        settings: The settings of the telemetry; by default `TelemetrySettings()`, regardless of the environment.
 
     Raises:
         ConfigurationError: The OpenTelemetry SDK is not installed.
@@ -112,58 +112,58 @@ class RecordedTelemetry:
 
     @contextmanager
     def as_default(self) -> Iterator[RecordedTelemetry]:
-        """The recorder of assemblers that are given none, until the block ends; then it is again what it was."""
+        """Use `recorder` for all assemblers without a recorder of their own, until the block ends."""
         with using_recorder(self.recorder):
             yield self
 
     def tracer(self, name: str = "test") -> Tracer:
-        """A tracer for spans of the test's own, around and beside ours."""
+        """Return a tracer for spans of the test itself."""
         return self.tracer_provider.get_tracer(name)
 
     def clear(self) -> None:
-        """Forget spans and log records; metrics go on."""
+        """Remove the recorded spans and log records; metrics continue."""
         self._spans.clear()
         self._logs.clear()
 
     def shutdown(self) -> None:
-        """Let go of what the SDK holds; what was recorded can still be asked about, but for metrics."""
+        """Shut the SDK down; recorded spans and log records stay available, metrics do not."""
         self.tracer_provider.shutdown()
         self.meter_provider.shutdown()
         self.logger_provider.shutdown()
 
     @property
     def spans(self) -> list[RecordedSpan]:
-        """Every span that has ended, in that order."""
+        """All ended spans, in the order of their end."""
         among: dict[tuple[str, str | None], list[RecordedSpan]] = {}
         spans = [recorded_span(span, among) for span in self._spans.get_finished_spans()]
         among.update(children_of(spans))
         return spans
 
     def spans_named(self, name: str) -> list[RecordedSpan]:
-        """The spans of this name, in the order in which they ended."""
+        """Return the spans with this name, in the order of their end."""
         return [span for span in self.spans if span.name == name]
 
     def span(self, name: str) -> RecordedSpan:
-        """The last span of this name to end.
+        """Return the last ended span with this name.
 
         Raises:
-            AssertionError: There is none; it lists the names there are.
+            AssertionError: There is no such span; the message lists the existing names.
         """
         spans = self.spans
         found = [span for span in spans if span.name == name]
         if not found:
             counted = Counter(span.name for span in spans)
-            there = ", ".join(f"{one!r}" + (f" × {n}" if n > 1 else "") for one, n in counted.items())
+            there = ", ".join(f"{span_name!r}" + (f" × {n}" if n > 1 else "") for span_name, n in counted.items())
             raise AssertionError(f"no span is named {name!r}; there are: {there or 'none at all'}")
         return found[-1]
 
     def tree(self) -> str:
-        """The names of all spans, each indented under its parent."""
+        """Return the names of all spans, each indented under its parent."""
         return "\n".join(line for node in span_tree(self.spans) for line in _branch(node, 0))
 
     @property
     def logs(self) -> list[RecordedLog]:
-        """Every log record, in order."""
+        """All log records, in order."""
         found: list[RecordedLog] = []
         for data in self._logs.get_finished_logs():
             record = data.log_record
@@ -180,12 +180,12 @@ class RecordedTelemetry:
         return found
 
     def logs_named(self, name: str) -> list[RecordedLog]:
-        """The log records with this event name, in order."""
+        """Return the log records with this event name, in order."""
         return [log for log in self.logs if log.name == name]
 
     @property
     def metrics(self) -> dict[str, list[Point]]:
-        """Every metric of ours by its name, one `Point` a series."""
+        """All metrics of this package by name, one `Point` per series."""
         data = self._metrics.get_metrics_data()
         found: dict[str, list[Point]] = {}
         for resource in data.resource_metrics if data is not None else ():
@@ -196,15 +196,15 @@ class RecordedTelemetry:
         return found
 
     def metric(self, name: str, **attributes: Any) -> Any:
-        """What a metric says: the sum of a counter, the `Distribution` of a histogram.
+        """Return the value of a metric: the sum of a counter, or the `Distribution` of a histogram.
 
         Args:
-            name: Such as ``assembly.items.dropped``.
-            attributes: Narrow it down; ``policy_name`` stands for ``assembly.policy.name``, ``agent_name`` for
-                ``gen_ai.agent.name``, ``error_type`` for ``error.type``.
+            name: The name, such as ``assembly.items.dropped``.
+            attributes: Attributes of the series: ``policy_name`` is ``assembly.policy.name``, ``agent_name`` is
+                ``gen_ai.agent.name``, ``error_type`` is ``error.type``.
 
         Raises:
-            AssertionError: There is nothing of that name, or with those attributes; or there are several histograms.
+            AssertionError: There is no such metric or series, or there are several histograms.
         """
         metrics = self.metrics
         points = metrics.get(name)
@@ -222,7 +222,7 @@ class RecordedTelemetry:
         return found[0].value
 
     def violations(self) -> list[str]:
-        """What was emitted against the contract (``docs/semantic-conventions.md``), a sentence each."""
+        """Return the violations of the contract (``docs/semantic-conventions.md``), one sentence each."""
         found: list[str] = []
         for span in self.spans:
             if span.scope == names.SCOPE:
@@ -252,7 +252,7 @@ def _point(point: Any) -> Point:
 
 
 def _short(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as keywords: without our prefix or GenAI's, dots as underscores."""
+    """Return attributes as keywords: without the prefixes ``assembly.`` and ``gen_ai.``, dots as underscores."""
     return {
         name.removeprefix("assembly.").removeprefix("gen_ai.").replace(".", "_"): value
         for name, value in attributes.items()
@@ -261,7 +261,7 @@ def _short(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _no_variables() -> Iterator[None]:
-    """A test asserts the same on every machine: no ``OTEL_*`` variable decides how the double's SDK is made."""
+    """Hide ``OTEL_*`` variables, so that a test has the same result on every machine."""
     held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
     try:
         yield

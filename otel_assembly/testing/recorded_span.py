@@ -1,4 +1,4 @@
-"""A finished span as a test asks about it, with what it says of the items of its ledger."""
+"""`RecordedSpan`: a finished span with the items of its ledger, for assertions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Arrived(NamedTuple):
-    """What a span says of an item at first sight; `tokens` is None while nobody has counted it."""
+    """The description of an arriving item; `tokens` is None until it is counted."""
 
     kind: str
     tokens: int | None
@@ -26,33 +26,33 @@ class Arrived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan(StoredSpan):
-    """A finished span, and what it says of the items of its ledger; what stands on `list_items` spans is included."""
+    """A finished span, with the items of its ledger, including those on `list_items` spans."""
 
     _among: dict[tuple[str, str | None], list[RecordedSpan]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def parent(self) -> RecordedSpan | None:
-        """The span above it, if that has ended."""
+        """The parent span, if it has ended."""
         everything = (span for spans in self._among.values() for span in spans)
         return next((s for s in everything if (s.trace_id, s.span_id) == (self.trace_id, self.parent_id)), None)
 
     @property
     def children(self) -> list[RecordedSpan]:
-        """The spans right below it, by start."""
+        """The child spans, by start time."""
         return list(below(self, self._among))
 
     @property
     def whole(self) -> dict[str, Any]:
-        """Its attributes; each array with the rest of it, where that stands on `list_items` spans."""
+        """The attributes; arrays include their rest on `list_items` spans."""
         return whole_attributes(self, self.children)
 
     def events_named(self, name: str) -> list[StoredEvent]:
-        """Its events of this name, in order."""
+        """Return the span events with this name, in order."""
         return [event for event in self.events if event.name == name]
 
     @property
     def offered(self) -> list[str]:
-        """The item ids of what came in, in the caller's order."""
+        """The item ids of the input, in the caller's order."""
         return self._ids(names.OFFERED_ITEMS)
 
     @property
@@ -62,7 +62,7 @@ class RecordedSpan(StoredSpan):
 
     @property
     def arrived(self) -> dict[str, Arrived]:
-        """What it says of each item that was seen for the first time."""
+        """The descriptions of the arriving items, by id."""
         held = self.whole
         columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
         rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
@@ -72,22 +72,22 @@ class RecordedSpan(StoredSpan):
 
     @property
     def contents(self) -> dict[str, str]:
-        """The captured text of each item that arrived; empty where content is not captured."""
+        """The captured text of each arriving item; empty if content is not captured."""
         return self._by_id(names.ARRIVED_ITEMS, names.ARRIVED_CONTENTS)
 
     @property
     def dropped_reasons(self) -> dict[str, str]:
-        """The reason of each item whose exit, or the cause of it, is new."""
+        """The reason of each listed dropped item, by id."""
         return self._by_id(names.DROPPED_ITEMS, names.DROPPED_REASONS)
 
     @property
     def compacted(self) -> list[str]:
-        """The items that were newly compacted."""
+        """The ids of the compacted items."""
         return self._ids(names.COMPACTED_ITEMS)
 
     @property
     def injected(self) -> list[str]:
-        """The items that were newly injected."""
+        """The ids of the injected items."""
         return self._ids(names.INJECTED_ITEMS)
 
     def _ids(self, items: str) -> list[str]:
@@ -99,7 +99,7 @@ class RecordedSpan(StoredSpan):
 
 
 def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:
-    """A span of the SDK's, among all that have ended, by their trace and parent."""
+    """Return a span of the SDK as a `RecordedSpan`."""
     context = span.get_span_context()
     if context is None:  # pragma: no cover - the SDK's type allows it, its spans never are
         raise AssertionError("a span without a context")
@@ -129,5 +129,5 @@ def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[R
 
 
 def plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Attributes of the SDK's as a stored span has them."""
+    """Return attributes of the SDK in the form of a stored span."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in (attributes or {}).items()}

@@ -1,4 +1,4 @@
-"""`ScriptedModel`: a model client that answers as a test says, and remembers what it was sent."""
+"""`ScriptedModel`: a model client with scripted answers that records its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedCall:
-    """What a model was sent."""
+    """A request that the model received."""
 
     prompts: tuple[str, ...]
     events: tuple[Any, ...]
@@ -25,18 +25,18 @@ class ReceivedCall:
 
 
 class ScriptedModel:
-    """A model that gives one answer after the other.
+    """A model that gives scripted answers, one per call.
 
     An answer is a text, a `ModelResponse`, an exception, which is raised, or a function of ``(prompts, events)``, async
     or not, that returns one of these. A list of texts is an answer in pieces, and an exception in it ends the stream.
 
     Args:
-        answers: One for each call, in order.
-        model: The name that it goes by.
-        streams: Whether a text comes word by word; a list always comes in its pieces.
+        answers: One answer per call, in order.
+        model: The name of the model.
+        streams: Whether a text is streamed word by word; a list is always streamed in its pieces.
 
     Attributes:
-        received: What it was sent: a `ReceivedCall` for each call.
+        received: The requests: a `ReceivedCall` for each call.
     """
 
     def __init__(self, *answers: Any, model: str = "scripted", streams: bool = False) -> None:
@@ -53,10 +53,10 @@ class ScriptedModel:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
-        """The next answer of the script.
+        """Return the next answer of the script.
 
         Raises:
-            ConfigurationError: The script has no more answers, or one that is none.
+            ConfigurationError: The script has no more answers, or the answer has an invalid type.
         """
         number = len(self.received)
         self.received.append(ReceivedCall(tuple(prompts), tuple(events), tuple(tools), tool_choice))
