@@ -399,6 +399,11 @@ def test_the_file_name_of_a_decision_is_its_title(record):
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("record", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda record: record.stem)
+def test_a_decision_has_at_most_300_words(record):
+    assert len(re.findall(r"\S*\w\S*", record.read_text(encoding="utf-8"))) <= 300
+
+
 def test_every_attribute_and_metric_of_the_glossary_is_registered():
     shown = set(re.findall(r"`(assembly\.[a-z_.]*[a-z])`", GLOSSARY))
     known = {*registry.attributes(), *(metric.name for metric in registry.metrics())}
