@@ -59,3 +59,25 @@ def test_a_span_of_an_unknown_form_is_named_and_the_answer_is_the_same_without_i
     assert (read.status, read.json["outcome"], read.json["reason"]) == (0, "dropped", whole.json["reason"])
     assert f"span {spans[0]['spanId']}: an attribute of the wrong form" in read.err
     assert "assembly.kind.names cannot be read and is left out" in read.err
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 1_000_000), st.integers(1, 255))
+@example(40, 0x80)
+@example(0, 0x01)
+def test_a_line_with_a_flipped_byte_is_read_or_named(run, traces, at, bits):
+    whole = bytearray(traces.read_bytes())
+    at %= len(whole)
+    whole[at] ^= bits
+    damaged = traces.with_name("damaged.jsonl")
+    damaged.write_bytes(whole)
+    unreadable = []
+    for number, line in enumerate(bytes(whole).split(b"\n"), 1):
+        try:
+            json.loads(line or b"{}")
+        except ValueError:
+            unreadable.append(f"{damaged}:{number}: not JSON")
+    for command in (("explain", "--traces", damaged), ("view", damaged, "-o", traces.with_name("page.html"))):
+        said = run(*command)
+        assert said.status in {0, 1, 2}
+        assert all(name in said.err for name in unreadable)
