@@ -136,6 +136,8 @@ class OwnThread:
                 self._in_turn(work)
             except OSError as error:  # the lock cannot be had
                 work.fail(error)
+            # What the work was of, such as a log, would not be collected while this thread waits for more.
+            del work
 
     def _next(self, waiting: deque[_Work]) -> _Work:
         """The oldest work; while somebody holds the turn, of that one."""

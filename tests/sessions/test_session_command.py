@@ -477,6 +477,6 @@ async def test_a_hub_reads_no_row_of_which_a_column_was_changed(stored, column):
         await discussed(hub)
     await stored.log.close()
     changed(stored, (f"UPDATE {ROWS} SET {column} = 'zz' WHERE seq = 4",))
-    async with a_hub(SqliteSessionLog(stored.path)) as hub:
+    async with SqliteSessionLog(stored.path) as log, a_hub(log) as hub:
         with pytest.raises(LogDamagedError, match="row 4"):
             await hub.envelopes("trip")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import shutil
@@ -580,6 +581,21 @@ def threads_of_logs():
 async def until(true):
     while not true():
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_log_that_nobody_closes_ends_its_threads_when_it_is_collected(tmp_path, reads):
+    before = threads_of_logs()
+    log = SqliteSessionLog(tmp_path / "log.db")
+    await created(log)
+    if reads:
+        assert await log.session_ids() == ["s"]
+        assert len(await log.tail("s", 1)) == 1
+    assert threads_of_logs() > before
+    del log
+    gc.collect()
+    await until(lambda: threads_of_logs() <= before)
+    assert held_in(tmp_path) == []
 
 
 async def test_a_log_that_is_closed_leaves_its_folder_alone(tmp_path):
