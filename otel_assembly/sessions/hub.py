@@ -470,7 +470,10 @@ class Hub:
         session = await self._session(session_id)
         self._takes_part(session, participant_id)
         cursor = (await self._log.cursors(session_id)).get(participant_id, Cursor(0, 0))
-        seq, count, found = cursor.seq, cursor.count, list[Delivery]()
+        # Nothing up to here is for the participant, so that a long log of others' messages is read once.
+        searched = session.searched.get(participant_id, cursor)
+        seq, count = (searched.seq, searched.count) if searched.seq > cursor.seq else (cursor.seq, cursor.count)
+        found, last, before = list[Delivery](), seq, count
         while len(found) < limit:
             rows = await self._log.tail(session_id, seq + 1, _PAGE)
             for row in rows:
@@ -479,9 +482,11 @@ class Hub:
                     count += 1
                     expired = await self._expired(session, envelope, participant_id)
                     found.append(Delivery(envelope, participant_id, count, expired))
+            last = rows[-1].seq if rows else seq
             if len(rows) < _PAGE:
                 break
-            seq = rows[-1].seq
+            seq = last
+        session.searched[participant_id] = Cursor(found[0].envelope.seq - 1 if found else last, before)
         addressed = session.folded.addressed_to(participant_id, session.metadata)
         tell_waiting(session.metadata, max(len(found), addressed - cursor.count))
         return found

@@ -56,7 +56,7 @@ class KnownSession:
         snapshot_seq: The row of the newest snapshot that is known.
     """
 
-    __slots__ = ("_log", "_stopped", "adapter", "cursors", "folded", "lock", "metadata", "snapshot_seq")
+    __slots__ = ("_log", "_stopped", "adapter", "cursors", "folded", "lock", "metadata", "searched", "snapshot_seq")
 
     def __init__(self, metadata: SessionMetadata, adapter: SessionAdapter, log: SessionLog) -> None:
         self.metadata = metadata
@@ -64,6 +64,7 @@ class KnownSession:
         self.folded = FoldedSession.fresh(metadata, adapter)
         self.cursors: Mapping[str, Cursor] = {}
         self.lock = asyncio.Lock()
+        self.searched: dict[str, Cursor] = {}
         self.snapshot_seq = 0
         self._log = log
         self._stopped: NetworkError | None = None

@@ -124,20 +124,32 @@ async def serve(
         await _following(hub, session_id, served(session_id))
         return
     running: dict[str, tuple[_Served, asyncio.Task[None]]] = {}
+    ended: set[str] = set()
+
+    def start(name: str) -> None:
+        one = served(name)
+        with apart():
+            task = asyncio.create_task(_logged(one))
+        running[name] = one, task
+        task.add_done_callback(lambda _: end(name))
+
+    def end(name: str) -> None:
+        del running[name]
+        ended.add(name)
+
     try:
         async with aclosing(hub.changes()) as changes:
             async for changed in changes:
                 for name in [changed] if changed is not None else await _all_sessions(hub, pause):
                     if name in running:
                         running[name][0].changed.set()
-                    else:
-                        one = served(name)
-                        with apart():
-                            running[name] = one, asyncio.create_task(_logged(one))
+                    elif name not in ended:
+                        start(name)
     finally:
-        for _, task in running.values():
+        tasks = [task for _, task in running.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*(task for _, task in running.values()), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from contextlib import asynccontextmanager
 
 import pytest
@@ -590,6 +592,35 @@ async def test_a_session_that_stops_stops_no_other_and_never_without_a_word(hub,
 
         await until(told)
     assert await said(hub, names[0]) == ["well?"]
+
+
+async def test_a_server_keeps_nothing_of_a_session_that_is_over(log):
+    leases = []
+
+    class Watched(Hub):
+        def turn_lease(self, session_id, participant_id, seconds):
+            lease = super().turn_lease(session_id, participant_id, seconds)
+            leases.append(weakref.ref(lease))
+            return lease
+
+    hub = Watched(log, [ConsultingAdapter()])
+    async with served(hub, [("bob", lambda events: "42")]):
+        for _ in range(5):
+            name = (await hub.create("consulting", "ann", ["ann", "bob"])).session_id
+
+            async def is_open(name=name):
+                return (await hub.folded(name)).state is SessionState.ACTIVE
+
+            await until(is_open)
+            await hub.post(text(name, "ann", "what is it?"))
+            await has_said(hub, name, "what is it?", "42")
+
+        async def forgotten():
+            gc.collect()
+            return not any(lease() for lease in leases)
+
+        await until(forgotten)
+        assert len(leases) == 5
 
 
 async def test_a_session_that_is_not_there_is_an_error(hub):

@@ -94,3 +94,29 @@ async def test_a_long_session_is_folded_in_pieces_and_the_event_loop_goes_on_mea
     looking.cancel()
     assert folded.seq == adapter.folds > 700
     assert max(after - before for before, after in pairwise(pieces)) <= 200
+
+
+async def test_an_inbox_reads_what_is_for_others_once(log):
+    counting = Counting(log)
+    hub = Hub(counting, [Talk(in_turns=False)])
+    name = await opened(hub, "ann", "bob", "cid")
+    for delivery in await hub.inbox(name, "cid"):
+        await hub.confirm(delivery)
+    for number in range(600):
+        await hub.post(text(name, "ann", str(number), audience=("bob",)))
+    assert await hub.inbox(name, "cid") == []
+    counting.counts.clear()
+    assert await hub.inbox(name, "cid") == []
+    assert counting.counts["rows"] == 0
+    await hub.post(text(name, "ann", "for cid"))
+    await hub.post(text(name, "ann", "for cid too"))
+    counting.counts.clear()
+    for _ in range(2):
+        found = await hub.inbox(name, "cid")
+        assert [delivery.envelope.event_data["text"] for delivery in found] == ["for cid", "for cid too"]
+    assert counting.counts["rows"] == 4
+    await hub.confirm(found[0])
+    (left,) = await hub.inbox(name, "cid")
+    assert left == found[1]
+    elsewhere = await Hub(log, [Talk(in_turns=False)]).inbox(name, "cid")
+    assert list(elsewhere) == [left]
