@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
 
@@ -59,6 +60,7 @@ class Attempt:
     error_type: str | None = None
     started_ns: int | None = None
     ended_ns: int | None = None
+    model_spans: Sequence[Any] = ()
 
 
 class Watch(Protocol):

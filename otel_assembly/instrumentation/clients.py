@@ -113,7 +113,10 @@ class ClientCall:
         reduction.read = sent.messages
         # It may be the very list that the answer is added to, and is counted when that has happened.
         tokens = partial(_tokens, sent=sent._replace(messages=list(sent.messages)))
-        self._compacts = reduction.compacting(sent.model or "model", tokens, started_ns=time.time_ns())
+        self._instrumentation.watch_model_calls()
+        self._compacts = reduction.compacting(
+            sent.model or "model", tokens, started_ns=time.time_ns(), model_spans=self._called.model_spans
+        )
         if not self.streams:
             self._entered, self._attempt = True, self._compacts.__enter__()
 

@@ -171,6 +171,12 @@ class Instrumentation:
                 )
         return run
 
+    def watch_model_calls(self) -> None:
+        """Have the model calls' spans looked at, also where no assembly has been recorded yet."""
+        recorder = self.recorder
+        if isinstance(recorder, telemetry.OpenTelemetryRecorder):
+            recorder.emitter.stamping()
+
 
 @contextmanager
 def ending(end: Callable[[BaseException | None], None]) -> Iterator[None]:

@@ -201,14 +201,27 @@ class Reduction:
 
     @contextmanager
     def compacting(
-        self, model: str, tokens_in: Callable[[Callable[[str], int]], int], *, started_ns: int | None = None
+        self,
+        model: str,
+        tokens_in: Callable[[Callable[[str], int]], int],
+        *,
+        started_ns: int | None = None,
+        model_spans: Sequence[Any] = (),
     ) -> Iterator[Attempt | None]:
-        """A model is called in this block to compact something: a ``compact_block`` under this reducer's step."""
+        """A model is called in this block to compact something: a ``compact_block`` under this reducer's step.
+
+        Args:
+            model: The model's name, or what else compacts.
+            tokens_in: The tokens of what the model is given, counted by the function that it is passed.
+            started_ns: When the model was called, if that was before.
+            model_spans: Filled with the span contexts of the model's calls. The ``compact_block`` links to those that
+                began before it was opened.
+        """
         step = self.open()
         if self.call is None and not self.summarising:
             # Its span is opened with the call that it turns out to belong to, as of the time of the summarizer's call.
             attempt = self.attempt = Attempt(
-                model, len(self._earlier) + 1, 0, 0, started_ns=started_ns or time.time_ns()
+                model, len(self._earlier) + 1, 0, 0, started_ns=started_ns or time.time_ns(), model_spans=model_spans
             )
             self._earlier.append(EarlierAttempt(attempt, tokens_in))
             try:
@@ -220,7 +233,8 @@ class Reduction:
         if step is None or self.call is None or self.summarising:
             yield None
             return
-        with step.compacting(model, tokens_in=tokens_in(self.call.count), started_ns=started_ns) as attempt:
+        tokens = tokens_in(self.call.count)
+        with step.compacting(model, tokens_in=tokens, started_ns=started_ns, model_spans=model_spans) as attempt:
             self.attempt = attempt
             yield attempt
 

@@ -51,6 +51,7 @@ class EarlierAttempt:
             tokens_in=self.tokens_in(count),
             started_ns=attempt.started_ns,
             ended_ns=attempt.ended_ns,
+            model_spans=attempt.model_spans,
         ) as told:
             told.outcome, told.error_type = self.attempt.outcome, self.attempt.error_type
             told.tokens_out = None if self.text is None else count(self.text)

@@ -429,13 +429,20 @@ class ObservedStep:
         tokens_in: int = 0,
         started_ns: int | None = None,
         ended_ns: int | None = None,
+        model_spans: Sequence[Any] = (),
     ) -> Iterator[Attempt]:
         """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
 
         What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
         """
         attempt = Attempt(
-            compactor, len(self._attempts) + 1, target, tokens_in, started_ns=started_ns, ended_ns=ended_ns
+            compactor,
+            len(self._attempts) + 1,
+            target,
+            tokens_in,
+            started_ns=started_ns,
+            ended_ns=ended_ns,
+            model_spans=model_spans,
         )
         self._attempts.append(attempt)
         with self._assembly.watch(kind, attempt), settling(attempt):

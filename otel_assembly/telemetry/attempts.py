@@ -58,6 +58,8 @@ class AttemptSpans:
             }
             name, around = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
             span, context = self._emitter.open_span(name, around, attempt.started_ns or time.time_ns(), attributes)
+            for model_span in attempt.model_spans:
+                span.add_link(model_span)
             token = otel_context.attach(context)
             try:
                 yield

@@ -8,6 +8,8 @@ The model call's span is found as follows:
 3. If the assembly has no parent, it is a trace of its own. Then the next model call without a parent that starts in the
    same context is linked across traces.
 
+A summarizer's call is never stamped. Its ``compact_block`` is its parent, or links to it if it is recorded later.
+
 Many instrumentations set the attributes that identify a model call after the span's start. An ended span accepts no
 attributes. So a span that may be the model call is watched until it has such an attribute or ends.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +29,7 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.trace import Span, SpanContext
 
@@ -53,6 +55,8 @@ class Stamp:
         key: The expected parent of the model call's span; the assembly's own span if it has no parent.
         is_root: Whether the assembly's span has no parent.
         used: Whether the model call's span was found.
+        summarizer: Whether a reducer calls its summarizer, so that no assembly made the prompt.
+        model_spans: The spans of a summarizer's model calls.
     """
 
     assembly_id: str
@@ -61,6 +65,8 @@ class Stamp:
     key: tuple[int, int] = (0, 0)
     is_root: bool = False
     used: bool = False
+    summarizer: bool = False
+    model_spans: list[SpanContext] = field(default_factory=list)
 
     def put_on(self, span: Span) -> None:
         """Set the assembly's id and the link on a model call's span."""
@@ -75,8 +81,6 @@ class Stamp:
 _MADE: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_made", default=None)
 #: The stamp for the framework's model call that runs in this context.
 _CALLED: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_called", default=None)
-#: The stamp for a model call whose prompt comes from no assembly.
-_NO_ASSEMBLY: Final = Stamp("", INVALID_SPAN_CONTEXT, reduced=False, used=True)
 
 
 class CalledModel:
@@ -90,7 +94,7 @@ class CalledModel:
     """
 
     def __init__(self, *, prepared: bool = True) -> None:
-        self._made = _MADE.get() if prepared else _NO_ASSEMBLY
+        self._made = _MADE.get() if prepared else Stamp("", INVALID_SPAN_CONTEXT, reduced=False, summarizer=True)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -101,6 +105,11 @@ class CalledModel:
         finally:
             with suppress(ValueError):  # a coroutine that is closed before its end is often closed in another context
                 _CALLED.reset(token)
+
+    @property
+    def model_spans(self) -> Sequence[SpanContext]:
+        """The spans of a summarizer's model calls."""
+        return self._made.model_spans if self._made is not None else ()
 
     def end(self, error: BaseException | None = None) -> None:
         """Do nothing; the interface of runs requires the method."""
@@ -280,7 +289,9 @@ class StampingProcessor:
             if is_model_call(span):
                 with self._lock:
                     stamp = waits_for()
-                    if stamp is None or stamp.used:
+                    if stamp is not None and stamp.summarizer:
+                        stamp.model_spans.append(span.get_span_context())
+                    if stamp is None or stamp.used or stamp.summarizer:
                         return
                     stamp.used = True
                     if self._waiting.get(stamp.key) is stamp:

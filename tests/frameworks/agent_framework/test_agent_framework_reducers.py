@@ -13,6 +13,7 @@ from agent_framework import (
 )
 from agent_programs import QUESTIONS, Stage
 from scripted_clients import assert_told, steps
+from summarizer_calls import check_summarizers_calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is experimental")
 
@@ -183,3 +184,12 @@ async def test_a_summarizer_that_fails_when_a_run_is_over_is_recorded_then(told)
     assert len(blocks) == len(stage.summaries)
     assert [block.attributes["assembly.compaction.outcome"] for block in blocks] == ["raised", "compacted"]
     assert {block.parent.parent.parent.name for block in blocks} == {"invoke_agent clerk"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [agent_programs.summarization, agent_programs.providers_and_strategy],
+    ids=lambda program: program.__name__,
+)
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())

@@ -13,6 +13,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from scripted import FALLS_BACK, SUMMARY, ScriptedModel, agent, instrumented, interrupted, talk, tool, words
+from summarizer_calls import check_compact_blocks, span_of_call
 
 from otel_assembly import instrument, uninstrument
 
@@ -371,3 +372,14 @@ async def test_where_neither_spans_nor_metrics_are_wanted_nothing_of_ours_fails(
         uninstrument("agentscope")
     assert someone.state.summary
     assert [record.getMessage() for record in caplog.records if record.name == "otel_assembly"] == []
+
+
+async def test_a_summarizers_model_call_is_in_its_compact_block(telemetry):
+    def summary():
+        with span_of_call(telemetry):
+            return SUMMARY
+
+    someone = agent(ScriptedModel(summary=summary))
+    someone.state.context = [UserMsg("user", words(600)) for _ in range(7)]
+    await talk(someone, "and now?")
+    check_compact_blocks(telemetry)

@@ -20,6 +20,7 @@ from google.genai import types
 from google_adk_models import ASSEMBLY, ScriptedLlm, Stage, Talk, words
 from opentelemetry import trace
 from packaging.version import Version
+from summarizer_calls import check_summarizers_calls
 
 from otel_assembly.instrumentation import instrument
 
@@ -245,3 +246,12 @@ async def test_what_apigee_hands_to_a_client_that_is_no_model_is_told(told, monk
     assert assembly.attributes["assembly.events.out"] == len(received[0]["messages"]) - 1
     assert assembly.attributes["assembly.model"] == received[0]["model"]
     assert not assembly.children
+
+
+@pytest.mark.parametrize(
+    "program",
+    [programs.compacted_between_runs, programs.asks_a_model_in_a_callback],
+    ids=lambda program: program.__name__,
+)
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())

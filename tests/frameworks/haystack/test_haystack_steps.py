@@ -18,6 +18,7 @@ from haystack.tools import ComponentTool, tool
 from haystack.tracing.logging_tracer import LoggingTracer
 from haystack_models import AwaitedGenerator, OwnTracer, ScriptedGenerator, Stage, history, words
 from openai_server import Responses
+from summarizer_calls import check_summarizers_calls
 
 COMPACTS = pytest.mark.skipif(not programs.COMPACTORS, reason="this release does not compact")
 SUMMARISES = pytest.mark.skipif(not programs.SUMMARISES, reason="this release does not summarise")
@@ -413,3 +414,9 @@ def test_what_the_provider_holds_is_not_known(told, monkeypatch):
     assert server.held == [None, "resp_0", "resp_0", "conv_0"]
     known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
     assert known == [None, True, True, True]
+
+
+@SUMMARISES
+@pytest.mark.parametrize("program", ["summarised", "summarised_awaited"])
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, getattr(programs, program), Stage())

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_parts import calls, weather
 from langgraph.graph import START, MessagesState, StateGraph
+from summarizer_calls import check_compact_blocks, span_of_call
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what LangMem imports asks LangGraph for a name that has moved
@@ -89,7 +90,13 @@ def test_langmems_node_has_its_name_and_its_summarizer_is_an_attempt(telemetry, 
     def answer(state: Shortened) -> dict[str, Any]:
         return {"messages": [model.invoke(state["summarized_messages"])]}
 
-    node = SummarizationNode(model=scripted("So far."), max_tokens=60, max_summary_tokens=20, name=name)
+    class Traced(type(scripted())):
+        def _generate(self, *args, **kwargs):
+            with span_of_call(telemetry):
+                return super()._generate(*args, **kwargs)
+
+    summarizer = Traced(messages=iter([AIMessage("So far.")]))
+    node = SummarizationNode(model=summarizer, max_tokens=60, max_summary_tokens=20, name=name)
     builder = StateGraph(State)
     builder.add_node("shorten the history", node)
     builder.add_node("answer", answer)
@@ -105,3 +112,4 @@ def test_langmems_node_has_its_name_and_its_summarizer_is_an_attempt(telemetry, 
     assert block.attributes["assembly.compaction.outcome"] == "compacted"
     assert step.compacted
     assert step.attributes["assembly.policy.kind"] == "reduction"
+    check_compact_blocks(telemetry)

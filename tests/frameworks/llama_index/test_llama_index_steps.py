@@ -24,6 +24,7 @@ from llama_index.core.memory import (
 )
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index_models import Completing, Scripted, Stage, history, words
+from summarizer_calls import check_summarizers_calls
 
 
 def steps(assembly: Any) -> list[str]:
@@ -335,3 +336,12 @@ async def test_what_the_provider_holds_is_not_known(told):
     await Scripted(Stage(), "Yes.").achat(asked, previous_response_id="resp_0")
     known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
     assert known == [None, True, True]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [programs.summed_up_by_a_model, programs.remembered_in_blocks, programs.summariser_fails],
+    ids=lambda program: program.__name__,
+)
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())

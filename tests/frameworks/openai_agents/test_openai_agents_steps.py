@@ -27,6 +27,7 @@ from agents.run import ModelInputData
 from agents.run_internal.items import drop_orphan_function_calls
 from openai import AsyncOpenAI
 from openai_agents_models import ScriptedModel, Stage, history
+from summarizer_calls import check_summarizers_calls
 
 
 def steps(assembly: Any) -> list[str]:
@@ -350,3 +351,8 @@ async def test_a_run_that_fails_ends_with_the_error(told):
     await programs.raised(Stage())
     (top,) = [span for span in told.spans if span.parent is None]
     assert (top.status, top.attributes["error.type"]) == ("ERROR", "RuntimeError")
+
+
+@pytest.mark.parametrize("program", [programs.filter_summarises, programs.session_callback_summarises])
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())

@@ -15,6 +15,7 @@ from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai_models import ScriptedModel, Stage, history
+from summarizer_calls import check_summarizers_calls
 
 HARNESS = pytest.mark.skipif(not hasattr(programs, "tiered"), reason="the harness is not installed")
 
@@ -319,3 +320,9 @@ if find_spec("openai"):
         assert server.held == [None, "resp_1", "resp_7", "conv_0"]
         known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
         assert known == [None, True, True, True]
+
+
+@HARNESS
+@pytest.mark.parametrize("program", ["summarised", "compacted_by_the_provider"])
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, getattr(programs, program), Stage())

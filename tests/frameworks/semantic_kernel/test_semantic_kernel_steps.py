@@ -18,6 +18,7 @@ from semantic_kernel.contents.history_reducer.chat_history_reducer import ChatHi
 from semantic_kernel.exceptions.content_exceptions import ChatHistoryReducerException
 from semantic_kernel_models import ScriptedService, Settings, Stage, talk
 from semantic_kernel_programs import LOOK, agent
+from summarizer_calls import check_summarizers_calls
 
 
 def steps(assembly: Any) -> list[str]:
@@ -257,3 +258,8 @@ async def test_what_a_strategys_reducer_leaves_out_is_a_step_of_its_call(told):
     assert {reason for one in made[1:] for reason in one.children[0].attributes["assembly.dropped.reasons"]} == {
         "outside_window"
     }
+
+
+@pytest.mark.parametrize("program", [programs.summaries_fail])
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())

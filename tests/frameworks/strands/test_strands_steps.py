@@ -42,6 +42,7 @@ from strands_programs import (
     summarised_by_an_agent,
     swarm,
 )
+from summarizer_calls import check_summarizers_calls
 
 #: What not every release has.
 with_middleware = pytest.mark.skipif(middleware not in PROGRAMS, reason="this release has no middleware")
@@ -364,3 +365,8 @@ async def test_a_tool_that_is_called_by_the_program_changes_what_is_held(told):
     await asyncio.to_thread(clerk.tool.look, q=words(2))
     await clerk.invoke_async("Go")
     assert last(told).attributes["assembly.events.in"] == len(clerk.messages) - 1
+
+
+@pytest.mark.parametrize("program", [summarised, summarised_by_an_agent, summaries_fail])
+async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
+    await check_summarizers_calls(told, program, Stage())
