@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         export = _export(arguments, page, stack)
         recorder = NullRecorder() if export is None else OpenTelemetryRecorder(tracer_provider=export.provider)
         for variant in variants:
-            variant.assembler = _assembler(variant, arguments.model, recorder)
+            variant.assembler = variant.make_assembler(recorder=recorder)
         report = stack.enter_context(make_report(arguments, variants))
         for transcript in _transcripts(arguments, bad):
             if page is not None:
@@ -203,8 +204,18 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
         counter = counter_for(arguments.model)
-        assembler = Assembler(policies, counter=counter, framing=framing, model_window=window)
-        variants.append(Variant(name, assembler, budget, counter))
+        # What was recorded has happened: a replay halts nothing.
+        make = partial(
+            Assembler,
+            policies,
+            name=name,
+            model=arguments.model,
+            model_window=window,
+            on_halt="return",
+            counter=counter,
+            framing=framing,
+        )
+        variants.append(Variant(name, make, budget, counter))
     return variants
 
 
@@ -212,21 +223,6 @@ def _tolerant(policy: type) -> Mapping[str, Any]:
     """A budget that cannot hold is counted here, not raised: the other turns are worth seeing."""
     defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
     return defaults
-
-
-def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:
-    policies, framing, window = variant.assembler.policies, variant.assembler.framing, variant.assembler.model_window
-    # What was recorded has happened: a replay halts nothing.
-    return Assembler(
-        policies,
-        name=variant.name,
-        model=model,
-        model_window=window,
-        on_halt="return",
-        counter=variant.counter,
-        framing=framing,
-        recorder=recorder,
-    )
 
 
 def _page(arguments: argparse.Namespace, stack: ExitStack) -> ReplayPage | None:

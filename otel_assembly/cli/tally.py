@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from otel_assembly.decision import DecisionOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
     from otel_assembly.tokens import TokenCounter
@@ -174,8 +176,10 @@ class Variant:
     """A chain to replay with."""
 
     name: str
-    assembler: Assembler
+    #: Makes the assembler, once the recorder is known: it logs what is wrong with the order of the chain.
+    make_assembler: Callable[..., Assembler]
     #: The tightest token limit of the chain.
     budget: int | None
     counter: TokenCounter
     total: Tally = field(default_factory=Tally)
+    assembler: Assembler = field(init=False)

@@ -45,6 +45,15 @@ def test_a_budget_is_the_conversation_and_the_budget_policy(otel_assembly, conve
     assert budget["budget"] == 400
 
 
+@pytest.mark.parametrize("exports", [False, True])
+def test_a_wrong_order_is_reported_once_for_each_chain(otel_assembly, conversations, tmp_path, caplog, exports):
+    chain = "conversation,token_budget:max_tokens=400,episodic_memory"
+    export = ("--export", tmp_path / "spans.jsonl") if exports else ()
+    ran = otel_assembly("replay", conversations, "--policies", chain, "--budget", 400, "--json", *export)
+    assert ran.status == 0
+    assert caplog.text.count("'token_budget' (index 1) runs before 'episodic_memory' (index 2)") == 1
+
+
 def test_what_is_reserved_for_the_reply_is_no_budget(otel_assembly, conversations):
     chain = "conversation,budget:window=500:output_reserve=100"
     rows = otel_assembly("replay", conversations, "--policies", chain, "--budget", 400, "--json").json
