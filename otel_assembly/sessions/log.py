@@ -1,8 +1,8 @@
-"""`SessionLog`: what a hub asks of the place that keeps the logs of sessions.
+"""`SessionLog`: the storage interface of a hub.
 
-A log is rows, numbered from 1 without gaps for each session. An append names the row that it goes on top of, and its
-key, (session, seq), is the only lock: of two that go on top of one row the second is refused. So no hub owns a session,
-and any number of hubs in any process may serve it.
+A log contains the rows of each session, numbered from 1 without gaps. An append names the row that it follows. The key
+(session, seq) is the only lock: of two appends after the same row, the second is refused. No hub owns a session, so any
+number of hubs in any process can serve it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One envelope as a log keeps it.
+    """One envelope, as a log stores it.
 
     Attributes:
         session_id: Its session.
@@ -29,8 +29,8 @@ class LogRow:
         envelope_id: Its id, unique in the session.
         sender_id: Who sent it.
         key: The sender's idempotency key, unique for each (session, sender); None for none.
-        body: The envelope as JSON in ASCII.
-        checksum: The body's CRC-32, so that a damaged row is found when it is read.
+        body: The envelope, as ASCII JSON.
+        checksum: The CRC-32 of the body; it detects damaged rows.
     """
 
     session_id: str
@@ -43,20 +43,20 @@ class LogRow:
 
     @classmethod
     def of(cls, envelope: Envelope) -> Self:
-        """The row of an envelope that a hub has stamped."""
+        """Return the row of an envelope that a hub has stamped."""
         body = envelope.to_json()
         names = (envelope.session_id, envelope.seq, envelope.envelope_id, envelope.sender_id, envelope.idempotency_key)
         return cls(*names, body, checksum_of(body))
 
 
 def checksum_of(text: str) -> int:
-    """The CRC-32 of a text; of one that was read wrongly too."""
+    """Return the CRC-32 of a text, which may contain surrogates."""
     return crc32(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The row of a session that an append goes on top of."""
+    """The row of a session that an append follows."""
 
     seq: int
     envelope_id: str
@@ -64,11 +64,11 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a participant has confirmed what was addressed to it.
+    """A participant's position: the newest envelope that it confirmed.
 
     Attributes:
         seq: The last row of the session that it confirmed.
-        count: How many envelopes addressed to it stand up to there, this one included.
+        count: The number of envelopes addressed to the participant up to and including that row.
     """
 
     seq: int
@@ -80,8 +80,8 @@ class Snapshot:
     """The folded state of a session up to a row, as JSON.
 
     Attributes:
-        seq: The last row that is folded into it.
-        state: The state, as its adapter dumped it, with what the hub folds beside it.
+        seq: The last row that the state includes.
+        state: The adapter's serialized state, and the state that the hub keeps for each session.
     """
 
     seq: int
@@ -90,7 +90,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TurnClaim:
-    """A server's claim on a turn of a participant: while it holds, no other server stores work or an answer of it.
+    """A server's claim on a turn. While it is valid, no other server can store work or an answer.
 
     Attributes:
         session_id: The session.
@@ -151,80 +151,77 @@ class WorkEntry:
 
 @runtime_checkable
 class SessionLog(Protocol):
-    """Where the logs of sessions are kept.
+    """Storage for the logs of sessions.
 
-    Every method may raise `LogUnavailableError`, where the place does not answer; `append` and `create` raise it only
-    where nothing was written. Those that read raise `LogDamagedError` for a row that is missing or is not what was
-    written: a log compares checksums itself, so that whoever reads need not. *Accepted* means that what `append` and
-    `create` wrote is synced on the primary when they return. What somebody who is cancelled was writing may be written
-    or not, as after `LogUnsureError`; the log goes on working.
-
-    What `press` holds is held by the task that entered it and by those that it starts: their calls go through, and all
-    others who append to the session wait. A log belongs to one event loop.
+    Every method raises `LogUnavailableError` if the storage does not answer; `append` and `create` raise it only if
+    nothing was written. Methods that read verify checksums, and raise `LogDamagedError` for a missing or damaged row. A
+    write is *accepted* once `append` or `create` returns: it is then synced on the primary. A canceled write may or may
+    not be stored, as after `LogUnsureError`; the log stays usable. The lock of `press` belongs to the task that entered
+    it and to the tasks that it starts. Their calls proceed; other tasks that append to the session wait. A log belongs
+    to one event loop.
     """
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
-        """Write a session's metadata (JSON) and its first row, both or none.
+        """Write a session's metadata (JSON) and its first row in one transaction.
 
         Raises:
             LogConflictError: There is a session of this id.
-            LogUnsureError: Whether it was written is not known; `metadata` tells.
+            LogUnsureError: The outcome is unknown; call `metadata` to find out.
         """
         ...
 
     async def metadata(self, session_id: str) -> str | None:
-        """What `create` wrote; None where there is no such session."""
+        """Return the metadata that `create` wrote; None if there is no such session."""
         ...
 
     async def session_ids(self) -> Sequence[str]:
-        """All sessions, in the order of their creation."""
+        """Return the ids of all sessions, in the order of their creation."""
         ...
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """Write rows of one session on top of its row `on`, all or none.
+        """Append rows of one session after its row `on` in one transaction.
 
         With a claim, the rows are the answer of its turn: in the same commit the turn is finished, as by `end_turn`.
 
         Raises:
-            TurnClaimLostError: The claim does not hold any more; nothing was written.
-            LogConflictError: `on` is not the newest row, or an id or a key stands in the log: somebody was first.
-            LogUnsureError: Whether they were written is not known; `by_id` tells.
+            TurnClaimLostError: The claim is no longer valid; nothing was written.
+            LogConflictError: `on` is not the newest row, or the log already contains an id or a key.
+            LogUnsureError: The outcome is unknown; call `by_id` to find out.
         """
         ...
 
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """The rows of a session from `first_seq` on, in order, at most `limit` of them."""
+        """Return at most `limit` rows of a session from `first_seq` on, in order."""
         ...
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
-        """The row of this id."""
+        """Return the row with this envelope id."""
         ...
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
-        """The row that this sender posted under this key."""
+        """Return the row that this sender posted with this idempotency key."""
         ...
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """How far each participant has confirmed; who never did is not in it."""
+        """Return the cursor of each participant that has confirmed an envelope."""
         ...
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """Move a participant's cursor forward; a cursor behind the present one changes nothing."""
+        """Move a participant's cursor forward; an older cursor is ignored."""
         ...
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """The newest state that was saved under this adapter's name and version."""
+        """Return the newest snapshot of this adapter name and version."""
         ...
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """Keep a state; one that is older than what is kept changes nothing."""
+        """Store a snapshot; an older one than the stored one is ignored."""
         ...
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """The newest turn of a participant; None if it never had one.
+        """Return the newest turn of a participant; None if it never had one.
 
-        Leases are judged by the log's clock: a server of a database has one for all its clients. A log without a clock
-        of its own goes by `now`.
+        Leases expire by the clock of the database server. A log without a server uses `now`.
 
         Args:
             session_id: The session.
@@ -240,18 +237,18 @@ class SessionLog(Protocol):
 
         Args:
             claim: The claim, with a token that no other claim has.
-            seen: What `turn` returned.
+            seen: The result of `turn`.
             now: As for `turn`.
             seconds: The length of the lease.
         """
         ...
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """Let the lease of a claim begin anew; return False if the claim does not hold any more."""
+        """Restart the lease of a claim; return False if the claim is no longer valid."""
         ...
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
-        """Give a claim up; return False if it did not hold any more.
+        """Release a claim; return False if it was no longer valid.
 
         Args:
             claim: The claim.
@@ -261,37 +258,37 @@ class SessionLog(Protocol):
         ...
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """Store a step of a turn; return False if the claim does not hold any more. Repeating a call changes nothing.
+        """Store a step of a turn; return False if the claim is no longer valid. The call is idempotent.
 
         Args:
             claim: The claim.
-            number: The step's place, the one behind the newest.
+            number: The step's number, one more than the newest.
             body: The step's event, as JSON.
 
         Raises:
-            LogUnsureError: Whether it was stored is not known; the same call tells.
+            LogUnsureError: The outcome is unknown; repeat the call.
         """
         ...
 
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
-        """The steps of a participant's turns that are not finished, in order.
+        """Return the steps of a participant's unfinished turns, in order.
 
         Raises:
-            LogDamagedError: An entry is missing, or is not what was written.
+            LogDamagedError: An entry is missing, or its checksum is wrong.
         """
         ...
 
     def changes(self) -> AsyncIterator[str | None]:
-        """The ids of sessions as somebody appends to them; None where some may have been missed, so look at all.
+        """Yield the id of each session that gets new rows; None if ids may have been missed.
 
-        It begins with None, when it listens: what was appended before that is found by looking.
+        After None, the caller checks all sessions. The first item is None, sent once the log listens for changes.
         """
         ...
 
     def press(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Whoever holds this reads, decides and appends in turn with others who hold it, so that nobody starves."""
+        """Return a fair lock for reading, deciding and appending, so that no writer starves."""
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; closing twice is no error."""
+        """Release files and connections; closing twice is no error."""
         ...

@@ -1,4 +1,4 @@
-"""`open_log`: the reader of a log, by where the log is."""
+"""`open_log`: opens a log for reading."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 def open_log(where: str) -> LogReader:
     """A reader of the log in a file of SQLite, or in PostgreSQL where this is a DSN (``postgresql://…``).
 
-    It writes nothing to the log, and hubs may be appending to it meanwhile. What it reads is unchecked.
+    The reader writes nothing, and hubs may append at the same time. It does not verify checksums.
 
     Raises:
-        ConfigurationError: There is no log, or what is there is none.
+        ConfigurationError: There is no log at this place, or it is another kind of file or database.
         LogDamagedError: The log cannot be read at all.
         LogUnavailableError: The server does not answer.
     """

@@ -1,4 +1,4 @@
-"""`LogReader`: reads a whole log, and writes nothing, while hubs may be appending to it. All of this blocks."""
+"""`LogReader`: reads a whole log without writing, while hubs may append to it. All methods block."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as a log holds it; whether that is what was written is not looked at.
+    """A session as a log stores it, unverified.
 
     Attributes:
-        number: Its number in the log, in the order of creation.
+        number: Its number in the order of creation.
         id: Its id.
         metadata: Its metadata, as JSON.
-        checksum: The checksum of these.
+        checksum: The checksum of the metadata.
     """
 
     number: int
@@ -45,7 +45,7 @@ class StoredSession:
 
 
 class LogReader(ABC):
-    """What a log holds, unchecked, a page at a time. It is a context manager."""
+    """Reads the unverified content of a log, one page at a time. It is a context manager."""
 
     def __enter__(self) -> Self:
         return self
@@ -57,25 +57,25 @@ class LogReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
 
     @abstractmethod
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
-        """What a statement gives.
+        """Return the rows that a statement selects.
 
         Raises:
-            LogDamagedError: It cannot be read; the message says what.
+            LogDamagedError: The rows cannot be read; the message contains `what`.
             LogUnavailableError: The log does not answer.
         """
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the log beside its sessions."""
+        """Yield descriptions of damage to the log that concerns no single session."""
         for number, count in self.ask("the rows of all sessions", STRAYS):
             rows = "1 row" if count == 1 else f"{count:,} rows"
             yield f"{rows} of session number {number}, which is not there; restore the log"
 
     def sessions(self) -> Iterator[StoredSession]:
-        """All sessions, in the order of their creation."""
+        """Yield all sessions, in the order of their creation."""
         number = -1
         while True:
             found = self.ask("the list of sessions", PAGE_OF_SESSIONS, number, _PAGE)
@@ -86,15 +86,15 @@ class LogReader(ABC):
             number = found[-1][0]
 
     def session(self, session_id: str) -> StoredSession | None:
-        """The session of this id."""
+        """Return the session with this id."""
         found = self.ask(f"session {session_id!r}", SESSION_OF_ID, session_id)
         return StoredSession(*found[0]) if found else None
 
     def rows(self, session: StoredSession, first_seq: int = 1) -> Iterator[Sequence[Any]]:
-        """The rows of a session from one on: seq, envelope id, sender, key, body, checksum.
+        """Yield pages of rows from `first_seq` on: seq, envelope id, sender, key, body, checksum.
 
         Raises:
-            LogDamagedError: One cannot be read; all before it were given, and the message names it.
+            LogDamagedError: A row cannot be read; the message names it. All rows before it were yielded.
         """
         size = _PAGE
         while True:
@@ -112,14 +112,14 @@ class LogReader(ABC):
             first_seq = max(found[-1][0], first_seq) + 1
 
     def snapshots(self, session: StoredSession) -> list[tuple[str, Any, Any, Any]]:
-        """The snapshots of a session: the adapter's name, the row, the state and its checksum."""
+        """Return a session's snapshots: the adapter's name, the row, the state and its checksum."""
         return self.ask(f"session {session.id!r}: its snapshots", SNAPSHOTS, session.number)
 
     def cursors(self, session: StoredSession) -> dict[str, Cursor]:
-        """How far each participant has confirmed."""
+        """Return the cursor of each participant."""
         found = self.ask(f"session {session.id!r}: its cursors", CURSORS_OF, session.number)
         return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
 
     def posted_twice(self, session: StoredSession) -> list[tuple[str, str, int]]:
-        """The idempotency keys that a sender has several rows under: the sender, the key, the last of the rows."""
+        """Return idempotency keys that a sender used for several rows: sender, key, last row."""
         return self.ask(f"session {session.id!r}: its keys", TWICE, session.number)

@@ -1,4 +1,4 @@
-"""What every log does with rows: refuse to write what has gaps, and to hand out what is not what was written."""
+"""Checks that all logs share: no gaps in appended rows, and verified checksums in rows that are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("otel_assembly")
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-#: The presses that the running task holds, or took over from the task that started it.
+#: The presses that the running task holds, or inherited from the task that started it.
 _held: ContextVar[tuple[Press, ...]] = ContextVar("held", default=())
 
 
@@ -28,9 +28,9 @@ class Press:
     """One hold of `SessionLog.press`.
 
     Attributes:
-        log: The log that it is a hold of.
-        held: Whether it is held still: a task that outlives it has no part in it.
-        by: What the log holds for it.
+        log: The log.
+        held: True until the press is released, also for tasks that outlive it.
+        by: The log's own lock or connection behind this press.
     """
 
     __slots__ = ("by", "held", "log")
@@ -43,7 +43,7 @@ class Press:
 
 @asynccontextmanager
 async def holding(press: Press) -> AsyncIterator[None]:
-    """Have this task, and the tasks that it starts, hold a press."""
+    """Hold a press in this task and in the tasks that it starts."""
     before = _held.get()
     _held.set((*before, press))
     try:
@@ -54,7 +54,7 @@ async def holding(press: Press) -> AsyncIterator[None]:
 
 
 def held_press(log: object) -> Press | None:
-    """The press of a log that the running task holds, the last one first."""
+    """Return the running task's innermost press of a log."""
     return next((press for press in reversed(_held.get()) if press.log is log and press.held), None)
 
 
@@ -72,7 +72,7 @@ def check_appended(rows: Sequence[LogRow], on: LogPosition) -> None:
 
 
 def check_first(session_id: str, first: LogRow) -> None:
-    """Refuse a first row that is none.
+    """Refuse a first row that is not row 1 of the session.
 
     Raises:
         SessionLogError: It is not row 1 of the session.
@@ -98,10 +98,10 @@ def read_ids(found: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def read_row(session_id: str, found: Sequence[Any]) -> LogRow:
-    """A row of what a store gave: seq, envelope id, sender, key, body, checksum.
+    """Return a verified row from stored columns: seq, envelope id, sender, key, body, checksum.
 
     Raises:
-        LogDamagedError: It is not what was written.
+        LogDamagedError: The checksum is wrong.
     """
     seq, envelope_id, sender_id, key, body, checksum = found
     texts = (envelope_id, sender_id, body) if key is None else (envelope_id, sender_id, body, key)
@@ -111,7 +111,7 @@ def read_row(session_id: str, found: Sequence[Any]) -> LogRow:
 
 
 def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -> list[LogRow]:
-    """Rows in order, without gaps from `first_seq` on.
+    """Return verified rows in order, without gaps from `first_seq` on.
 
     Raises:
         LogDamagedError: One is missing, or is not what was written.
@@ -126,10 +126,10 @@ def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -
 
 
 def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
-    """The metadata of a session.
+    """Return the verified metadata of a session.
 
     Raises:
-        LogDamagedError: They are not what was written.
+        LogDamagedError: The checksum is wrong.
     """
     if not isinstance(metadata, str) or checksum_of(metadata) != checksum:
         raise LogDamagedError(f"session {session_id!r}: its metadata are not what was written; restore the log")
@@ -137,7 +137,7 @@ def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
 
 
 def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snapshot | None:
-    """A snapshot; None, with a warning, where it is not what was written: the log itself says all that it said."""
+    """Return a verified snapshot; None, with a warning, if it is damaged, because the rows suffice."""
     if type(seq) is int and isinstance(state, str) and checksum_of(state) == checksum:
         return Snapshot(seq, state)
     logger.warning("session %r: a snapshot is not what was written; it is left out, and the log is read", session_id)
@@ -145,22 +145,22 @@ def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snaps
 
 
 def not_on_top(session_id: str, on: LogPosition) -> LogConflictError:
-    """What an append raises that would not stand on the newest row."""
+    """Return the error of an append that does not follow the newest row."""
     return LogConflictError(f"session {session_id!r}: row {on.seq} with this id is not the newest one")
 
 
 def taken(session_id: str, first_seq: int) -> LogConflictError:
-    """What an append raises whose place, id or key is taken."""
+    """Return the error of an append whose row number, id or key is already used."""
     return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key is there already")
 
 
 def there_already(session_id: str) -> LogConflictError:
-    """What a creation raises where there is such a session."""
+    """Return the error of creating a session that exists."""
     return LogConflictError(f"there is a session {session_id!r} already")
 
 
 def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
-    """The error of a write whose claim does not hold any more."""
+    """Return the error of a write whose claim is no longer valid."""
     return TurnClaimLostError(
         f"session {claim.session_id!r}: the turn of {claim.participant_id!r} that answers row {claim.seq} was taken "
         "over by another server, or has ended; nothing was written"
@@ -168,7 +168,7 @@ def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
 
 
 def read_turn(session_id: str, participant_id: str, found: Sequence[Any]) -> StoredTurn:
-    """A turn, of the columns that `log_sql.TURN` selects."""
+    """Return a turn from the columns that `log_sql.TURN` selects."""
     seq, continues, token, version, seconds, remaining, entries, answered, continued = found
     claim = TurnClaim(session_id, participant_id, seq, bool(continues), token)
     return StoredTurn(claim, version, seconds, remaining, entries, answered, continued)

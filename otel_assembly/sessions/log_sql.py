@@ -91,7 +91,7 @@ SAVE_SNAPSHOT: Final = """INSERT INTO otel_assembly_session_snapshots AS held (s
     DO UPDATE SET seq = excluded.seq, state = excluded.state, checksum = excluded.checksum
     WHERE excluded.seq > held.seq"""
 
-# Turns. The arguments have names here, for some are used twice.
+# Turns. The arguments are named because some are used twice.
 #: The caller's clock; PostgreSQL has its own in this place.
 NOW: Final = "CAST(:now AS DOUBLE PRECISION)"
 _SECONDS: Final = "CAST(:seconds AS DOUBLE PRECISION)"
@@ -114,7 +114,7 @@ RENEW: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1,
     WHERE {_HELD} RETURNING 1"""  # noqa: S608
 RELEASE: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, token = '', expires_at = 0
     WHERE {_HELD} RETURNING 1"""  # noqa: S608
-#: What ends a turn for good; the statements that finish one add where it stands.
+#: Marks a turn as finished; each statement that finishes a turn appends its own condition.
 FINISHED: Final = """UPDATE otel_assembly_session_turns AS turn SET version = version + 1, token = '', expires_at = 0,
     entries = 0, answered = CASE WHEN continues = 0 THEN turn.seq ELSE answered END,
     continued = CASE WHEN continues = 0 THEN continued ELSE turn.seq END"""
@@ -128,7 +128,7 @@ ADD_WORK: Final = """INSERT INTO otel_assembly_session_work (session, participan
 WORK: Final = f"""SELECT number, seq, body, checksum FROM otel_assembly_session_work
     WHERE {_TURN_OF} ORDER BY number"""  # noqa: S608
 
-# What reads a whole log: a page at a time, by numbers, so that no statement runs for long beside those who write.
+# Statements that read a whole log. They select a page by number, so that no statement blocks writers for long.
 PAGE_OF_SESSIONS: Final = (
     "SELECT number, id, metadata, checksum FROM otel_assembly_sessions WHERE number > ? ORDER BY number LIMIT ?"
 )
@@ -142,5 +142,5 @@ TWICE: Final = """SELECT sender_id, key, max(seq) FROM otel_assembly_session_row
 STRAYS: Final = """SELECT session, count(*) FROM otel_assembly_session_rows
     WHERE session NOT IN (SELECT number FROM otel_assembly_sessions) GROUP BY session ORDER BY session"""
 
-#: The limit of a tail that has none.
+#: The row limit for `tail` without `limit`.
 WITHOUT_LIMIT: Final = 1 << 62

@@ -1,4 +1,4 @@
-"""What a session is: its protocol, who takes part, and where it stands."""
+"""The metadata of a session: its protocol, participants and state."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from otel_assembly.errors import LogDamagedError, ProtocolError
 
-#: What an expectation waits for (AG2's evaluators).
+#: The event that an expectation requires (AG2's evaluators).
 ExpectationKind = Literal["acks_within", "reply_within", "turn_within", "max_silence"]
 
-#: What follows when it was not met (AG2's handlers). Every violation is an envelope of the log, a metric and a log
-#: line; ``audit`` and ``warn`` are that and no more.
+#: The reaction to a violation (AG2's handlers). Each violation is recorded as an envelope, a metric and a log line;
+#: ``audit`` and ``warn`` do nothing else.
 ViolationAction = Literal["audit", "warn", "notify", "hide", "auto_close"]
 
 
 class SessionState(StrEnum):
-    """Where a session stands."""
+    """The lifecycle state of a session."""
 
     PENDING = "pending"
     """Created; somebody who was invited has not answered yet."""
@@ -36,12 +36,12 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a protocol expects within a time.
+    """An event that a protocol requires within a time limit.
 
     Attributes:
-        kind: What it waits for.
-        seconds: How long it waits.
-        action: What follows.
+        kind: The kind of event.
+        seconds: The time limit.
+        action: The reaction to a violation.
     """
 
     kind: ExpectationKind
@@ -53,12 +53,12 @@ class Expectation:
 class SessionManifest:
     """The data half of a protocol; its `SessionAdapter` is the code half.
 
-    A session keeps the manifest that it was created with: a later version never changes one in flight.
+    A session keeps the manifest that it was created with, so a later version never changes a running session.
 
     Attributes:
         type: The protocol's name.
         version: Its version; adapters are looked up by both.
-        expectations: What it expects within which times.
+        expectations: The events that it requires, with their time limits.
     """
 
     type: str
@@ -68,16 +68,16 @@ class SessionManifest:
 
 @dataclass(frozen=True, slots=True)
 class SessionMetadata:
-    """What was settled when a session was created, and never changes.
+    """The immutable properties of a session, set when it is created.
 
     Attributes:
         session_id: The session's id.
-        manifest: Its protocol, as it was then.
+        manifest: Its protocol at creation.
         creator_id: The participant who created it.
-        participants: All who take part, its creator among them, in order.
+        participants: The ids of all participants in order, including the creator.
         knobs: The protocol's settings for this session; JSON.
-        created_at: When, in seconds since the epoch.
-        ttl_seconds: How long it lives, in seconds after `created_at`; None for ever.
+        created_at: The creation time, in seconds since the epoch.
+        ttl_seconds: Its lifetime in seconds after `created_at`; None for no limit.
     """
 
     session_id: str
@@ -89,10 +89,10 @@ class SessionMetadata:
     ttl_seconds: float | None = None
 
     def to_json(self) -> str:
-        """The metadata as JSON in ASCII.
+        """Return the metadata as ASCII JSON.
 
         Raises:
-            ProtocolError: A knob is no JSON.
+            ProtocolError: A knob cannot be serialized as JSON.
         """
         try:
             return json.dumps(_adapter().dump_python(self), sort_keys=True, allow_nan=False)
@@ -103,10 +103,10 @@ class SessionMetadata:
 
     @classmethod
     def from_json(cls, text: str) -> SessionMetadata:
-        """Read what `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
-            LogDamagedError: It is no metadata of a session.
+            LogDamagedError: The text is not the metadata of a session.
         """
         try:
             return _adapter().validate_json(text)

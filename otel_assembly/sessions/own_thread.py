@@ -1,4 +1,4 @@
-"""A thread that runs what blocks, one piece of work after another, so that no event loop waits for a disk or a lock."""
+"""A thread that runs blocking calls in order, so that no event loop waits for a disk or a lock."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class OwnThread:
-    """Works off what it is given, in order; each piece in a turn that it takes before and gives back after.
+    """Runs blocking calls in order, each while it holds a lock (the turn).
 
-    Somebody may hold the turn (`hold`, `let_go`): until then only work of that holder is done. Work whose caller was
-    cancelled, or lost its patience, before it began is not done. A forked child begins with a thread of its own.
+    A caller can keep the turn (`hold`, `let_go`); until then the thread runs only calls of that holder. A call that is
+    canceled, or times out, before it begins never runs. A forked child starts its own thread.
 
     Args:
         name: The thread's name.
-        take: Waits for the turn.
-        give: Gives it back.
+        take: Acquires the turn; blocks.
+        give: Releases the turn.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OwnThread:
         in_child(self._begin)
 
     def _begin(self) -> None:
-        # The lock is under no other one, and a fork waits for it: what works may be inside a library with locks.
+        # A fork waits for this lock, because a running call may hold locks of a library.
         self._working = new_lock(awaited=True)
         self._deciding = new_lock()
         self._given: SimpleQueue[_Work] = SimpleQueue()
@@ -48,16 +48,16 @@ class OwnThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, do: Callable[[], T], patience: float, holder: object | None = None) -> T:
-        """What `do` returns or raises, in the thread.
+        """Run `do` in the thread; return its result or raise its error.
 
         Args:
-            do: The work.
-            patience: Seconds that it may take until it begins, and then until it ends.
-            holder: Whoever holds the turn; None where this is nobody's.
+            do: The blocking call.
+            patience: Seconds to wait until the call begins, and again until it ends.
+            holder: The holder that the call belongs to; None for no holder.
 
         Raises:
-            LogUnavailableError: It did not begin in time, and never will.
-            LogUnsureError: It began, and has not ended in time; it goes on.
+            LogUnavailableError: The call did not begin in time and will never run.
+            LogUnsureError: The call did not end in time and is still running.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         work = _Work(do, holder, done)
@@ -73,17 +73,17 @@ class OwnThread:
             return done.result()
         except asyncio.CancelledError:
             if not self._abandon(work):
-                # What has begun ends first, so that whoever looks next finds what came of it.
+                # Wait for a call that has begun, so that the next read sees its result.
                 await asyncio.wait([done], timeout=patience)
             raise
         finally:
             done.cancel()
 
     async def hold(self, holder: object, patience: float) -> None:
-        """Take the turn, and keep it for `holder` until it is let go.
+        """Acquire the turn and keep it for `holder` until `let_go`.
 
         Raises:
-            LogUnavailableError: Others did not let go of it in time.
+            LogUnavailableError: The turn was not free in time.
         """
 
         def keep() -> None:
@@ -96,7 +96,7 @@ class OwnThread:
             raise
 
     def let_go(self, holder: object) -> None:
-        """Give the turn back, once what the holder has asked for is done."""
+        """Release the turn after the holder's pending calls."""
 
         def release() -> None:
             self._holder = None
@@ -104,7 +104,7 @@ class OwnThread:
         self._give_to_thread(_Work(release, holder))
 
     def stop(self, last: Callable[[], None] = lambda: None) -> None:
-        """End the thread, once what it was given is done, and `last`; more work starts another one."""
+        """End the thread after its pending calls and `last`; a later call starts a new thread."""
         if self._thread is not None:
             self._give_to_thread(_Work(last, None))
             self._give_to_thread(_Work(None, None))
@@ -117,7 +117,7 @@ class OwnThread:
                 self._thread.start()
 
     def _abandon(self, work: _Work) -> bool:
-        """Whether the work has not begun; then it never will."""
+        """Cancel work that has not begun; return True if it will never run."""
         with self._deciding:
             work.abandoned = not work.begun
             return work.abandoned
@@ -131,16 +131,16 @@ class OwnThread:
                     if self._given.empty():
                         self._thread = None
                         return
-                continue  # more was given meanwhile; whoever gave it ends the thread in time
+                continue  # more work was queued meanwhile; its caller stops the thread
             try:
                 self._in_turn(work)
-            except OSError as error:  # the lock cannot be had
+            except OSError as error:  # the turn cannot be acquired
                 work.fail(error)
             # What the work was of, such as a log, would not be collected while this thread waits for more.
             del work
 
     def _next(self, waiting: deque[_Work]) -> _Work:
-        """The oldest work; while somebody holds the turn, of that one."""
+        """Return the oldest work; while the turn is held, the oldest of its holder."""
         while True:
             for work in waiting:
                 if self._holder is None or work.holder is self._holder:
@@ -163,7 +163,7 @@ class OwnThread:
 
 
 class _Work:
-    """One piece of work, and whom its end is told to."""
+    """One call, and the future that gets its result."""
 
     __slots__ = ("abandoned", "begun", "do", "done", "holder")
 
@@ -179,7 +179,7 @@ class _Work:
             return
         try:
             found = self.do()
-        except Exception as error:  # noqa: BLE001  # whoever asked for it gets it
+        except Exception as error:  # noqa: BLE001  # the caller gets it
             self.fail(error)
         else:
             self._tell(lambda done: done.set_result(found))
@@ -190,5 +190,5 @@ class _Work:
     def _tell(self, settle: Callable[[asyncio.Future[Any]], None]) -> None:
         done = self.done
         if done is not None:
-            with suppress(RuntimeError):  # its event loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the event loop is closed, so no caller is waiting
                 done.get_loop().call_soon_threadsafe(lambda: None if done.done() else settle(done))
