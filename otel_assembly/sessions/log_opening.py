@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def open_log(where: str) -> LogReader:
-    """A reader of the log in a file of SQLite, or in PostgreSQL where this is a DSN (``postgresql://…``).
+    """Open the log in an SQLite file, or in PostgreSQL if `where` is a DSN (``postgresql://…``).
 
     The reader writes nothing, and hubs may append at the same time. It does not verify checksums.
 

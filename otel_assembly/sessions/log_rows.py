@@ -114,7 +114,7 @@ def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -
     """Return verified rows in order, without gaps from `first_seq` on.
 
     Raises:
-        LogDamagedError: One is missing, or is not what was written.
+        LogDamagedError: A row is missing, or a checksum is wrong.
     """
     rows = []
     for seq, one in enumerate(found, max(first_seq, 1)):
@@ -178,7 +178,7 @@ def read_work(session_id: str, participant_id: str, found: Iterable[Sequence[Any
     """Entries of work: number, row, body, checksum.
 
     Raises:
-        LogDamagedError: One is missing, or is not what was written.
+        LogDamagedError: A row is missing, or a checksum is wrong.
     """
     entries = []
     for expected, (number, seq, body, checksum) in enumerate(found, 1):

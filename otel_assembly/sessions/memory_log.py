@@ -1,4 +1,4 @@
-"""A log of sessions in memory: for tests, and for sessions that may end with their process."""
+"""A log of sessions in memory, for tests and for sessions that do not outlive the process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Session:
     by_key: dict[tuple[str, str], LogRow] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    #: The newest turn of each participant, and when its lease is over.
+    #: The newest turn of each participant, and the time at which its lease expires.
     turns: dict[str, tuple[StoredTurn, float]] = field(default_factory=dict)
     work: dict[str, list[WorkEntry]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -52,7 +52,7 @@ class _Session:
 class MemorySessionLog:
     """A `SessionLog` that lives as long as this object, for any number of hubs of one event loop.
 
-    *Accepted* means no more than that it is in memory: all is gone with the process.
+    *Accepted* means only that the row is in memory. The log is lost when the process ends.
     """
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class MemorySessionLog:
 
 
 class _Listener:
-    """What one iterator of changes has not handed out yet: a session once, however often it changed."""
+    """The changed sessions that one `changes` iterator has not yielded yet, each once."""
 
     def __init__(self) -> None:
         self.changed: dict[str, None] = {}
@@ -270,7 +270,7 @@ class _Listener:
 
 
 def _held(session: _Session | None, claim: TurnClaim) -> StoredTurn | None:
-    """The turn of a claim that holds."""
+    """Return the turn of a claim; None if the claim is no longer valid."""
     found = session.turns.get(claim.participant_id) if session is not None else None
     return found[0] if found is not None and found[0].claim.token == claim.token else None
 

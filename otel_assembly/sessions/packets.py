@@ -1,4 +1,4 @@
-"""Packets: one round of an agent in a workflow, who it hands over to, and which variables it sets."""
+"""Packets: an agent's round in a workflow, with its handoff and the variables that it sets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DEEPEST: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """Hand the turn to a participant: what a tool returns that picks the next speaker.
+    """A handoff to a participant. A tool returns it to choose the next speaker.
 
     Attributes:
-        target: The participant's id, or the name that the session's knob ``names`` gives it.
+        target: The participant's id, or its name in the session's knob ``names``.
         reason: Why; the next speaker reads it.
     """
 
@@ -33,11 +33,11 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the session: what a tool returns that is the last one of a workflow.
+    """The end of the session. A tool returns it to finish a workflow.
 
     Attributes:
-        summary: What came of it.
-        reason: The reason that the session closes with.
+        summary: The result.
+        reason: The close reason of the session.
     """
 
     summary: str = ""
@@ -51,13 +51,13 @@ def packet_data(
     context_set: Mapping[str, Any] | None = None,
     context_delete: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """What a packet says."""
+    """Return the data of a packet."""
     updates = {"set": dict(context_set or {}), "delete": list(context_delete)}
     return {"routing": dict(routing or {"kind": "text"}), "context_updates": updates, "body": body}
 
 
 def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
-    """Raise `ProtocolError` where an ``EV_PACKET`` cannot be folded as it was meant."""
+    """Raise `ProtocolError` if the content of an ``EV_PACKET`` is invalid."""
     data, where = envelope.event_data, _where(envelope)
     routing = data.get("routing")
     if not isinstance(routing, Mapping):
@@ -88,7 +88,7 @@ def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
 
 
 def check_context_set(envelope: Envelope) -> None:
-    """Raise `ProtocolError` where an ``EV_CONTEXT_SET`` sets and deletes nothing that can be."""
+    """Raise `ProtocolError` if an ``EV_CONTEXT_SET`` contains no valid update."""
     data, where = envelope.event_data, _where(envelope)
     if "set" not in data and "delete" not in data:
         raise ProtocolError(f"{where} changes nothing; give event_data={{'set': {{…}}}} or {{'delete': […]}}")
@@ -111,13 +111,13 @@ def _check_updates(updates: Any, where: str) -> None:
 
 
 def routing_of(envelope: Envelope) -> Mapping[str, Any]:
-    """A packet's routing; empty where it has none that can be read."""
+    """Return a packet's routing; empty if it is missing or invalid."""
     routing = envelope.event_data.get("routing") if envelope.event_type == EV_PACKET else None
     return routing if isinstance(routing, Mapping) else {}
 
 
 def updated(variables: Mapping[str, Any], envelope: Envelope) -> Mapping[str, Any]:
-    """A workflow's variables after an envelope; what it says that cannot be read changes nothing."""
+    """Return a workflow's variables after an envelope; invalid updates are ignored."""
     data: Any = envelope.event_data
     updates = data if envelope.event_type == EV_CONTEXT_SET else data.get("context_updates")
     if not isinstance(updates, Mapping):
@@ -135,7 +135,7 @@ def updated(variables: Mapping[str, Any], envelope: Envelope) -> Mapping[str, An
 
 
 def packet_text(envelope: Envelope) -> str | None:
-    """What a speaker reads of a packet: who handed over and why, and its body; None where it says nothing."""
+    """Return a packet as text for the next speaker: handoff, reason and body; None if it is empty."""
     routing, body = routing_of(envelope), envelope.event_data.get("body")
     lines = []
     if routing.get("kind") == "handoff":
@@ -148,10 +148,10 @@ def packet_text(envelope: Envelope) -> str | None:
 
 
 def routing_of_round(events: Sequence[Any], routing_tools: frozenset[str]) -> dict[str, Any]:
-    """The routing that an agent's round asks for: its first call that asks for any decides.
+    """Return the routing of an agent's round; the first call with a routing decides.
 
-    A call asks for it where its tool returned a `Handoff` or a `Finish`, or where a transition of the graph names it.
-    Either may also stand among the events itself, where the agent is none of ours.
+    A call has a routing if its tool returned a `Handoff` or a `Finish`, or if a transition of the graph names the tool.
+    Agents of other libraries may put a `Handoff` or a `Finish` directly among the events.
     """
     calls: list[ToolCallEvent] = []
     results: dict[str, str] = {}
@@ -181,7 +181,7 @@ def _routed(asked: Handoff | Finish) -> dict[str, Any]:
 
 
 def _returned(content: str | None) -> Handoff | Finish | None:
-    """The `Handoff` or `Finish` that a tool returned, in the JSON form that the model read."""
+    """Return the `Handoff` or `Finish` in a tool result's JSON."""
     found = _object(content or "")
     if not all(isinstance(value, str) for value in found.values()):
         return None
@@ -201,7 +201,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _shallow(value: Any, levels: int) -> bool:
-    """Whether a value is nested no deeper than so many levels."""
+    """Return True if a value has at most this many levels of nesting."""
     if not isinstance(value, Mapping | list | tuple):
         return True
     inner = value.values() if isinstance(value, Mapping) else value
@@ -209,7 +209,7 @@ def _shallow(value: Any, levels: int) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A copy that nobody else holds, so that a state never changes once it is folded."""
+    """Return a deep copy, so that a folded state never changes."""
     if isinstance(value, Mapping):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""`ParticipantView`: what one participant has read of a session, as one `History` that grows."""
+"""`ParticipantView`: the part of a session that one participant has read, as a `History`."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.metadata import SessionMetadata
     from otel_assembly.sessions.views import ViewPolicy
 
-#: How many rows of a log are read at once.
+#: Rows read from a log per query.
 _PAGE: Final = 500
-#: What a participant is asked whose turn it is after its own.
+#: The question to a participant whose turn continues after its own envelope.
 _GO_ON: Final = "It is your turn again: go on."
 
 
 class ParticipantView:
-    """What one participant has read of a session, as one `History` that grows.
+    """The part of a session that one participant has read, as one growing `History`.
 
-    Each envelope that the participant may see becomes an event when it is read, once; what is not addressed to it is
-    never in the history, in a count or on a span. So a turn costs what is new, however old the session is. What the
-    participant's model did on its own, such as calls of tools, stands in the same history and in no log: whoever opens
-    the view anew has what was said, and not that.
+    Each envelope that the participant may see becomes one event when it is read. Other envelopes are never in the
+    history, in a count or on a span. The cost of a turn depends only on the new envelopes, not on the session's length.
+    The history also contains the participant's own tool calls, which are not in the log: reopening the view restores
+    only the envelopes.
 
     Args:
-        hub: Where the session is read.
+        hub: The hub that reads the session.
         session: The session.
         adapter: The code of its protocol.
         participant_id: The participant.
-        view: How the participant sees it; None for what the adapter says.
+        view: The participant's view policy; None for the adapter's default.
         name_for: The name of a participant for the model.
 
     Attributes:
         session: The session.
         participant_id: The participant.
-        view: How the participant sees it.
-        history: What was read and done. Before anything is read, another empty one may be put in its place.
-        transcript: Which events of it stand for envelopes.
-        policies: What decides which of the events a prompt holds: to be put in front of whatever reduces in a chain.
-        seq: The row of the log that it was read up to.
+        view: The participant's view policy.
+        history: The events. Before the first read, it can be replaced by another empty history.
+        transcript: The events that represent envelopes.
+        policies: The policies that select events for a prompt; they belong before the reductions of a chain.
+        seq: The last row of the log that was read.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class ParticipantView:
         self._hub = hub
         self._adapter = adapter
         self._name_for = name_for
-        #: Envelopes of the participant that its history has already, behind the row that it was read up to.
+        #: The participant's own envelopes after row `seq` that are already in its history.
         self._stored: set[str] = set()
-        #: For a view of the user's own: the envelopes, those that the present round is made on, and where it begins.
+        #: For a custom view: the envelopes, the number known to the current round, and the round's start.
         self._envelopes: list[Envelope] = []
         self._before_round = 0
         self._round_start = 0
@@ -99,11 +99,11 @@ class ParticipantView:
         view: ViewPolicy | None = None,
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> Self:
-        """The view of a participant on a session, of which nothing is read yet.
+        """Open a participant's view on a session, without reading envelopes.
 
         Raises:
             NotFoundError: There is no such session, or no adapter for it in this hub.
-            AccessDeniedError: The participant takes no part in it.
+            AccessDeniedError: The id is not a participant of the session.
         """
         session, adapter = await hub.metadata(session_id), await hub.adapter(session_id)
         if participant_id not in session.participants:
@@ -111,16 +111,16 @@ class ParticipantView:
         return cls(hub, session, adapter, participant_id, view=view, name_for=name_for)
 
     async def read(self, before: int | None = None) -> int:
-        """Append what was accepted since.
+        """Append the envelopes that were accepted since the last call.
 
         Args:
-            before: The row of the log to stop at, which is not read any more; None to read all there is.
+            before: The first row that is not read; None to read all rows.
 
         Returns:
-            How many envelopes were read that the participant may see.
+            The number of envelopes read that the participant may see.
 
         Raises:
-            NetworkError: The log cannot be read, or the adapter cannot render what it holds.
+            NetworkError: The log cannot be read, or the adapter cannot render an envelope.
         """
         name, read = self.session.session_id, 0
         end = before if before is not None else (await self._hub.folded(name)).seq + 1
@@ -134,14 +134,14 @@ class ParticipantView:
         return read
 
     def begin_round(self, envelope: Envelope, asked: Any) -> list[Any]:
-        """Read the envelope that triggers a round, of which everything before it was read.
+        """Read the envelope that triggers a round, after all envelopes before it.
 
         Args:
             envelope: The envelope.
-            asked: What it asks, as the adapter's ``extract_turn_input`` said: a text, an event, or a list of them.
+            asked: The result of the adapter's ``extract_turn_input``: a text, an event, or a list of them.
 
         Returns:
-            What the participant's model is to be asked: events that whoever asks appends to the history.
+            The events that ask the participant's model; the caller appends them to the history.
         """
         speaker, events = self._name_for(envelope.sender_id), list[Any]()
         for one in asked if isinstance(asked, list) else [asked]:
@@ -158,20 +158,20 @@ class ParticipantView:
         return events
 
     def go_on(self) -> list[Any]:
-        """Begin a round in which the participant speaks once more, after its own envelope, which was read.
+        """Begin a round in which the participant speaks again after its own envelope.
 
         Returns:
-            What the participant's model is to be asked: events that whoever asks appends to the history.
+            The events that ask the participant's model; the caller appends them to the history.
         """
         self._before_round = len(self._envelopes)
         self._round_start = len(self.history)
         return [ModelRequest(content=_GO_ON)]
 
     def end_round(self, event_id: str | None, accepted: Envelope) -> None:
-        """The round's envelope was accepted; an event of the history stands for it already.
+        """Record that the round's envelope was accepted and which event represents it.
 
         Args:
-            event_id: That event's id; None where there is none, so that the envelope is read from the log.
+            event_id: The id of the event; None if there is no event, so that the envelope is read from the log.
             accepted: The envelope.
         """
         if event_id is not None:
@@ -201,9 +201,9 @@ class ParticipantView:
         return self._renders.render(envelope, text, self.participant_id, self._name_for)
 
     async def projected(self) -> tuple[list[Any], int, int]:
-        """What a view of the user's own makes of what was read: its events, of how many envelopes, and where they end.
+        """Return a custom view's events, the number of envelopes, and the end position in the history.
 
-        The end is a position of the history: what stands from there on belongs to the round that is going on.
+        Events from the end position on belong to the current round.
         """
         wal = _Before(self._envelopes, self._before_round)
         events = await self.view.project(
@@ -220,7 +220,7 @@ class ParticipantView:
 
 
 class _Before(Sequence[Envelope]):
-    """The first envelopes of a list, without a copy of it."""
+    """A prefix of a list of envelopes, without a copy."""
 
     def __init__(self, envelopes: Sequence[Envelope], end: int) -> None:
         self._envelopes = envelopes
@@ -240,7 +240,7 @@ class _Before(Sequence[Envelope]):
 
 
 class _Projected(DecidingPolicy):
-    """Puts what a view of the user's own shows in the place of what was read; the round that is going on stays."""
+    """Replaces the envelopes that were read by a custom view's events; keeps the current round."""
 
     filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
 
@@ -249,7 +249,7 @@ class _Projected(DecidingPolicy):
         self._view = view
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what the view shows, and behind it what was said and done in this round."""
+        """Return the view's events, followed by the events of the current round."""
         began = time.time_ns()
         shown, envelopes, start = await self._view.projected()
         view = as_view(events)

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for a log: made anew after they are lost, and only where what is accepted is synced."""
+"""Connections to PostgreSQL for a log: reopened after a loss; servers that do not sync commits are refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
-#: The first half of the keys of all advisory locks of a log; the second is 0 for the tables, or says the session.
+#: The first half of the keys of a log's advisory locks. The second half is 0 for the tables, or a session's number.
 LOCKS: Final = 1_869_898_085
 
-#: Seconds that a server may take longer to stop a statement than it was told.
+#: Extra seconds for the server to stop a statement after its timeout.
 _GRACE: Final = 2.0
 
-#: What a dead network is found out by, where the DSN says nothing of it: a connection that listens sends nothing.
+#: Keepalive defaults, because a listening connection sends nothing and would not detect a dead network.
 _KEEPALIVES: Final = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 
 _SETTINGS: Final = """SELECT current_setting('fsync'), current_setting('synchronous_commit'),
@@ -38,12 +38,12 @@ _TABLES_ARE_THERE: Final = "SELECT to_regclass('otel_assembly_session_work') IS 
 #: Source files of PostgreSQL that read a value and allocate its memory.
 _READ_VALUES: Final = frozenset({"mcxt.c", "detoast.c", "heaptoast.c", "toast_internals.c"})
 
-#: Connections of the process that forked this one; nothing is done with them.
+#: Connections of the parent process; they are kept open and never used.
 _of_parents: list[object] = []
 
 
 def psycopg(module: str = "") -> Any:
-    """The client, which nobody needs who keeps no log in PostgreSQL."""
+    """Import psycopg lazily, because only logs in PostgreSQL need it."""
     try:
         return import_module(f"psycopg{module}")
     except ImportError as missing:
@@ -65,7 +65,7 @@ def is_damage(error: Any) -> bool:
 
 
 def read_texts_as_they_are(connection: Any) -> None:
-    """Let a connection return texts that are not UTF-8, which a damaged disk leaves, so that checksums find them."""
+    """Let a connection return invalid UTF-8 from a damaged disk, so that checksums detect it."""
 
     class Text(psycopg(".adapt").Loader):  # type: ignore[misc]
         def load(self, data: Any) -> str:
@@ -75,12 +75,12 @@ def read_texts_as_they_are(connection: Any) -> None:
 
 
 class Connections:
-    """The connections of one log, of which there are at most so many.
+    """The connections of one log; their number is limited.
 
     Args:
-        dsn: Where the server is.
+        dsn: The server's connection string.
         patience: Seconds until a server that does not answer is given up.
-        most: How many statements may run at once.
+        most: The number of statements that can run concurrently.
     """
 
     def __init__(self, dsn: str, patience: float, most: int) -> None:
@@ -102,10 +102,10 @@ class Connections:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Connection]:
-        """A connection for one statement, or for as long as it is held.
+        """Yield a connection for the length of the block.
 
         Raises:
-            LogUnavailableError: None is free, or the server cannot be reached, in time.
+            LogUnavailableError: No connection is free in time, or the server cannot be reached.
         """
         try:
             async with asyncio.timeout(self.patience):
@@ -122,10 +122,10 @@ class Connections:
             self._free.release()
 
     async def opened(self) -> Connection:
-        """A new connection, which whoever asked for it closes.
+        """Return a new connection; the caller closes it.
 
         Raises:
-            LogUnavailableError: The server cannot be reached in time, or would not sync what it accepts.
+            LogUnavailableError: The server cannot be reached in time, or does not sync its commits.
         """
         until = time.monotonic() + self.patience
         pause = 0.02
@@ -144,7 +144,7 @@ class Connections:
             pause = min(2 * pause, 0.5)
 
     def check_open(self) -> None:
-        """Refuse whoever comes after the end.
+        """Raise if the log is closed.
 
         Raises:
             LogUnavailableError: The log is closed.
@@ -153,14 +153,14 @@ class Connections:
             raise LogUnavailableError("the log is closed")
 
     async def close(self) -> None:
-        """Close those that nobody holds; the others as they are given back."""
+        """Close idle connections now, and the others when they are returned."""
         self.closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
 
     def _idle_one(self) -> Connection | None:
-        """One that the server has not closed meanwhile: nothing is sent that would be lost, and nobody left unsure."""
+        """Return an idle connection that the server has not closed, so that no statement is lost."""
         self.check_open()
         while self._idle:
             connection = self._idle.pop()
@@ -209,7 +209,7 @@ class Connections:
             raise LogUnavailableError(f"the database is encoded as {encoding}; make one with ENCODING 'UTF8'")
 
     async def _make_tables(self, connection: Connection) -> None:
-        """Make what is missing; under a lock, for two who make a table at once fail in PostgreSQL."""
+        """Create missing tables, under a lock: PostgreSQL fails if two clients create a table concurrently."""
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCKS,))
             cursor = await connection.execute(_TABLES_ARE_THERE)
@@ -220,28 +220,28 @@ class Connections:
                 await connection.execute(statement)
 
     def _leave(self) -> None:
-        """A child would end its parent's connections, were it to let go of them."""
+        """Keep the parent's connections alive: closing them in the child would end them for the parent."""
         _of_parents.append(self._idle)
         self._begin()
 
 
 def statement_seconds(patience: float) -> float:
-    """How long a client waits for a statement that the server ends, or refuses, after `patience`."""
+    """Return the client's timeout for a statement that the server cancels after `patience`."""
     return patience + _GRACE
 
 
 def read_dsn(dsn: object) -> dict[str, Any]:
-    """What a DSN says.
+    """Parse a DSN.
 
     Raises:
-        ConfigurationError: It cannot be read, or the client is not installed.
+        ConfigurationError: The DSN is invalid, or psycopg is not installed.
     """
     if not isinstance(dsn, str):
         raise ConfigurationError(f"dsn is a text, not {type(dsn).__name__}")
     try:
         found: dict[str, Any] = psycopg(".conninfo").conninfo_to_dict(dsn)
     except psycopg().ProgrammingError:
-        # Nothing of it is said again: it may hold a password.
+        # The message does not quote the DSN, because it may contain a password.
         raise ConfigurationError(
             "the DSN of PostgreSQL cannot be read; write it as postgresql://user:password@host:5432/database, or as "
             "'host=… dbname=…', with '/', '@' and ':' of the password in a URL as %2F, %40 and %3A"

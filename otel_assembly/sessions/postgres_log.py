@@ -69,15 +69,15 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry
     from otel_assembly.sessions.postgres_connections import Connection
 
-#: What is listened to; a notice carries a session's id and nothing else.
+#: The notification channel; the payload is a session's id.
 _CHANNEL: Final = "otel_assembly_sessions"
 
 
 def _append_statement(ended: str = "", of_ended: str = "") -> str:
-    """The statement that appends rows; `ended` is a table expression that has a row if the append may be done.
+    """Return the statement that appends rows, if the table expression `ended` has a row.
 
-    One statement and so one commit: the rows, and the notice that they are there, which is neither lost nor sent for
-    nothing. Its lock is shared by all who append, and taken before any key: the other order deadlocks with `press`.
+    One statement writes the rows and sends the notification in one commit, so that the notification is sent only for
+    stored rows. The statement takes the shared lock before any key: the other order deadlocks with `press`.
     """
     return f"""WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({LOCKS}, hashtext(%(id)s))),
     base AS (SELECT held.session FROM otel_assembly_session_rows AS held
@@ -94,8 +94,8 @@ def _append_statement(ended: str = "", of_ended: str = "") -> str:
 _CLEARED: Final = """cleared AS (DELETE FROM otel_assembly_session_work AS work USING ended
         WHERE work.session = ended.session AND work.participant_id = %(participant)s)"""
 _APPEND: Final = _append_statement()
-# An answer finishes its turn in the same commit. Whoever takes the turn over at the same time changes the same row, so
-# that one of the two waits, and finds that it was second.
+# An answer finishes its turn in the same commit. A concurrent claim changes the same row, so one of the two waits
+# and is refused.
 _APPEND_ANSWER: Final = _append_statement(
     f"""
     ended AS ({FINISHED} FROM queue, base WHERE turn.session = base.session
@@ -114,7 +114,7 @@ _CREATE: Final = f"""WITH made AS (INSERT INTO otel_assembly_sessions (id, metad
 
 
 def _for_postgres(statement: str) -> str:
-    """A statement of `log_sql` with named arguments, as psycopg takes it, which judges time by the server's clock."""
+    """Convert a `log_sql` statement with named arguments for psycopg, with the server's clock."""
     return re.sub(
         r"(?<!:):([a-z]+)", r"%(\1)s", statement.replace(NOW, "CAST(extract(epoch FROM clock_timestamp()) AS FLOAT8)")
     )
@@ -135,27 +135,27 @@ _LET_GO: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
 class PostgresSessionLog:
     """A `SessionLog` in PostgreSQL 13 or later, for any number of hubs on any number of machines; extra ``postgres``.
 
-    Its six tables, ``otel_assembly_session…``, are made at the first use where they are missing, in the first schema
-    of the search path. A pooler in front of the server has to pool sessions: `changes` listens, and `press` locks.
+    Its six tables, ``otel_assembly_session…``, are created at first use, in the first schema of the search path. A
+    connection pooler must use session pooling, because `changes` uses ``LISTEN`` and `press` uses advisory locks.
 
-    *Accepted* means that the commit was synced to the primary's disk: it outlives a kill of the server, its kernel and
-    its power. It does not mean that a standby has it. Where one takes over that replicates asynchronously, the last
-    commits before it took over can be missing, accepted or not: a hub that has seen more finds that out and raises
-    `LogRegressed`, one that starts then cannot know. Name standbys in ``synchronous_standby_names``, with
-    ``synchronous_commit`` at ``on`` or above, and *accepted* means synced there too; without any, fail over by hand,
-    and only to a standby that has received everything.
+    *Accepted* means that the commit was synced to the primary's disk: it survives a crash of the server or a power
+    loss. It does not mean that a standby has the commit. After a failover to an asynchronous standby, the last accepted
+    commits can be missing. A hub that has read them raises `LogRegressed`; a hub that starts later cannot detect the
+    loss. List standbys in ``synchronous_standby_names``, with ``synchronous_commit`` at ``on`` or above, and *accepted*
+    means synced there too. Without synchronous standbys, fail over manually, and only to a standby that has received
+    every commit.
 
-    A connection that is lost is made anew. An append whose connection was lost raises `LogUnsureError`; one that the
-    server refused wrote nothing. Reads, cursors and snapshots are asked for again, for `patience` at most. The server
-    is refused where ``fsync`` or ``synchronous_commit`` is off.
+    A lost connection is reopened. An append whose connection was lost raises `LogUnsureError`; an append that the
+    server refused wrote nothing. Reads, cursors and snapshots are retried for at most `patience`. The log refuses a
+    server whose ``fsync`` or ``synchronous_commit`` is off.
 
-    Connections are closed by ``close()``, or at the end of an ``async with``. A forked child makes its own.
+    ``close()``, or the end of an ``async with``, closes the connections. A forked child opens its own.
 
     Args:
-        dsn: Where the server is, as libpq reads it: ``postgresql://user:password@host:5432/database``, or
-            ``host=… dbname=…``. Of several hosts, ``target_session_attrs=read-write`` finds the primary.
-        patience: Seconds that the server may take to be reached, and to answer.
-        connections: How many statements may run at once; `changes` has a connection of its own besides.
+        dsn: The server's connection string for libpq: ``postgresql://user:password@host:5432/database``, or
+            ``host=… dbname=…``. With several hosts, ``target_session_attrs=read-write`` selects the primary.
+        patience: Seconds to wait for a connection, and for an answer.
+        connections: The number of concurrent statements; `changes` uses one more connection.
 
     Raises:
         ConfigurationError: The extra is not installed, the DSN cannot be read, or a number is not above 0.
@@ -254,7 +254,7 @@ class PostgresSessionLog:
         await self._ask(f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, *arguments)
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """See `SessionLog.turn`; time is PostgreSQL's own."""
+        """See `SessionLog.turn`; uses PostgreSQL's clock."""
         arguments = {"id": session_id, "participant": participant_id}
         found = await self._ask_named(f"session {session_id!r}: a turn", _TURN, arguments)
         return read_turn(session_id, participant_id, found[0]) if found else None
@@ -264,14 +264,14 @@ class PostgresSessionLog:
         return turn is not None and turn.claim.token == claim.token
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """See `SessionLog.claim_turn`; time is PostgreSQL's own."""
+        """See `SessionLog.claim_turn`; uses PostgreSQL's clock."""
         arguments = _claim_arguments(claim) | {"seconds": seconds, "version": seen.version if seen is not None else 0}
         statement = _FIRST_CLAIM if seen is None else _CLAIM
-        # Run anew after a lost answer, it may find its own claim.
+        # A retry after a lost answer may find its own claim.
         return bool(await self._ask_named(_what(claim), statement, arguments)) or await self._holds(claim)
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """See `SessionLog.renew_turn`; time is PostgreSQL's own."""
+        """See `SessionLog.renew_turn`; uses PostgreSQL's clock."""
         return bool(await self._ask_named(_what(claim), _RENEW, _claim_arguments(claim) | {"seconds": seconds}))
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
@@ -294,7 +294,7 @@ class PostgresSessionLog:
         return read_work(session_id, participant_id, found)
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """See `SessionLog.changes`; None again after every connection that was lost, when it listens anew."""
+        """See `SessionLog.changes`; yields None again after each reconnection."""
         self._connections.check_open()
         while not self._connections.closed:
             connection = await self._connections.opened()
@@ -302,7 +302,7 @@ class PostgresSessionLog:
                 await connection.execute(f"LISTEN {_CHANNEL}")
                 yield None
                 while not self._connections.closed:
-                    # What comes between two of these is kept, and handed out by the next one.
+                    # Notifications between two calls are kept and returned by the next call.
                     async with aclosing(connection.notifies(timeout=0.5)) as notices:
                         async for notice in notices:
                             yield notice.payload
@@ -313,11 +313,11 @@ class PostgresSessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; it is a lock of one connection, and is gone with it."""
+        """See `SessionLog.press`; an advisory lock that ends with its connection."""
         if held_press(self) is not None:
             yield
             return
-        # In one process they queue here, so that they do not fill the connections with waiting.
+        # Tasks of one process wait here, so that waiting tasks do not occupy all connections.
         async with self._pressing.setdefault(session_id, asyncio.Lock()), self._connections.one() as connection:
             what = f"session {session_id!r}: its lock"
             try:
@@ -328,7 +328,7 @@ class PostgresSessionLog:
                 await self._let_go(connection, what, session_id)
 
     async def _let_go(self, connection: Connection, what: str, session_id: str) -> None:
-        """Give a lock back, or its connection up: the server lets go for one that is gone."""
+        """Release a lock; if that fails, close its connection, which releases it on the server."""
         if connection.closed:
             return
         try:
@@ -344,7 +344,7 @@ class PostgresSessionLog:
         await self._connections.close()
 
     async def _write(self, what: str, statement: str, arguments: dict[str, Any]) -> list[Any]:
-        """Run a statement once, and no second time, whatever becomes of it."""
+        """Run a statement without retries."""
         async with self._connection() as connection:
             return await self._execute(connection, what, statement, arguments)
 
@@ -352,7 +352,7 @@ class PostgresSessionLog:
         return await self._ask_named(what, statement.replace("?", "%s"), arguments)
 
     async def _ask_named(self, what: str, statement: str, arguments: Any) -> list[Any]:
-        """Run a statement that may be run twice; anew where its connection was lost."""
+        """Run an idempotent statement; retry it after a lost connection."""
         try:
             async with asyncio.timeout(statement_seconds(self._patience)):
                 while True:
@@ -366,7 +366,7 @@ class PostgresSessionLog:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """The connection of the press that this task holds, or one for a statement."""
+        """Yield the connection of this task's press, or else one from the pool."""
         press = held_press(self)
         if press is not None and not press.by.closed:
             yield press.by
@@ -375,13 +375,13 @@ class PostgresSessionLog:
             yield connection
 
     async def _execute(self, connection: Connection, what: str, statement: str, arguments: Any) -> list[Any]:
-        """What a statement gave.
+        """Run a statement and return its rows.
 
         Raises:
-            LogConflictError: Somebody else was first; nothing was written.
+            LogConflictError: Another write was first; nothing was written.
             LogUnavailableError: The server refused it; nothing was written.
-            LogUnsureError: No answer came.
-            LogDamagedError: The server says that its files are damaged.
+            LogUnsureError: The answer was lost.
+            LogDamagedError: The server reports damaged files.
         """
         seconds = statement_seconds(self._patience)
         ready: Any = statement
@@ -395,17 +395,17 @@ class PostgresSessionLog:
         except self._errors.Error as error:
             meaning = self._meaning(connection, what, error)
             if isinstance(error, self._errors.ReadOnlySqlTransaction):
-                await connection.close()  # a primary no more: the next connection looks for the one that is
+                await connection.close()  # no longer the primary: the next connection finds the new primary
             raise meaning from error
 
     def _meaning(self, connection: Connection, what: str, error: Any) -> Exception:
-        """What an error says of the statement."""
+        """Return the log error that an error of the client means for the statement."""
         codes = self._errors
         if isinstance(error, codes.UniqueViolation | codes.SerializationFailure | codes.DeadlockDetected):
             return LogConflictError(f"{what}: somebody else was first")
         if is_damage(error):
             return LogDamagedError(f"{what} cannot be read or written: {error}; restore the database")
-        # Whoever is told that the connection ends is not told whether the statement had been carried out.
+        # An error that ends the connection does not tell whether the statement was committed.
         if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
             return LogUnsureError(f"{what}: the connection was lost: {error}")
         return LogUnavailableError(f"{what}: PostgreSQL refused it: {error}")
@@ -426,7 +426,7 @@ def _claim_arguments(claim: TurnClaim) -> dict[str, Any]:
 
 
 def _arguments(rows: Sequence[LogRow]) -> dict[str, Any]:
-    """Rows as arrays, so that one statement, which is prepared once, takes any number of them."""
+    """Return the rows as arrays, so that one prepared statement takes any number of rows."""
     return {
         "id": rows[0].session_id,
         "seqs": [row.seq for row in rows],

@@ -11,7 +11,7 @@ from otel_assembly.sessions.postgres_connections import is_damage, psycopg, read
 if TYPE_CHECKING:
     import psycopg as client
 
-#: Seconds until a server that does not answer is given up, where the DSN says nothing of it.
+#: The default connection timeout in seconds, if the DSN sets none.
 _CONNECT_TIMEOUT: Final = 10
 _READ_ONLY: Final = "-c default_transaction_read_only=on"
 _IS_THERE: Final = "SELECT to_regclass('otel_assembly_session_snapshots') IS NOT NULL"
@@ -21,7 +21,7 @@ class PostgresReader(LogReader):
     """Reads the log that a DSN names; it may be a standby's.
 
     Args:
-        dsn: Where the server is.
+        dsn: The server's connection string.
 
     Raises:
         ConfigurationError: The DSN cannot be read, or there is no log.
