@@ -1,4 +1,4 @@
-"""`SessionAdapter`: the code half of a protocol, and what its methods do where nothing else is said."""
+"""`SessionAdapter`: the interface of a session protocol, and default implementations of its methods."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class AdapterState(Protocol):
-    """What an adapter folds a session's envelopes into.
+    """An adapter's state of one session, computed by folding the session's envelopes in order.
 
-    Dataclasses and pydantic models are kept in snapshots as they are; for anything else the adapter has ``dump_state``
-    and ``load_state``, or the session is folded from its start whenever a hub first meets it.
+    Snapshots store dataclasses and pydantic models without further code. For any other type, the adapter defines
+    ``dump_state`` and ``load_state``. Without them, a hub that opens the session folds its log from the start.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """What follows from an envelope that was accepted.
+    """The effect of an accepted envelope on its session.
 
     Attributes:
-        next_state: Where the session goes; None leaves it where it stands.
-        auto_close_reason: Why it closes, for whoever reads the log.
+        next_state: The session's new state; None leaves the state unchanged.
+        auto_close_reason: The reason for closing, as recorded in the log.
     """
 
     next_state: SessionState | None = None
@@ -36,12 +36,13 @@ class AdapterResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTurn:
-    """Who is to speak next.
+    """The participant whose turn is next.
 
     Attributes:
-        participant_id: Whose turn it is.
-        triggering_envelope_id: The envelope that made it so; None where the session's opening did.
-        again: Whether it spoke last, and is to go on. Its own envelope is not delivered to it; `serve` asks it anew.
+        participant_id: The participant's id.
+        triggering_envelope_id: The envelope that started the turn; None if the session's opening started it.
+        again: True if the participant also had the previous turn. A participant's own envelope is not delivered to it,
+            so `serve` starts this turn without a delivery.
     """
 
     participant_id: str
@@ -50,7 +51,7 @@ class ExpectedTurn:
 
 
 class AgentReply(Protocol):
-    """What an agent's ask came to, as far as a round's envelope needs it."""
+    """The part of an agent's reply that `SessionAdapter.build_round_envelope` needs."""
 
     @property
     def content(self) -> str:
@@ -58,48 +59,48 @@ class AgentReply(Protocol):
         ...
 
 
-#: What the next speaker's model gets on its turn, where it is more than a text: an event that a chain can read.
+#: An event that is the input of the next speaker's turn, used instead of a plain text.
 Input: TypeAlias = Any
 
 
 @runtime_checkable
 class SessionAdapter(Protocol):
-    """One protocol's rules.
+    """The rules of one session protocol.
 
-    A hub finds it by (`manifest.type`, `manifest.version`). `fold` is pure and deterministic, so that any hub that
-    reads the log comes to the same state; the others decide from that state and change nothing.
-    A state is whatever the adapter's own `initial_state` gave, or its `fold` made of it.
-    An optional ``expected_next(metadata, state) -> ExpectedTurn | None`` tells whose turn it is.
+    A hub finds an adapter by (`manifest.type`, `manifest.version`). `fold` must be pure and deterministic: then every
+    hub that reads the log computes the same state. The other methods read the state and do not change it.
+    `initial_state` and `fold` return the states; the hub does not look into them.
+    An adapter may also define ``expected_next(metadata, state) -> ExpectedTurn | None``, which returns the next turn.
     """
 
     manifest: SessionManifest
 
     def initial_state(self, metadata: SessionMetadata) -> AdapterState:
-        """The state of a fresh session."""
+        """Return the state of a new session."""
         ...
 
     def fold(self, envelope: Envelope, state: Any) -> AdapterState:
-        """The state after one more envelope; an unknown type changes nothing."""
+        """Return the state after one more envelope; an envelope of an unknown type changes nothing."""
         ...
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` where such a session cannot be: too few participants, a knob that is missing."""
+        """Raise `ProtocolError` if the session is invalid: for example too few participants, or a missing knob."""
         ...
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> None:
-        """Raise `ProtocolError` where the protocol does not allow this envelope now; `state` is the one before it."""
+        """Raise `ProtocolError` if the protocol does not allow the envelope; `state` is the state before it."""
         ...
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> AdapterResult:
-        """What follows from an envelope; `state` is the one after it."""
+        """Return the effect of an accepted envelope; `state` is the state after it."""
         ...
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> Any:
-        """The `ViewPolicy` that a participant's model sees the session through, where nobody says otherwise."""
+        """Return the default `ViewPolicy` for a participant: it renders the session for the participant's model."""
         ...
 
     def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
-        """What the next speaker's model is asked; None or an empty text where this envelope asks for no round."""
+        """Return the input of the next speaker's turn; None or an empty text if the envelope asks for no turn."""
         ...
 
     def build_round_envelope(
@@ -111,22 +112,22 @@ class SessionAdapter(Protocol):
         state: Any,
         hub: Any,
     ) -> Envelope | None:
-        """The envelope of one round of an agent; None where the round said nothing worth recording."""
+        """Return the envelope to post for an agent's reply; None to post nothing."""
         ...
 
     def render_envelope(self, envelope: Envelope) -> str | None:
-        """What a model sees of an envelope; None where a view leaves it out."""
+        """Return the text of an envelope for a model; None if views omit the envelope."""
         ...
 
 
 def default_extract_turn_input(envelope: Envelope) -> str | None:
-    """The text of an ``EV_TEXT``; None of anything else."""
+    """Return the text of an ``EV_TEXT`` envelope, and None for any other type."""
     text = envelope.event_data.get("text") if envelope.event_type == EV_TEXT else None
     return text if isinstance(text, str) else None
 
 
 def default_render_envelope(envelope: Envelope) -> str | None:
-    """The text of an ``EV_TEXT``; None of anything else."""
+    """Return the text of an ``EV_TEXT`` envelope, and None for any other type."""
     return default_extract_turn_input(envelope)
 
 
@@ -138,12 +139,12 @@ def default_build_round_envelope(
     state: AdapterState,
     hub: Any,
 ) -> Envelope | None:
-    """An ``EV_TEXT`` of the reply; None where it said nothing."""
+    """Return an ``EV_TEXT`` envelope with the reply's text, or None if the text is empty."""
     if not reply.content:
         return None
     return Envelope(metadata.session_id, sender_id, EV_TEXT, {"text": reply.content})
 
 
 def default_expected_next(metadata: SessionMetadata, state: AdapterState) -> ExpectedTurn | None:
-    """Nobody in particular."""
+    """Return None: any participant may speak next."""
     return None

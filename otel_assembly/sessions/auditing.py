@@ -1,4 +1,4 @@
-"""The audit log of sessions: one line for each envelope that was refused."""
+"""The audit log of sessions: one line for each refused envelope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _audit: Final = logging.getLogger("otel_assembly.sessions.audit")
 
 @contextmanager
 def audited(envelope: Envelope) -> Iterator[None]:
-    """Note in the audit log where the envelope is refused in this block: who, to which session, its type, and why."""
+    """Write to the audit log if the block refuses the envelope: its session, sender, type and the error."""
     try:
         yield
     except NetworkError as error:

@@ -1,4 +1,4 @@
-"""`ConsultingAdapter`: one question, one answer, and the session is over."""
+"""`ConsultingAdapter`: a protocol of one question and one answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from otel_assembly.sessions.views import BuiltInView, FullTranscript
 
 @dataclass(frozen=True, slots=True)
 class ConsultingState:
-    """Where a consulting stands.
+    """The state of a consulting session.
 
     Attributes:
-        initiator_sent: Whether the question was put.
-        respondent_replied: Whether it was answered.
-        last_envelope_id: The newest of the two.
+        initiator_sent: True if the creator has asked the question.
+        respondent_replied: True if the other participant has answered.
+        last_envelope_id: The id of the newest text; None before the question.
     """
 
     initiator_sent: bool = False
@@ -29,7 +29,7 @@ class ConsultingState:
 
 
 class ConsultingAdapter(TextAdapter[ConsultingState]):
-    """The creator asks with one text, the other participant answers with one, and the session closes."""
+    """The creator sends one text, the other participant answers with one text, and the session closes."""
 
     type: ClassVar[str] = "consulting"
     participants_most: ClassVar[int | None] = 2
@@ -39,11 +39,11 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
     )
 
     def initial_state(self, metadata: SessionMetadata) -> ConsultingState:
-        """Nothing was asked yet."""
+        """Return the state before the question."""
         return ConsultingState()
 
     def fold(self, envelope: Envelope, state: ConsultingState) -> ConsultingState:
-        """The first text is the question, the second the answer; all else changes nothing."""
+        """Take the first text as the question and the second as the answer; other envelopes change nothing."""
         if envelope.event_type != EV_TEXT or state.respondent_replied:
             return state
         return ConsultingState(
@@ -53,7 +53,7 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
         )
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> None:
-        """Raise `ProtocolError` for a text of the wrong one, and for any after the answer."""
+        """Raise `ProtocolError` for a text from the wrong participant, and for any text after the answer."""
         super().validate_send(metadata, envelope, state)
         if envelope.event_type != EV_TEXT:
             return
@@ -73,20 +73,20 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
             )
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> AdapterResult:
-        """The answer closes the session, with ``consulting_complete``."""
+        """Close the session after the answer, with the reason ``consulting_complete``."""
         if envelope.event_type == EV_TEXT and state.respondent_replied:
             return AdapterResult(SessionState.CLOSED, "consulting_complete")
         return super().on_accepted(metadata, envelope, state)
 
     def expected_next(self, metadata: SessionMetadata, state: ConsultingState) -> ExpectedTurn | None:
-        """The creator, then the other one, then nobody."""
+        """Return the creator's turn, then the other participant's turn, and None after the answer."""
         if state.respondent_replied:
             return None
         awaited = _respondent(metadata) if state.initiator_sent else metadata.creator_id
         return ExpectedTurn(awaited, state.last_envelope_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """All of it: it is two texts."""
+        """Return a view of the full transcript, which has at most two texts."""
         return FullTranscript()
 
 

@@ -1,4 +1,4 @@
-"""`ConversationAdapter`: two participants, who speak as they like."""
+"""`ConversationAdapter`: two participants who may send texts at any time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _RECENT = 10
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """Where a conversation stands.
+    """The state of a conversation session.
 
     Attributes:
-        turn_count: How many texts there were.
-        last_speaker_id: Who sent the newest.
-        last_envelope_id: The newest.
+        turn_count: The number of texts so far.
+        last_speaker_id: The sender of the newest text.
+        last_envelope_id: The id of the newest text.
     """
 
     turn_count: int = 0
@@ -29,22 +29,22 @@ class ConversationState:
 
 
 class ConversationAdapter(TextAdapter[ConversationState]):
-    """Two participants; either may send a text at any time. It ends when somebody closes it, or its time is over."""
+    """Two participants may send texts at any time, until one of them closes the session or its TTL ends."""
 
     type: ClassVar[str] = "conversation"
     participants_most: ClassVar[int | None] = 2
     default_expectations: ClassVar[tuple[Expectation, ...]] = (Expectation("max_silence", 3600, "audit"),)
 
     def initial_state(self, metadata: SessionMetadata) -> ConversationState:
-        """Nobody spoke yet."""
+        """Return the state before the first text."""
         return ConversationState()
 
     def fold(self, envelope: Envelope, state: ConversationState) -> ConversationState:
-        """A text is one turn more; all else changes nothing."""
+        """Count each text as a turn; other envelopes change nothing."""
         if envelope.event_type != EV_TEXT:
             return state
         return ConversationState(state.turn_count + 1, envelope.sender_id, envelope.envelope_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """The ten newest texts, and a line for those before them."""
+        """Return a view of the ten newest texts, with one line in place of the older ones."""
         return WindowedSummary(_RECENT)

@@ -1,4 +1,4 @@
-"""`Delivery`: an envelope as it is handed to one participant."""
+"""`Delivery`: one envelope in one participant's inbox."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An envelope as it is handed to one participant.
+    """One envelope in one participant's inbox.
 
     Attributes:
         envelope: The envelope.
-        participant_id: Whom it is handed to.
-        count: How many envelopes were addressed to the participant up to here.
-        expired: Whether its time was over when it was first to be delivered: it is no turn's input then.
+        participant_id: The recipient.
+        count: The number of envelopes addressed to the participant so far, including this one.
+        expired: True if the envelope's TTL ended before its first delivery. It then starts no turn.
     """
 
     envelope: Envelope

@@ -1,4 +1,4 @@
-"""`DiscussionAdapter`: participants who speak in turn."""
+"""`DiscussionAdapter`: participants who take turns in a fixed order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from otel_assembly.sessions.metadata import Expectation, SessionMetadata
 from otel_assembly.sessions.text_adapter import TextAdapter
 from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
 
-#: The one ordering that a discussion has; the knob ``ordering`` may name it.
+#: The only supported value of the knob ``ordering``.
 ORDERING_ROUND_ROBIN: Final = "round_robin"
 
 
 @dataclass(frozen=True, slots=True)
 class DiscussionState:
-    """Where a discussion stands.
+    """The state of a discussion session.
 
     Attributes:
-        participant_order: The rotation, its creator where the session's participants have it.
-        expected_next_speaker: Whose turn it is; None where everybody is hidden.
-        last_speaker_id: Who sent the newest text.
-        last_envelope_id: The newest text.
-        turn_count: How many texts there were.
-        hidden: Who is left out of the rotation until it posts, in the order of their silence.
+        participant_order: The rotation: all participants in the order of the session's metadata.
+        expected_next_speaker: The participant whose turn it is; None if all participants are hidden.
+        last_speaker_id: The sender of the newest text.
+        last_envelope_id: The id of the newest text.
+        turn_count: The number of texts so far.
+        hidden: The participants that the rotation skips until they post, in the order in which they were hidden.
     """
 
     participant_order: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ class DiscussionState:
 
 
 class DiscussionAdapter(TextAdapter[DiscussionState]):
-    """Two or more participants, who send texts one after the other, as they are listed; the creator begins.
+    """Two or more participants send texts in the order in which they are listed; the creator begins.
 
-    Who lets its turn pass for too long is hidden: the turn goes on to the next one, and so does every later turn, until
-    the hidden one posts, which it may at any time. That brings it back to its place, and the turn stays where it is.
-    It ends when somebody closes it, or its time is over.
+    A participant that exceeds the time limit of its turn is hidden: the rotation skips it. A hidden participant may
+    post at any time. Its text returns it to its place in the rotation and does not change whose turn it is.
+    The session ends when a participant closes it or its TTL ends.
     """
 
     type: ClassVar[str] = "discussion"
@@ -53,11 +53,11 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
     )
 
     def initial_state(self, metadata: SessionMetadata) -> DiscussionState:
-        """The creator is to speak first."""
+        """Return the state in which the creator has the first turn."""
         return DiscussionState(metadata.participants, metadata.creator_id)
 
     def fold(self, envelope: Envelope, state: DiscussionState) -> DiscussionState:
-        """A text moves the turn on; a violation that hides somebody does, where it was that one's turn."""
+        """Pass the turn on after a text, or if a violation hides the participant whose turn it is."""
         if envelope.event_type == EV_EXPECTATION_VIOLATED and envelope.event_data.get("action") == "hide":
             return _without(envelope.event_data.get("waited_for"), state)
         speaker = envelope.sender_id
@@ -78,34 +78,34 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
         )
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` for too few participants, and for an ordering that it does not have."""
+        """Raise `ProtocolError` for too few participants, and for an unsupported ordering."""
         super().validate_create(metadata)
         ordering = metadata.knobs.get("ordering", ORDERING_ROUND_ROBIN)
         if ordering != ORDERING_ROUND_ROBIN:
             raise ProtocolError(
-                f"discussion {metadata.session_id!r} has the ordering {ordering!r} among its knobs; "
-                f"the one that there is is {ORDERING_ROUND_ROBIN!r}"
+                f"discussion {metadata.session_id!r}: the knob 'ordering' is {ordering!r}; "
+                f"the only supported value is {ORDERING_ROUND_ROBIN!r}"
             )
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: DiscussionState) -> None:
-        """Raise `ProtocolError` for a text out of turn, unless a hidden participant comes back with it."""
+        """Raise `ProtocolError` for a text out of turn, unless its sender is hidden."""
         super().validate_send(metadata, envelope, state)
         if envelope.event_type == EV_TEXT and envelope.sender_id not in state.hidden:
             self.refuse_out_of_turn(metadata, envelope, state.expected_next_speaker)
 
     def expected_next(self, metadata: SessionMetadata, state: DiscussionState) -> ExpectedTurn | None:
-        """The next one in the rotation; nobody where everybody is hidden."""
+        """Return the turn of the next participant in the rotation, or None if all participants are hidden."""
         if state.expected_next_speaker is None:
             return None
         return ExpectedTurn(state.expected_next_speaker, state.last_envelope_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """Two rounds of it with names, and a line for what was before."""
+        """Return a view of two rotations' texts with speakers' names, and one line in place of older texts."""
         return NamedWindowedSummary(max(2 * len(metadata.participants), 4))
 
 
 def _without(silent: object, state: DiscussionState) -> DiscussionState:
-    """The discussion with some more hidden, the turn with one who is not."""
+    """Hide the silent participants, and pass the turn on if it was theirs."""
     named = [p for p in silent if isinstance(p, str)] if isinstance(silent, list | tuple) else []
     new = [p for p in dict.fromkeys(named) if p in state.participant_order and p not in state.hidden]
     hidden = (*state.hidden, *new)
@@ -116,6 +116,6 @@ def _without(silent: object, state: DiscussionState) -> DiscussionState:
 
 
 def _next_after(speaker: str, order: tuple[str, ...], hidden: tuple[str, ...]) -> str | None:
-    """The next in the rotation who is not hidden, the speaker itself last of all."""
+    """Return the next participant in the rotation that is not hidden; the speaker itself is the last choice."""
     at = order.index(speaker) + 1
     return next((p for p in (*order[at:], *order[:at]) if p not in hidden), None)

@@ -1,7 +1,7 @@
-"""`Envelope`: one entry of a session's log, and the types of entries that the protocol knows.
+"""`Envelope`: one entry of a session's log, and the event types of the session protocol.
 
-The event types are AG2's, from before it called sessions channels; ``ag2.channel.*`` is read as
-``ag2.session.*``, so that what a later AG2 wrote folds alike.
+The event types are those of AG2 before it renamed sessions to channels. `Envelope.from_dict` reads ``ag2.channel.*``
+as ``ag2.session.*``, because later AG2 releases write the newer names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EV_SESSION_EXPIRED: Final = "ag2.session.expired"
 EV_ENVELOPE_EXPIRED: Final = "ag2.envelope.expired"
 EV_EXPECTATION_VIOLATED: Final = "ag2.expectation.violated"
 
-#: The types that say where a session stands. Only the protocol may send them; no inbox holds them back.
+#: The types that change a session's state. Participants cannot post them directly, and inbox limits do not apply.
 SYSTEM_TYPES: Final = frozenset(
     {
         EV_SESSION_INVITE,
@@ -42,35 +42,35 @@ SYSTEM_TYPES: Final = frozenset(
     }
 )
 
-#: The longest id and idempotency key, in characters.
+#: The maximum length of ids and idempotency keys, in characters.
 MAX_ID_CHARACTERS: Final = 256
 
 _LATER_PREFIX: Final = "ag2.channel."
 _OUR_PREFIX: Final = "ag2.session."
-#: A NUL, which PostgreSQL's texts cannot hold, and halves of surrogate pairs, which UTF-8 cannot.
+#: PostgreSQL cannot store NUL characters, and UTF-8 cannot encode unpaired surrogates.
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One entry of a session's log: what somebody said to everybody, or to an audience.
+    """One entry of a session's log, addressed to all participants or to an audience.
 
-    Who posts gives the first four fields and, where wanted, `audience`, `causation_id`, `idempotency_key` and
-    `ttl_seconds`; the hub stamps the others when it accepts.
+    The sender sets the first four fields and optionally `audience`, `causation_id`, `idempotency_key` and
+    `ttl_seconds`. The hub sets the others when it accepts the envelope.
 
     Attributes:
-        session_id: The session whose log it stands in.
-        sender_id: The participant who sent it.
-        event_type: What it is: one of the ``EV_*`` strings, or a type of the adapter's own.
-        event_data: What it says; a JSON object.
-        audience: The participants it is for, besides its sender; None where it is for all.
-        envelope_id: Its id, which grows strictly within a session; stamped where it is empty.
-        seq: Its place in the session's log, from 1, without gaps; 0 until it is accepted.
-        created_at: When it was accepted, in seconds since the epoch; it never goes back within a session.
-        causation_id: The id of the envelope that caused it.
-        idempotency_key: The sender's name for this post: a second post of the same content under it returns the first.
-        ttl_seconds: How long it is worth delivering, in seconds after `created_at`; None for ever.
-        trace: The trace it was posted in, as W3C's headers (``traceparent``, ``tracestate``).
+        session_id: The id of the session.
+        sender_id: The id of the participant that sent the envelope.
+        event_type: One of the ``EV_*`` strings, or a type that the adapter defines.
+        event_data: The content; a JSON object.
+        audience: The recipients, in addition to the sender; None addresses all participants.
+        envelope_id: The envelope's id, which increases strictly within a session; set by the hub if empty.
+        seq: The row number in the session's log, from 1, without gaps; 0 before the envelope is accepted.
+        created_at: The time of acceptance, in seconds since the epoch; it never decreases within a session.
+        causation_id: The id of the envelope that caused this one.
+        idempotency_key: The sender's key for this post: a second post of the same content and key returns the first.
+        ttl_seconds: The time in which the envelope is delivered, in seconds after `created_at`; None for no limit.
+        trace: The trace context of the post, as W3C headers (``traceparent``, ``tracestate``).
     """
 
     session_id: str
@@ -101,18 +101,18 @@ class Envelope:
         return self.finish_reason in CUT_OFF
 
     def visible_to(self, participant_id: str) -> bool:
-        """Whether a participant may see it: its sender, its audience, or everybody where it has none."""
+        """Return True if a participant may see the envelope: its sender and audience, or all if `audience` is None."""
         return self.audience is None or participant_id == self.sender_id or participant_id in self.audience
 
     def same_content(self, other: Envelope) -> bool:
-        """Whether the other one says the same thing to the same participants; what a hub stamped is not compared."""
+        """Return True if type, data, audience, causation id and TTL are equal; fields that the hub sets are ignored."""
         return _content(self) == _content(other)
 
     def to_json(self) -> str:
-        """The envelope as a JSON object in ASCII, its keys sorted; `from_json` reads it back.
+        """Return the envelope as a JSON object in ASCII with sorted keys; `from_json` reads it.
 
         Raises:
-            ProtocolError: It says something that JSON has no form for.
+            ProtocolError: `event_data` contains a value that JSON cannot represent.
         """
         try:
             return json.dumps({name: getattr(self, name) for name in _FIELDS}, sort_keys=True, allow_nan=False)
@@ -121,10 +121,10 @@ class Envelope:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Envelope:
-        """Read what `to_json` wrote; fields that a later release added are left out.
+        """Parse the output of `to_json`; unknown fields, such as those of a later release, are ignored.
 
         Raises:
-            ProtocolError: The text is no envelope.
+            ProtocolError: The text is not an envelope.
         """
         try:
             found = json.loads(text)
@@ -134,10 +134,10 @@ class Envelope:
 
     @classmethod
     def from_dict(cls, found: Any) -> Envelope:
-        """Read the object that `to_json` writes.
+        """Build an envelope from the decoded object of `to_json`.
 
         Raises:
-            ProtocolError: It is no envelope.
+            ProtocolError: The object is not an envelope.
         """
         if not isinstance(found, dict):
             raise ProtocolError(f"an envelope is a JSON object, not {type(found).__name__}")
@@ -163,9 +163,9 @@ def _content(envelope: Envelope) -> tuple[Any, ...]:
 
 
 def check_envelope(envelope: Envelope) -> None:
-    """Raise a `ProtocolError` that names the first field which no log could hold.
+    """Raise a `ProtocolError` that names the first field with an invalid type, length or character.
 
-    Types, lengths of ids and what texts may hold are looked at here; what the session allows is its adapter's affair.
+    The session's adapter checks what the protocol allows.
     """
     for name in ("session_id", "sender_id", "event_type"):
         check_id(name, getattr(envelope, name))
@@ -187,7 +187,7 @@ def check_envelope(envelope: Envelope) -> None:
 
 
 def check_id(what: str, given: Any) -> None:
-    """Raise a `ProtocolError` where this is no id: a text of 1 to 256 characters that every store can hold."""
+    """Raise a `ProtocolError` unless the value is a text of 1 to 256 characters that every store can hold."""
     if not isinstance(given, str):
         raise ProtocolError(f"{what} is a text, not {type(given).__name__}")
     if not 0 < len(given) <= MAX_ID_CHARACTERS:

@@ -1,4 +1,4 @@
-"""`FoldedSession`: what a log says of a session, as one value that every hub that reads it comes to."""
+"""`FoldedSession`: a session's state, computed from its log."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldedSession:
-    """A session up to one row of its log. Values only: what follows from a row is another one.
+    """A session's state after one row of its log. It is immutable: `after` returns a new value.
+
+    Every hub that reads the same rows computes the same value.
 
     Attributes:
-        adapter_state: What the session's adapter folded.
-        state: Where the session stands.
-        joined: The participants who have joined, in the order of the metadata.
-        addressed: How many envelopes were ever addressed to each participant, in the order of the metadata.
-        seq: The row it is folded up to; 0 for none.
-        envelope_id: That row's envelope.
-        created_at: When that was accepted, in seconds since the epoch.
-        waits: What the session waits for, and since when.
+        adapter_state: The state that the session's adapter computed.
+        state: The session's lifecycle state.
+        joined: The participants that have joined, in the order of the metadata.
+        addressed: The number of envelopes addressed to each participant so far, in the order of the metadata.
+        seq: The number of the newest folded row; 0 for none.
+        envelope_id: The envelope id of that row.
+        created_at: The time at which that row was accepted, in seconds since the epoch.
+        waits: The pending waits that expectations are checked against.
     """
 
     adapter_state: Any
@@ -51,10 +53,10 @@ class FoldedSession:
 
     @classmethod
     def fresh(cls, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:
-        """A session of which nothing is logged yet.
+        """Return the state of a session whose log is empty.
 
         Raises:
-            AdapterError: The adapter could not make a state.
+            AdapterError: The adapter's ``initial_state`` raised.
         """
         try:
             state = adapter.initial_state(metadata)
@@ -64,7 +66,7 @@ class FoldedSession:
         return cls(state, SessionState.PENDING, (metadata.creator_id,), (0,) * len(who))
 
     def after(self, envelope: Envelope, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:
-        """The session after one more envelope.
+        """Return the session after one more envelope.
 
         Raises:
             AdapterError: The adapter's ``fold`` raised.
@@ -89,7 +91,7 @@ class FoldedSession:
         return folded.moved(envelope, who)
 
     def moved(self, envelope: Envelope, who: tuple[str, ...]) -> FoldedSession:
-        """The session after a step of the protocol: who joined, and where it stands."""
+        """Return the session with `joined` and `state` updated for one envelope."""
         kind, pending = envelope.event_type, self.state is SessionState.PENDING
         if kind == EV_SESSION_INVITE_ACK:
             joined = tuple(p for p in who if p in self.joined or p == envelope.sender_id)
@@ -103,24 +105,24 @@ class FoldedSession:
         return self
 
     def ended(self, state: SessionState) -> FoldedSession:
-        """The session in the state that it ended in; the first end is the one that stays."""
+        """Return the session in an end state; a session that has already ended does not change."""
         return self if self.over else replace(self, state=state)
 
     @property
     def over(self) -> bool:
-        """Whether the session has ended, whichever way."""
+        """True if the session has ended: closed or expired."""
         return self.state not in (SessionState.PENDING, SessionState.ACTIVE)
 
     def addressed_to(self, participant_id: str, metadata: SessionMetadata) -> int:
-        """How many envelopes were ever addressed to a participant."""
+        """Return the number of envelopes addressed to a participant so far."""
         return self.addressed[metadata.participants.index(participant_id)]
 
 
 def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_state: Any) -> ExpectedTurn | None:
-    """Whose turn it is, as an adapter says; None where it does not say, or nobody in particular is to speak.
+    """Return the next turn; None if the adapter has no ``expected_next``, or any participant may speak.
 
     Raises:
-        AdapterError: Its ``expected_next`` raised.
+        AdapterError: The adapter's ``expected_next`` raised.
     """
     expected_next = getattr(adapter, "expected_next", None)
     if expected_next is None:
@@ -134,9 +136,9 @@ def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_st
 
 
 def is_for(envelope: Envelope, participant_id: str) -> bool:
-    """Whether an envelope is delivered to a participant: it may see it, and did not send it.
+    """Return True if an envelope is delivered to a participant that may see it and did not send it.
 
-    That an envelope had expired is a note for the log alone; it is delivered to nobody.
+    ``EV_ENVELOPE_EXPIRED`` is recorded in the log only and is never delivered.
     """
     return (
         envelope.sender_id != participant_id
@@ -146,7 +148,7 @@ def is_for(envelope: Envelope, participant_id: str) -> bool:
 
 
 def _own(state: Any) -> Any:
-    """A state that a fold may do with as it likes; what is frozen is handed over as it is."""
+    """Return a state that ``fold`` may modify: a deep copy, or the state itself if its type is frozen."""
     if isinstance(state, BaseModel):
         return state if state.model_config.get("frozen") else state.model_copy(deep=True)
     if is_dataclass(state) and getattr(type(state), "__dataclass_params__").frozen:  # noqa: B009 - typeshed has no such name

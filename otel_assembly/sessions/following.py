@@ -1,4 +1,4 @@
-"""`Follower`: one look at a log's changes for everybody in a hub who waits for them."""
+"""`Follower`: one subscription to a log's changes, shared by all readers in a hub."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A log that does not answer is asked again after this many seconds.
+#: The delay before the subscription to a log is renewed, in seconds.
 _ASK_AGAIN: Final = 0.5
 
 
 class _Waiting:
-    """What one reader has not been told yet: each session once, however often it changed."""
+    """The changes that one reader has not received yet; a session that changed several times is listed once."""
 
     def __init__(self) -> None:
         self.sessions: dict[str | None, None] = {None: None}
@@ -34,7 +34,7 @@ class _Waiting:
 
 
 class Follower:
-    """Follows a log from when the first reader asks until it is closed."""
+    """Subscribes to a log's changes from the first call of `changes` until `aclose`."""
 
     def __init__(self, log: SessionLog) -> None:
         self._log = log
@@ -43,7 +43,7 @@ class Follower:
         self._closed = False
 
     async def changes(self) -> AsyncGenerator[str | None, None]:
-        """The ids of sessions that somebody appended to; None where all are to be looked at. Ends when it is closed."""
+        """Yield the ids of changed sessions until `aclose`; None means that any session may have changed."""
         waiting = _Waiting()
         self._readers.add(waiting)
         try:
@@ -64,7 +64,7 @@ class Follower:
                 async for session_id in self._log.changes():
                     self._tell(session_id)
             except NetworkError as error:
-                _log.warning("the log of sessions cannot be followed: %s; asking again", error)
+                _log.warning("cannot follow the changes of the session log: %s; retrying", error)
             await asyncio.sleep(_ASK_AGAIN)
             self._tell(None)
 
@@ -73,7 +73,7 @@ class Follower:
             waiting.tell(session_id)
 
     async def aclose(self) -> None:
-        """Stop; whoever waits for changes is let go."""
+        """Stop following the log, and end all iterators of `changes`."""
         self._closed = True
         for waiting in self._readers:
             waiting.some.set()

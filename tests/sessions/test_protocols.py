@@ -134,7 +134,7 @@ class TestDiscussion:
 
     @pytest.mark.parametrize("ordering", ["dynamic", None, 3])
     def test_it_has_one_ordering(self, ordering):
-        with pytest.raises(ProtocolError, match=r"has the ordering .* the one that there is is 'round_robin'"):
+        with pytest.raises(ProtocolError, match=r"the knob 'ordering' is .* the only supported value is 'round_robin'"):
             Played(DiscussionAdapter(), ordering=ordering)
 
     def test_who_is_silent_is_left_out_until_it_posts(self):
