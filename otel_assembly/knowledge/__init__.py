@@ -1,6 +1,6 @@
-"""What an agent keeps between conversations: the stores, and what writes to them.
+"""Knowledge that an agent keeps between conversations: stores, and aggregates that write to them.
 
-The stores behave alike; `KnowledgeStore` says how. An aggregate turns a conversation into a
+All stores behave as `KnowledgeStore` defines. An aggregate turns a conversation into a
 summary or into an updated working memory, and ``WorkingMemoryPolicy`` and ``EpisodicMemoryPolicy`` read them back.
 """
 

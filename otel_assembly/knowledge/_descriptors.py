@@ -1,7 +1,7 @@
-"""Work on directory descriptors that never follows a symbolic link: what the store on disk is made of.
+"""File operations on directory descriptors that never follow symbolic links, for the store on disk.
 
-Every name is opened relative to the descriptor of its directory and with ``O_NOFOLLOW``, so that a link which somebody
-puts in the way, at whatever moment, is an error of the open itself and not of a check before it.
+Each name is opened relative to the descriptor of its directory and with ``O_NOFOLLOW``. A link that is created at any
+moment therefore makes the open itself fail, and not only a check before it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from otel_assembly.knowledge.paths import RESERVED_PREFIX, is_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The store's lock, in its root: whoever changes anything holds it.
+#: The lock file in the root of the store; each change takes the lock.
 LOCK_NAME = f"{RESERVED_PREFIX}lock"
 
-#: A file that is being written, in the directory of its target. One name is enough, for its writer holds the lock; what
-#: a crash leaves is removed by the next writer there, or with the directory.
+#: A file that is being written, in the directory of its target. One name is enough, because its writer has the lock.
+#: After a crash, the next writer removes the file, or it is removed with the directory.
 TEMP_NAME = f"{RESERVED_PREFIX}tmp"
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -31,7 +31,7 @@ DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 @contextmanager
 def opened(name: str, flags: int, directory: int | None = None) -> Iterator[int]:
-    """A descriptor of `name`, which is not followed if it is a link."""
+    """Open `name` as a descriptor; a link is not followed."""
     descriptor = os.open(name, flags | NO_FOLLOW, 0o666, dir_fd=directory)
     try:
         yield descriptor
@@ -40,10 +40,10 @@ def opened(name: str, flags: int, directory: int | None = None) -> Iterator[int]
 
 
 def look(directory: int, name: str, path: str) -> os.stat_result | None:
-    """What stands under `name`; None where nothing does.
+    """Return the status of `name`; None if it does not exist.
 
     Raises:
-        KnowledgePathError: It is a symbolic link.
+        KnowledgePathError: `name` is a symbolic link.
     """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -55,10 +55,10 @@ def look(directory: int, name: str, path: str) -> os.stat_result | None:
 
 
 def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, make: bool = False) -> list[int] | None:
-    """The descriptors from `root` down to the directory `names`; None where it is not there.
+    """Return the descriptors from `root` down to the directory `names`; None if it does not exist.
 
     Raises:
-        KnowledgePathError: A link is on the way; or, where directories are to be made, a file.
+        KnowledgePathError: A link is in the path; or a file, if directories are created.
     """
     chain = [root]
     for name in names:
@@ -82,13 +82,13 @@ def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, m
 
 
 def children(directory: int) -> Iterator[os.DirEntry[str]]:
-    """What stands in a directory, under names that a path can have."""
+    """Yield the entries of a directory whose names are valid segments."""
     with os.scandir(directory) as entries:
         yield from (entry for entry in entries if is_segment(entry.name))
 
 
 def holds_files(directory: int, name: str) -> bool:
-    """Whether a file is anywhere beneath the directory `name`."""
+    """Return whether the directory `name` or a directory in it contains a file."""
     try:
         with opened(name, DIRECTORY, directory) as inside:
             return any(
@@ -101,7 +101,7 @@ def holds_files(directory: int, name: str) -> bool:
 
 
 def remove(directory: int, name: str) -> None:
-    """Remove `name` with all that is beneath it; links go, what they lead to stays."""
+    """Remove `name` with its content; links are removed, their targets are not."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def remove(directory: int, name: str) -> None:
 
 
 def prune(directory: int, name: str) -> bool:
-    """Remove the directory `name` if no more than leftovers of writers are in it; whether it is gone."""
+    """Remove the directory `name` if it has only temporary files; return whether it was removed."""
     with suppress(FileNotFoundError), opened(name, DIRECTORY, directory) as inside:
         if holds_files(directory, name):
             return False
@@ -136,7 +136,7 @@ def prune(directory: int, name: str) -> bool:
 
 
 def replace(directory: int, name: str, data: bytes, mode: int | None) -> None:
-    """Put a file with `data` in the place of `name`: after a crash it is the old one or the new one, whole."""
+    """Replace `name` by a file with `data`, atomically also after a crash."""
     with suppress(FileNotFoundError):
         os.unlink(TEMP_NAME, dir_fd=directory)
     try:
@@ -154,7 +154,7 @@ def replace(directory: int, name: str, data: bytes, mode: int | None) -> None:
 
 
 def write_at(file: int, data: bytes, offset: int) -> None:
-    """Write all of `data`, however many calls the system makes of it."""
+    """Write all of `data`, in as many system calls as needed."""
     view = memoryview(data)
     while view:
         written = os.pwrite(file, view, offset)
@@ -162,7 +162,7 @@ def write_at(file: int, data: bytes, offset: int) -> None:
 
 
 def read_at(file: int, offset: int, end: int) -> bytes:
-    """The bytes of ``[offset, end)``, fewer where the file ends before."""
+    """Return the bytes of ``[offset, end)``, or fewer if the file ends before."""
     parts: list[bytes] = []
     while offset < end and (part := os.pread(file, end - offset, offset)):
         parts.append(part)

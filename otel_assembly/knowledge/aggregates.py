@@ -1,7 +1,7 @@
-"""What a conversation leaves behind: a summary of it, and a working memory that it brought up to date.
+"""Aggregates: a summary of a conversation, and an updated working memory.
 
-An aggregate asks a model, through a callable of the caller's, and writes the answer to a `KnowledgeStore`. A model that
-fails, or has nothing to say, never costs what the store held.
+An aggregate calls a model through a function of the caller and writes the answer to a `KnowledgeStore`. If the model
+fails or returns an empty text, the store is unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.knowledge.store import KnowledgeStore
 
-    #: Any model client: takes a prompt, gives the model's text. One that is not async blocks the loop while it runs.
+    #: A model client: takes a prompt, returns the model's text. A synchronous one blocks the event loop.
     Summarizer: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 DEFAULT_CONVERSATION_SUMMARY_PROMPT = """\
@@ -54,35 +54,35 @@ Be short and concrete. Answer with the new notes only; they replace the old ones
 _PLACEHOLDERS = re.compile(r"\{existing\}|\{events\}")
 _NO_MEMORY = "(empty)"
 _MAX_ID_CHARACTERS = 64
-#: How often the model is asked for an update of a memory that is another one by then.
+#: How often an update is repeated because the memory has changed meanwhile.
 _MAX_CONFLICTS = 5
 
-# Orders the summaries of one microsecond within a process; between processes their random part keeps them apart.
+# Orders summaries of the same microsecond in one process; in several processes a random part makes names unique.
 _summaries = itertools.count(1)
 
 
 class Aggregate(Protocol):
-    """Something that makes of a conversation what is worth keeping."""
+    """Extracts knowledge from a conversation."""
 
     async def aggregate(self, events: Iterable[Any], context: Any, store: KnowledgeStore) -> None:
-        """Write to the store what is to be kept of these events; what it raises is a failure, and `store` as it was."""
+        """Write knowledge from these events to the store; an exception is a failure, and leaves the store unchanged."""
         ...
 
 
 class ConversationSummaryAggregate:
-    """Writes a summary of the conversation to a new file beneath ``/memory/conversations/``.
+    """Writes a summary of the conversation to a new file in ``/memory/conversations/``.
 
     The file is named ``{UTC time}.{microseconds}Z_{conversation}_{count}-{random}.md``, such as
     ``20260314T092653.589793Z_support-17_000001-8f3a0c5d2b7e4416.md``: names sort by time, and no summary ever replaces
     another, however close together two are written. AG2 names the file by the second and the stream's id alone, so that
     two summaries of one conversation within a second leave one file. ``{conversation}`` is ``context.conversation_id``
-    with ``-`` for whatever is not an ASCII letter, a digit, ``_`` or ``-``, cut at 64 characters; random where there is
-    none.
+    with ``-`` for each character that is not an ASCII letter, a digit, ``_`` or ``-``, cut at 64 characters; random if
+    there is none.
 
     Args:
-        summarize: Takes the prompt, gives the model's text; async or not.
-        prompt: The prompt; ``{events}`` stands for the conversation.
-        clock: Gives the time of the summary, with a time zone; the system's clock if it is not given.
+        summarize: Takes the prompt, returns the model's text; async or not.
+        prompt: The prompt; ``{events}`` is replaced by the conversation.
+        clock: Returns the time of the summary, with a time zone; by default the system's clock.
 
     Raises:
         ConfigurationError: The prompt has no ``{events}``.
@@ -103,11 +103,11 @@ class ConversationSummaryAggregate:
         self._clock = clock
 
     async def aggregate(self, events: Iterable[Any], context: object, store: KnowledgeStore) -> None:
-        """Summarise `events` and write the summary; nothing is asked or written where no event has something to read.
+        """Summarize `events` and write the summary; does nothing if no event has text.
 
         Raises:
-            KnowledgeError: The summariser returned no text, or the clock a time without a zone; nothing was written.
-                What the summariser raises comes through.
+            KnowledgeError: The summarizer returned no text, or the clock a time without a zone; nothing was written. An
+                exception of the summarizer is not caught.
         """
         instance("store", store)
         conversation = render_events(events)
@@ -126,21 +126,19 @@ class ConversationSummaryAggregate:
 
 
 class WorkingMemoryAggregate:
-    """Brings ``/memory/working.md`` up to date with a conversation.
+    """Updates ``/memory/working.md`` with a conversation.
 
-    Updates of one store wait for each other, so that each starts from what the last one wrote, whichever task, thread,
-    process or machine it is in. Whose turn it is stands in ``/memory/working.md.lock`` meanwhile. Where the memory was
-    changed even so while the model was asked (by a person, or by one whose turn was over), it is asked again, so that
-    nothing is lost. Only in a store that is no `ComparingKnowledgeStore`, of two processes that update it at once the
-    later one's memory remains.
+    Updates of one store run one after the other, in all tasks, threads, processes and machines, so that each starts
+    from the result of the last one. The file ``/memory/working.md.lock`` names the current one. If the memory is
+    changed meanwhile (by a person, or by an update that exceeded its time), the model is called again, so that nothing
+    is lost. With a store that is not a `ComparingKnowledgeStore`, one of two concurrent updates is lost.
 
     Args:
-        summarize: Takes the prompt, gives the model's text; async or not.
-        prompt: The prompt; ``{existing}`` stands for the memory so far (``(empty)`` where there is none), ``{events}``
-            for the conversation. Braces elsewhere, and in what is filled in, mean nothing.
-        patience: Seconds that another one's update is waited for. One that takes longer is taken to have died, and the
-            next goes on; give more than the model takes, or it is asked in vain. For all others together ten times as
-            long is waited.
+        summarize: Takes the prompt, returns the model's text; async or not.
+        prompt: The prompt; ``{existing}`` is replaced by the current memory (``(empty)`` if there is none),
+            ``{events}`` by the conversation. Other braces have no meaning.
+        patience: The seconds to wait for one other update, which is then considered dead. Use more than the duration of
+            a model call. The wait for all other updates together is limited to ten times as long.
 
     Raises:
         ConfigurationError: The prompt has no ``{events}``, or `patience` is not positive.
@@ -157,18 +155,18 @@ class WorkingMemoryAggregate:
         self._summarize = summarize
         self._prompt = _checked(prompt)
         self._patience = patience
-        # Within a loop nobody has to ask the store whose turn it is. By the store's id, for it may not be hashable; it
-        # lives as long as whoever waits at its lock. A lock belongs to its loop, which an aggregate may outlive.
+        # In one event loop a lock is enough. The key is the store's id, because a store may not be hashable; a lock
+        # lives as long as a task uses it. A lock belongs to one event loop, which an aggregate may outlive.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[int, asyncio.Lock]]
         self._locks = WeakKeyDictionary()
 
     async def aggregate(self, events: Iterable[Any], context: object, store: KnowledgeStore) -> None:
-        """Merge `events` into the working memory; nothing is asked or written where no event has something to read.
+        """Merge `events` into the working memory; does nothing if no event has text.
 
         Raises:
-            KnowledgeError: The summariser returned no text; the memory is what it was. So it is where the summariser
-                raises; that error comes through.
-            KnowledgeConflictError: Others kept changing the memory; nothing of these events was written.
+            KnowledgeError: The summarizer returned no text; the memory is unchanged. An exception of the summarizer is
+                not caught, and leaves the memory unchanged too.
+            KnowledgeConflictError: Other writers kept changing the memory; nothing was written.
         """
         instance("store", store)
         conversation = render_events(events)
@@ -192,7 +190,7 @@ class WorkingMemoryAggregate:
         )
 
     async def _updated(self, conversation: str, store: KnowledgeStore) -> tuple[str | None, str]:
-        """The memory that there is, and what the model makes of it."""
+        """Return the current memory, and the updated one."""
         before = await store.read(WORKING_MEMORY_PATH)
         existing = before if before and before.strip() else _NO_MEMORY
         prompt = _filled(self._prompt, existing=existing, events=conversation)
@@ -201,15 +199,15 @@ class WorkingMemoryAggregate:
 
 @dataclass(frozen=True, slots=True)
 class AggregateTrigger:
-    """When an aggregate runs: as soon as one of its conditions holds. `AggregateObserver` asks it after each turn.
+    """When an aggregate runs: as soon as one condition is true. `AggregateObserver` checks it after each turn.
 
     Attributes:
-        every_n_turns: Turns after which it runs again; 0 for never.
-        every_n_events: Events, of those that a model is sent, after which it runs again; 0 for never.
-        on_end: Whether it runs when the conversation ends.
+        every_n_turns: Run after this number of turns; 0 means never.
+        every_n_events: Run after this number of events that are sent to a model; 0 means never.
+        on_end: Whether to run when the conversation ends.
 
     Raises:
-        ConfigurationError: A number is negative, or there is no condition at all.
+        ConfigurationError: A number is negative, or there is no condition.
     """
 
     every_n_turns: int = 0
@@ -225,12 +223,12 @@ class AggregateTrigger:
             )
 
     def due(self, turns: int, events: int, ended: bool) -> bool:
-        """Whether to run now.
+        """Return whether to run now.
 
         Args:
-            turns: Turns since the aggregate last ran, or since the beginning.
-            events: Events since then.
-            ended: Whether the conversation is at its end.
+            turns: The number of turns since the last run, or since the beginning.
+            events: The number of events since then.
+            ended: Whether the conversation has ended.
         """
         return 0 < self.every_n_turns <= turns or 0 < self.every_n_events <= events or (self.on_end and ended)
 
@@ -242,7 +240,7 @@ def _checked(prompt: str) -> str:
 
 
 def _filled(prompt: str, **values: str) -> str:
-    # In one pass: a placeholder's name within a conversation stays what it is.
+    # In one pass, so that a placeholder within the conversation is not replaced.
     return _PLACEHOLDERS.sub(lambda match: values.get(match[0][1:-1], match[0]), prompt)
 
 
@@ -252,10 +250,10 @@ async def _ask(summarize: Summarizer, prompt: str, what: str) -> str:
         answer = await answer
     if not isinstance(answer, str):
         raise KnowledgeError(
-            f"the summariser gave a {type(answer).__name__} for the {what}, not a text; nothing was written"
+            f"the summarizer returned a {type(answer).__name__} for the {what}, not a text; nothing was written"
         )
     if not answer.strip():
-        raise KnowledgeError(f"the summariser gave an empty text for the {what}; nothing was written")
+        raise KnowledgeError(f"the summarizer returned an empty text for the {what}; nothing was written")
     return answer
 
 

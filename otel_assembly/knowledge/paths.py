@@ -1,7 +1,7 @@
-"""Which paths a knowledge store takes, how its texts are encoded: the rules that all stores share.
+"""The rules of paths and encodings that all knowledge stores share.
 
-A path is absolute within its store and says nothing about where the store keeps its data: ``/memory/working.md``. The
-rules are the strictest of all stores, so that what one of them took can be copied into any other.
+A path is absolute within its store and independent of the storage: ``/memory/working.md``. The rules are the strictest
+of all stores, so that each file can be copied from any store to any other.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from otel_assembly.errors import ConfigurationError, KnowledgePathError, Knowled
 #: The longest path, in bytes of UTF-8.
 MAX_PATH_BYTES = 1024
 
-#: The longest segment of a path, in bytes of UTF-8: what common file systems hold.
+#: The longest segment of a path, in bytes of UTF-8: the limit of common file systems.
 MAX_SEGMENT_BYTES = 255
 
-#: How many segments a path may have: a store on disk holds one descriptor open for each.
+#: The maximum number of segments in a path; a store on disk opens one descriptor for each.
 MAX_SEGMENTS = 32
 
-#: How the names begin that stores keep for themselves.
+#: The prefix of reserved names.
 RESERVED_PREFIX = ".otel-assembly."
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -28,7 +28,7 @@ _MAX_CONTINUATION_BYTES = 3
 
 
 def split_file_path(path: str) -> tuple[str, ...]:
-    """The segments of a path that names a file.
+    """Return the segments of a path that names a file.
 
     Raises:
         KnowledgePathError: The path is not absolute, would leave the store, is too long, or names a directory.
@@ -41,9 +41,9 @@ def split_file_path(path: str) -> tuple[str, ...]:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The segments of a path that names a file or a directory; none for the root, ``/``.
+    """Return the segments of a path of a file or a directory; none for the root, ``/``.
 
-    One slash may stand at the end.
+    The path may end with one slash.
 
     Raises:
         KnowledgePathError: The path is not absolute, would leave the store, or is too long.
@@ -52,15 +52,15 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def is_segment(name: str) -> bool:
-    """Whether `name` can stand in a path."""
+    """Return whether `name` is a valid segment of a path."""
     return _segment_problem(name) is None
 
 
 def encode(path: str, content: str) -> bytes:
-    """The bytes of a content, as every store counts them.
+    """Return a content as UTF-8.
 
     Raises:
-        KnowledgeStoreError: The content has code points that no UTF-8 text can hold (half of a surrogate pair).
+        KnowledgeStoreError: The content has code points that UTF-8 cannot encode (half of a surrogate pair).
     """
     try:
         return content.encode()
@@ -72,18 +72,18 @@ def encode(path: str, content: str) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """The text of stored bytes, without a last character whose bytes are not all there.
+    """Return the text of stored bytes, without an incomplete last character.
 
-    Such a rest is what a machine that stopped in the middle of an append leaves.
+    A machine that stops during an append can leave an incomplete character.
 
     Raises:
-        UnicodeDecodeError: The bytes are not UTF-8: something else than a store wrote them.
+        UnicodeDecodeError: The bytes are not UTF-8, so another program wrote them.
     """
     return codecs.utf_8_decode(data, "strict", False)[0]
 
 
 def torn_bytes(tail: bytes) -> int:
-    """How many bytes at the end of `tail` (its last three are enough) begin a character and do not finish it."""
+    """Return the number of bytes of an incomplete character at the end of `tail` (three bytes are enough)."""
     for back, byte in enumerate(reversed(tail[-_MAX_CONTINUATION_BYTES:]), 1):
         if byte < 0x80:
             return 0
@@ -94,7 +94,7 @@ def torn_bytes(tail: bytes) -> int:
 
 
 def byte_range(start: int, end: int | None) -> tuple[int, int | None]:
-    """The bytes that a store must fetch so that `range_text` can cut ``[start, end)`` at whole characters.
+    """Return the range of bytes that `range_text` needs to cut ``[start, end)`` at whole characters.
 
     Raises:
         ConfigurationError: An offset is negative.
@@ -105,7 +105,7 @@ def byte_range(start: int, end: int | None) -> tuple[int, int | None]:
 
 
 def range_text(data: bytes, start: int, end: int | None) -> str:
-    """The characters whose first byte lies in ``[start, end)``, of `data` as `byte_range` asked for it."""
+    """Return the characters whose first byte is in ``[start, end)``, from the bytes of `byte_range`."""
     first = 0
     while first < len(data) and _continues(data[first]):
         first += 1

@@ -1,4 +1,4 @@
-"""The knowledge store: what an agent keeps between conversations, as texts under paths (as in AG2)."""
+"""The knowledge store: texts under paths that an agent keeps between conversations (as in AG2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import builtins
 
-#: Where the working memory is kept; ``WorkingMemoryPolicy`` reads it, ``WorkingMemoryAggregate`` writes it.
+#: The path of the working memory; ``WorkingMemoryPolicy`` reads it, ``WorkingMemoryAggregate`` writes it.
 WORKING_MEMORY_PATH = "/memory/working.md"
 
 #: The directory of the conversations' summaries, one file each; their names sort by time.
@@ -16,51 +16,51 @@ CONVERSATIONS_PREFIX = "/memory/conversations/"
 
 @runtime_checkable
 class KnowledgeStore(Protocol):
-    """Texts under paths; the same behaviour in memory, on disk, in SQLite and in Redis.
+    """Texts under paths, with the same behavior in memory, on disk, in SQLite and in Redis.
 
     * A path is absolute within the store (``/memory/working.md``). ``.`` and ``..``, empty segments, backslashes, NUL,
-      drive letters, names the store keeps for itself and paths that are too long raise `KnowledgePathError`.
-    * A directory is there as long as a file is beneath it; nobody makes or removes one. A path is a file or a
-      directory, never both: writing a file over a directory, or beneath a file, raises `KnowledgePathError`.
-    * A content is a Unicode text, kept byte by byte as UTF-8 (no newline is translated). Offsets are bytes.
-    * Each call is atomic: a reader sees a content as it was before a write or append, or after it. Of two writers at
-      once one whole content remains; no append is lost. A cancelled call may still be carried out.
-    * What the store cannot do raises `KnowledgeStoreError`, with the original error as ``__cause__``.
+      drive letters, reserved names and paths that are too long raise `KnowledgePathError`.
+    * A directory exists as long as it contains a file; it is never created or removed itself. A path is a file or a
+      directory, never both: writing a file over a directory, or below a file, raises `KnowledgePathError`.
+    * The content is a Unicode text, stored unchanged as UTF-8 (newlines are not translated). Offsets are in bytes.
+    * Each call is atomic: a reader gets the content before or after a write or append. Of two concurrent writes, one
+      whole content remains; no append is lost. A cancelled call may still be executed.
+    * A failure of the storage raises `KnowledgeStoreError`, with the original error as ``__cause__``.
     """
 
     async def read(self, path: str) -> str | None:
-        """The content of a file; None where no file is there (nor for a directory)."""
+        """Return the content of a file; None if there is no file, or for a directory."""
         ...
 
     async def write(self, path: str, content: str) -> None:
-        """Put `content` in the place of whatever the file held."""
+        """Replace the content of a file."""
         ...
 
     async def list(self, path: str = "/") -> builtins.list[str]:
-        """The names directly beneath a directory, sorted by code point; those of directories end with ``/``.
+        """Return the names in a directory, sorted by code point; names of directories end with ``/``.
 
-        Empty where no directory is there.
+        Empty if there is no directory.
         """
         ...
 
     async def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all that is beneath it (``/`` empties the store); missing is no error."""
+        """Remove a file, or a directory with its content (``/`` empties the store); a missing path is no error."""
         ...
 
     async def exists(self, path: str) -> bool:
-        """Whether a file or a directory is there; the root always is."""
+        """Return whether a file or a directory exists; the root always exists."""
         ...
 
     async def append(self, path: str, content: str) -> int:
-        """Add `content` at the end of a file, which is made if it is missing; the offset in bytes where it starts."""
+        """Append to a file, which is created if it is missing; return the offset of the new content, in bytes."""
         ...
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """The characters whose first byte lies in ``[start, end)``; no `end` means up to the end of the file.
+        """Return the characters whose first byte is in ``[start, end)``; without `end`, up to the end of the file.
 
-        So a range never fails in the middle of a character, and ranges that adjoin give the whole text, each character
-        once: the first character may begin up to three bytes after `start`, the last may end up to three after `end`.
-        Empty where no file is there, or nothing of it in the range.
+        A range never splits a character, and adjacent ranges give the whole text, each character once: the first
+        character can begin up to three bytes after `start`, the last can end up to three bytes after `end`. Empty if
+        there is no file, or no content in the range.
 
         Raises:
             ConfigurationError: An offset is negative.
@@ -70,20 +70,20 @@ class KnowledgeStore(Protocol):
 
 @runtime_checkable
 class ComparingKnowledgeStore(KnowledgeStore, Protocol):
-    """A `KnowledgeStore` in which whoever read, and thought, writes only if nobody has written meanwhile.
+    """A `KnowledgeStore` with compare-and-set: a write succeeds only if the content has not changed since it was read.
 
-    Ours all are. In a store that is none, the later one of two processes' updates of the working memory remains.
+    All stores of this package have it. With another store, one of two concurrent updates of the working memory is lost.
     """
 
     async def replace(self, path: str, old: str | None, new: str | None) -> bool:
-        """Put `new` in the place of `old`, in one step that nobody else's change comes between.
+        """Replace the content `old` of a file by `new`, atomically.
 
         Args:
             path: The file.
-            old: What it has to hold; None for no file (a directory is none).
-            new: What it holds then; None removes it.
+            old: The expected content; None if the file must not exist (a directory is not a file).
+            new: The new content; None removes the file.
 
         Returns:
-            Whether it held `old`; if not, nothing was changed.
+            Whether the file had the content `old`; if not, nothing was changed.
         """
         ...

@@ -1,8 +1,8 @@
-"""Turns at a file of a knowledge store: one after the other reads it, thinks for long, and writes.
+"""Exclusive turns at a file of a knowledge store, for long read-modify-write operations.
 
-Whoever's turn it is has a file beside it, with a text of its own. No clock of another process is read, and nobody has
-to show that it lives: who waits looks how long that text has stayed the same. A turn saves work that would be done
-twice, and no more; that nothing is lost rests on `ComparingKnowledgeStore.replace`, by which the file is written.
+The holder of a turn writes a lock file with a random text. No clocks are compared and there is no heartbeat: a waiting
+process measures how long the text stays the same. A turn only avoids duplicate work; `ComparingKnowledgeStore.replace`,
+which writes the file itself, guarantees that no update is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.knowledge.store import ComparingKnowledgeStore
 
-#: How often as long as for one holder is waited for all of them.
+#: The wait for all holders together, as a multiple of the wait for one.
 _HOLDERS: Final = 10
 
 _FIRST_PAUSE: Final = 0.02
@@ -31,23 +31,23 @@ _log = logging.getLogger("otel_assembly")
 
 @asynccontextmanager
 async def turn_at(store: ComparingKnowledgeStore, path: str, patience: float) -> AsyncIterator[None]:
-    """Wait until it is our turn at a file, and have it until the end of the block.
+    """Wait for the turn at a file, and keep it until the end of the block.
 
     Args:
-        store: Where the file is.
-        path: The file; beside it ``{path}.lock`` says whose turn it is.
-        patience: Seconds after which one that has its turn is taken to have died, and loses it.
+        store: The store of the file.
+        path: The file; the lock file is ``{path}.lock``.
+        patience: The seconds after which the holder of the turn is considered dead and loses it.
 
     Raises:
-        KnowledgeConflictError: So many others had their turns that it has taken ten times as long.
+        KnowledgeConflictError: The wait exceeded ten times `patience`.
     """
     lock, mine = f"{path}.lock", secrets.token_hex(16)
     try:
         await _take(store, lock, mine, patience, path)
         yield
     finally:
-        # Also where the wait was cancelled: the store may have given it to us even so. Where it is not given back, the
-        # next one waits for its patience's length.
+        # Also after a cancelled wait, because the store may have granted the turn. If it is not released, the next
+        # process waits for its whole patience.
         with suppress(KnowledgeError):
             await store.replace(lock, mine, None)
 
@@ -58,20 +58,18 @@ async def _take(store: ComparingKnowledgeStore, lock: str, mine: str, patience: 
     holder: str | None = None
     pause = _FIRST_PAUSE
     while not await store.replace(lock, None, mine):
-        held = await store.read(lock)
-        if held != holder:
-            holder, since = held, now()
-        elif held is not None and now() - since >= patience and await store.replace(lock, held, mine):
-            _log.warning(
-                "whoever was changing the knowledge did not come to an end in %g s; the next goes on", patience
-            )
+        current = await store.read(lock)
+        if current != holder:
+            holder, since = current, now()
+        elif current is not None and now() - since >= patience and await store.replace(lock, current, mine):
+            _log.warning("an update of the knowledge did not end within %g s; the next update starts", patience)
             return
         if now() - began >= _HOLDERS * patience:
             raise KnowledgeConflictError(
-                f"{path!r} was not to be had in {_HOLDERS * patience:g} s, for others change it; nothing was written: "
-                "try again later, or have fewer processes change it"
+                f"{path!r} was not available within {_HOLDERS * patience:g} s, because other processes change it; "
+                "nothing was written: try again later, or let fewer processes change it"
             )
-        if held is not None:
-            # Not all at the same moments, so that none is always the later one.
+        if current is not None:
+            # Random, so that no process is always the last one.
             await asyncio.sleep(min(pause, patience / 4) * (1 + secrets.randbelow(100) / 100))
             pause = min(2 * pause, _LONGEST_PAUSE)

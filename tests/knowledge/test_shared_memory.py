@@ -229,7 +229,7 @@ async def test_turns_that_others_have_without_end_are_waited_for_only_so_long():
 
     store = Contended()
     await store.write(LOCK, "first")
-    with pytest.raises(KnowledgeConflictError, match=r"was not to be had in 1 s"):
+    with pytest.raises(KnowledgeConflictError, match=r"was not available within 1 s"):
         await aggregate_of(merging(), patience=0.1).aggregate(said("a"), None, store)
     assert not await store.exists(WORKING_MEMORY_PATH)
     assert await store.exists(LOCK)
