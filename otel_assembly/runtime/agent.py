@@ -32,33 +32,34 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """Asks a model, runs the tools that it calls, and asks again, until it answers.
+    """Calls a model and the tools that it requests, in a loop, until the model gives an answer.
 
-    What each model call is sent, `assembly` decides. A FATAL alert, from whichever observer, ends it: no model call and
-    no tool call starts after it, the ask that is running says so, and every later one raises `HaltedError` until
-    ``session.resume()``.
+    The chain in `assembly` prepares the messages of each model call. A FATAL alert from any observer halts the
+    conversation: no further model call or tool call starts, and the running ask ends with a response that reports
+    the halt. Every later ask raises `HaltedError` until ``session.resume()`` is called.
 
-    An agent has one `session` to begin with, and others by `open_session`: each is a conversation of its own.
+    An agent starts with one `session`. `open_session` opens another one, which is a separate conversation.
 
     Args:
-        name: The agent's name, in telemetry too.
-        system_prompt: What stands in front of every prompt.
-        model: What calls the model.
+        name: The agent's name, also used as ``gen_ai.agent.name``.
+        system_prompt: The system prompt of every model call.
+        model: The model client.
         tools: Functions with type hints, or `Tool`s.
         assembly: The chain of policies, or an `Assembler`; by default `AlertPolicy` alone.
-        middlewares: The first is the outermost. The chain of `assembly` comes behind the last, unless there is an
-            `AssemblerMiddleware` among them.
-        observers: Who watches each session's stream.
+        middlewares: Middlewares, the outermost first. The chain in `assembly` is added as the innermost one. Without
+            `assembly`, an `AssemblerMiddleware` in this list replaces the default chain.
+        observers: Observers that are attached to each session's stream.
         knowledge: The store that memory policies and aggregates use.
-        max_rounds: How many times one ask may call the model.
-        compress_at: The share of the budget from which the chain's compacting policy is run ahead of need.
-        tool_timeout: Seconds that a tool call may take, where the tool does not say.
-        max_tool_threads: Threads that run the agent's synchronous tools at the same time, for each event loop; the
-            sessions of one agent share them. A call waits for a free thread within its time limit. A call that exceeds
+        max_rounds: The most model calls that one ask may make.
+        compress_at: The share of the budget, above 0 and at most 1. If the last prompt filled this share, the chain's
+            compacting policy runs early, before the budget is exceeded.
+        tool_timeout: The time limit of a tool call in seconds, for tools without a `timeout`.
+        max_tool_threads: The most threads per event loop that run the agent's synchronous tools. All sessions of the
+            agent share them. A call waits for a free thread within its time limit. A call that exceeds
             its limit keeps its thread until its function returns.
 
     Raises:
-        ConfigurationError: One of these cannot work.
+        ConfigurationError: An argument is invalid.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Agent:
         instance("knowledge", knowledge)
         if not isinstance(getattr(model, "model", None), str) or not callable(model):
             raise ConfigurationError(
-                f"{type(model).__name__} is no model client: it needs 'model', the model's name, and an async __call__"
+                f"{type(model).__name__} is not a model client: it needs an attribute 'model' (the model's name) and an "
+                "async __call__"
             )
         whole_number("max_rounds", max_rounds)
         whole_number("max_tool_threads", max_tool_threads)
@@ -99,44 +101,46 @@ class Agent:
         self.compress_at = compress_at
         self.tool_timeout = tool_timeout
         self.tool_threads = ThreadLimit("tool", max_tool_threads)
-        given = checked_middlewares(middlewares)
-        chains = [one for one in given if isinstance(one, AssemblerMiddleware)]
+        checked = checked_middlewares(middlewares)
+        chains = [middleware for middleware in checked if isinstance(middleware, AssemblerMiddleware)]
         if assembly is None and not chains:
             assembly = [AlertPolicy()]
-        self.middlewares = given if assembly is None else (*given, AssemblerMiddleware(assembly))
+        self.middlewares = checked if assembly is None else (*checked, AssemblerMiddleware(assembly))
         self.loop = Loop(self.middlewares)
         self._session: Session | None = None
 
     @property
     def session(self) -> Session:
-        """The conversation that `ask` goes on with; in a hook, the one that the hook is called for."""
+        """The conversation that `ask` continues; in a hook, the conversation of the running call."""
         if self._session is None:
             self._session = self._new_session(None, ())
         return self._session
 
     def open_session(self, conversation_id: str | None = None, *, reductions: Sequence[PolicyLike] = ()) -> Self:
-        """This agent in a conversation of its own: what it is asked is said there.
+        """Return a copy of this agent with a new, separate conversation.
 
         Args:
             conversation_id: The conversation's real id, if it has one.
-            reductions: Policies of this conversation alone, in front of whatever reduces in the agent's chain.
+            reductions: Policies for this conversation only. They run before the first reduction of the agent's chain.
 
         Raises:
-            ConfigurationError: One of them is no policy.
+            ConfigurationError: An entry of `reductions` is not a policy.
         """
         own = self._in(self._new_session(conversation_id, ()))
         if reductions:
-            chain = next(one for one in self.middlewares if isinstance(one, AssemblerMiddleware))
-            before = chain.reducing_first(reductions)
-            own.middlewares = tuple(before if one is chain else one for one in self.middlewares)
+            chain = next(middleware for middleware in self.middlewares if isinstance(middleware, AssemblerMiddleware))
+            own_chain = chain.reducing_first(reductions)
+            own.middlewares = tuple(own_chain if middleware is chain else middleware for middleware in self.middlewares)
             own.loop = Loop(own.middlewares)
         return own
 
     def load_session(self, text: str) -> Self:
-        """This agent in the conversation that ``session.save()`` wrote, halted if it was halted.
+        """Return a copy of this agent with the conversation that ``session.save()`` wrote.
+
+        A conversation that was halted when it was saved is still halted.
 
         Raises:
-            SessionError: It is no saved session, or a damaged one; the line is named.
+            SessionError: The text is not a saved session, or a line of it is damaged. The error names the line.
         """
         return self._in(self._new_session(*read_session(text)))
 
@@ -144,25 +148,25 @@ class Agent:
         """Ask, and wait for the answer.
 
         Args:
-            inputs: A text, a `ModelRequest`, a list of them, what a person decided on calls that wait
-                (`UserConfirmResultEvent`), results of calls that somebody else ran (`ExternalExecutionResultEvent`), or
-                None to go on from where it stands: after an error, a halt, or an answer that was cut off.
-            structured_schema: A pydantic model, a dataclass or a ``TypedDict``: the answer's `structured_output` is
-                one, as JSON values, checked. The model gives it by a tool that only this ask has. None: the answer is a
-                text.
+            inputs: A text, a `ModelRequest`, or a list of them. To answer pending tool calls, give a person's approvals
+                (`UserConfirmResultEvent`) or the results of external tools (`ExternalExecutionResultEvent`). None
+                continues the conversation after an error, a halt, or an answer that was cut off.
+            structured_schema: A pydantic model, a dataclass or a ``TypedDict``. The answer's `structured_output` then
+                holds validated JSON values of this type. The model returns them by calling a tool that exists only in
+                this ask. None: the answer is a text.
 
         Returns:
-            The model's answer; one with tool calls that wait for somebody; or one that says that the conversation was
-            halted, which is not stored. If it is incomplete (cut off at a token limit, or filtered), its `is_truncated`
-            is True.
+            The model's answer, or a response with pending tool calls. If the conversation was halted, the response
+            reports the halt and is not stored. `is_truncated` is True if the answer was cut off at a token limit or
+            by a content filter.
 
         Raises:
-            HaltedError: The conversation was halted before.
-            SessionError: The inputs do not fit what the session waits for, or are None after a finished answer.
-            MiddlewareError: A middleware raised, or gave no result.
-            ContextOverflowError: What must be in the prompt does not fit.
-            StructuredOutputError: The model gave no answer of the form that was asked for, or it was cut off.
-            ModelCallError: The provider did not answer. The session can be asked again: ``ask()`` tries once more.
+            HaltedError: The conversation was already halted.
+            SessionError: The inputs do not match the pending calls, or are None after a finished answer.
+            MiddlewareError: A middleware raised an error or returned no result.
+            ContextOverflowError: Content that cannot be dropped does not fit into the budget.
+            StructuredOutputError: The answer does not match `structured_schema`, or was cut off.
+            ModelCallError: The call to the provider failed. ``ask()`` without inputs tries again.
         """
         answer: ModelResponse | None = None
         async with aclosing(self.stream(inputs, structured_schema)) as events:
@@ -170,23 +174,24 @@ class Agent:
                 if isinstance(event, ModelResponse):
                     answer = event
         if answer is None:
-            raise SessionError(f"agent {self.name!r} gave no answer")  # every way through the loop ends with one
+            raise SessionError(f"agent {self.name!r} gave no answer")  # the loop ends with a response or an error
         return answer
 
     def stream(self, inputs: Any = None, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
-        """Ask, and get each event as it happens: chunks of responses, responses, results of tools; last the answer.
+        """Ask, and yield each event as it happens.
 
-        What it takes and raises is as for `ask`. A second ask of the session waits until this one is over: close the
-        iterator if you leave it early.
+        Events are response chunks, responses and tool results; the answer is the last event. Arguments and errors are
+        those of `ask`. A second ask in the same session waits until this one has ended, so close the iterator if you
+        stop reading early.
         """
         return self.loop.reply(self, self.session, inputs, structured_schema)
 
-    #: AgentScope's names.
+    #: The names of these methods in AgentScope.
     reply = ask
     reply_stream = stream
 
     async def aclose(self) -> None:
-        """The session is over: aggregates run a last time, and observers are detached."""
+        """End the session: run its aggregates a last time and detach its observers."""
         await self.session.aclose()
 
     async def __aenter__(self) -> Self:
@@ -196,14 +201,14 @@ class Agent:
         await self.aclose()
 
     async def compress_context(self, context_config: Any = None, instructions: Any = None) -> None:
-        """Have the chain's compacting policy run ahead of need, where the last prompt was `compress_at` full.
+        """Run the chain's compacting policy if the last prompt filled the share `compress_at` of the budget.
 
-        From then on the chain holds that share of its budget in this session. Without a policy that compacts, this does
-        nothing.
+        For the rest of this session, the chain uses only that share of its budget. Without a compacting policy, this
+        method does nothing.
 
         Args:
-            context_config: Handed to ``on_compress_context``; the agent itself has no use for it.
-            instructions: The same.
+            context_config: Passed to ``on_compress_context``; the agent does not use it.
+            instructions: Passed to ``on_compress_context``; the agent does not use it.
         """
         await self.loop.compress(self, self.session, context_config, instructions)
 
@@ -220,7 +225,7 @@ class Agent:
 
     def _in(self, session: Session) -> Self:
         own = copy.copy(self)
-        own._session = session  # noqa: SLF001  # a copy of ourselves
+        own._session = session  # noqa: SLF001  # a copy of this agent
         return own
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`AggregateObserver`: aggregates run after the turns of conversations, in the background."""
+"""`AggregateObserver`: runs an aggregate in the background, after turns of a conversation."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _log = logging.getLogger("otel_assembly")
 
 @dataclass(slots=True, eq=False)
 class _Upkeep:
-    """One conversation: what has come since the aggregate was last given anything of it."""
+    """The state of one conversation: its events since the last run, and its current run."""
 
     context: Context
-    #: What no run has been given, or one that failed.
+    #: Events that no successful run has processed yet.
     events: list[Any] = field(default_factory=list)
-    #: So many of them are of turns that are over.
+    #: The number of these events that belong to completed turns.
     complete: int = 0
     #: Turns and events since the last run began.
     turns: int = 0
     arrived: int = 0
-    #: Whether a run is due; where one is under way already, another one after it.
+    #: True if a run is due. If a run is active, the next one starts after it.
     wanted: bool = False
-    #: Whether it waits for others to come to their end.
+    #: True while the run waits for runs of other conversations to end.
     queued: bool = False
     task: asyncio.Task[None] | None = None
-    #: A run belongs to the trace of the turn that it is due after.
+    #: The context variables of the turn that made the run due, so that the run belongs to its trace.
     variables: Variables = field(default_factory=copy_context)
 
     @property
@@ -57,25 +57,25 @@ class _Upkeep:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to be remembered of it."""
+        """Whether this state can be discarded."""
         return not (self.busy or self.wanted or self.events or self.turns)
 
-    def taken(self) -> list[Any]:
-        """What a run that begins now is given."""
-        taken, self.events = self.events[: self.complete], self.events[self.complete :]
+    def take_events(self) -> list[Any]:
+        """Remove and return the events of completed turns."""
+        complete, self.events = self.events[: self.complete], self.events[self.complete :]
         self.complete = self.turns = 0
         self.arrived = len(self.events)
-        return taken
+        return complete
 
     def bound(self, most: int) -> None:
-        """Let the oldest events go where there are more than so many."""
-        if (gone := len(self.events) - most) > 0:
-            del self.events[:gone]
-            self.complete = max(0, self.complete - gone)
+        """Drop the oldest events if there are more than `most`."""
+        if (excess := len(self.events) - most) > 0:
+            del self.events[:excess]
+            self.complete = max(0, self.complete - excess)
 
 
 class AggregateObserver:
-    """Runs an aggregate after the turns of conversations, as an `AggregateTrigger` says: an observer, to be attached.
+    """An observer that runs an aggregate after turns of a conversation.
 
     ::
 
@@ -85,29 +85,31 @@ class AggregateObserver:
             ...
             await stream.send(TurnCompleted(turn=turn))
 
-    A turn is over with its `TurnCompleted`; that is when the trigger is asked, so that no turn is cut in two. The
-    sender does not wait: the aggregate runs in the background, once at a time for each conversation. What is due while
-    it runs is one more run after it, however many turns that was. It is given what a model was sent and said since it
-    last ran well; what a run that failed was given comes again.
+    The observer checks the `AggregateTrigger` at each `TurnCompleted`, so a run covers complete turns only. The
+    aggregate runs in the background; the sender does not wait for it. Each conversation has at most one active run.
+    Turns that become due during a run are covered by one further run. A run receives the messages since the last
+    successful run, including those of failed runs.
 
-    `AggregationCompleted` or `AggregationFailed` is sent on the context's stream, and a failure is logged by its type.
-    A run that takes too long has failed, and so has one that is due once its conversation is halted: it asks no model.
+    The result, `AggregationCompleted` or `AggregationFailed`, is sent on the context's stream. The error type of a
+    failure is logged. A run fails if it exceeds `timeout`, or if its conversation is halted before the run starts.
 
-    One observer serves any number of conversations, in one event loop at a time. ``await observer.end(stream)`` where a
-    conversation is over; before the loop ends ``await observer.aclose()``, or ``async with observer:``, lest what is
-    under way is cut short. A forked child begins with nothing: what waits is its parent's.
+    One observer serves any number of conversations, in one event loop at a time. Call ``await observer.end(stream)``
+    when a conversation ends. Call ``await observer.aclose()``, or use ``async with observer:``, before the event loop
+    ends; otherwise active runs are cancelled. In a forked child the observer starts empty: pending runs stay with the
+    parent process.
 
     Args:
-        aggregate: Such as `WorkingMemoryAggregate`, or anything with its `aggregate`.
-        trigger: When it runs. ``on_end`` is at `end` and at `aclose`.
-        store: Where it writes; by default the `KnowledgeStore` among the dependencies of the conversation's context.
-        name: What the events call it; by default the aggregate's type.
-        timeout: Seconds that a run may take. One that blocks the event loop cannot be stopped.
-        at_once: How many conversations' runs may be under way at once; the others wait.
-        most_events: How many events of a conversation are kept for its next run; past it the oldest are left out.
+        aggregate: A `WorkingMemoryAggregate`, or another object with the method ``aggregate(events, context, store)``.
+        trigger: When the aggregate runs. ``on_end`` means at `end` and at `aclose`.
+        store: The store that the aggregate writes to; by default the `KnowledgeStore` in the context's dependencies.
+        name: The aggregate's name in the result events; by default the name of its type.
+        timeout: The time limit of a run in seconds. A run that blocks the event loop cannot be stopped.
+        at_once: The most runs that are active at the same time. Further runs wait.
+        most_events: The most events that are kept for a conversation's next run. The oldest are dropped first.
 
     Raises:
-        ConfigurationError: The aggregate cannot aggregate, or the trigger is none, or a number is not positive.
+        ConfigurationError: The aggregate has no `aggregate` method, the trigger is not an `AggregateTrigger`, or a
+            number is not positive.
     """
 
     watches = (Message, TurnCompleted)
@@ -147,13 +149,13 @@ class AggregateObserver:
         in_child(self._begin)
 
     def _begin(self) -> None:
-        #: Conversations of which something waits; it is not lost where their streams are let go of.
+        #: Conversations with pending events. These are strong references: pending events outlive the stream.
         self._upkeeps: OrderedDict[Conversation, _Upkeep] = OrderedDict()
         self._queue: deque[_Upkeep] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Remember what a model is sent and says; at the end of a turn, begin a run that is due."""
+        """Store messages; at the end of a turn, start a run if one is due."""
         if self._closed:
             return None
         upkeep = self._upkeep(context)
@@ -168,7 +170,7 @@ class AggregateObserver:
         return None
 
     async def end(self, conversation: Stream | Context) -> None:
-        """A conversation is over: await what runs of it, and the run that an ``on_end`` asks for."""
+        """End a conversation: wait for its active run and for the run that ``on_end`` requests."""
         upkeep = self._upkeeps.get(conversation.conversation)
         if upkeep is not None:
             self._complete(upkeep, ended=True)
@@ -177,13 +179,16 @@ class AggregateObserver:
             self._upkeeps.pop(conversation.conversation, None)
 
     async def flush(self) -> None:
-        """Wait until nothing runs, and nothing that is due waits."""
+        """Wait until all active and pending runs have ended."""
         self._start()
         while self._running:
             await self._any()
 
     async def aclose(self) -> None:
-        """Take no more, end every conversation, and wait; where this is cancelled, so is what runs."""
+        """Stop storing events, end every conversation, and wait for all runs.
+
+        If this method is cancelled, all active runs are cancelled too.
+        """
         self._closed = True
         for upkeep in tuple(self._upkeeps.values()):
             self._complete(upkeep, ended=True)
@@ -210,12 +215,12 @@ class AggregateObserver:
         upkeep.context = context
         self._upkeeps.move_to_end(context.conversation)
         while len(self._upkeeps) > REMEMBERED_CONVERSATIONS:
-            # So many others have spoken since that it is taken to be over.
+            # The least recently used conversation is treated as ended.
             self._complete(self._upkeeps.popitem(last=False)[1], ended=True)
         return upkeep
 
     def _complete(self, upkeep: _Upkeep, *, ended: bool) -> None:
-        """A turn is over, or the conversation: have it run if that is due."""
+        """Queue a run if one is due at the end of a turn or of the conversation."""
         upkeep.complete = len(upkeep.events)
         if upkeep.complete and self._trigger.due(upkeep.turns, upkeep.arrived, ended):
             upkeep.wanted = True
@@ -236,14 +241,14 @@ class AggregateObserver:
             self._running.add(upkeep.task)
 
     async def _any(self) -> None:
-        """Wait until a run has come to its end."""
+        """Wait until any active run has ended."""
         self._start()
         if self._running:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled():  # as its loop ends: then nothing may begin any more
+        if not task.cancelled():  # cancelled: the event loop is closing, so no new run may start
             self._start()
 
     async def _work(self, upkeep: _Upkeep) -> None:
@@ -255,7 +260,7 @@ class AggregateObserver:
             del self._upkeeps[upkeep.context.conversation]
 
     async def _run(self, upkeep: _Upkeep) -> None:
-        events, context = upkeep.taken(), upkeep.context
+        events, context = upkeep.take_events(), upkeep.context
         failure: BaseException | None = None
         try:
             context.guard.check()
@@ -277,7 +282,7 @@ class AggregateObserver:
         try:
             async with asyncio.timeout(self._timeout):
                 await context.send(outcome)
-        except (Exception, asyncio.CancelledError) as error:  # nobody is there to be told
+        except (Exception, asyncio.CancelledError) as error:  # the stream's event loop may be closed
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
             _log.warning("%s could not be sent: %s", type(outcome).__name__, error_type(error))
@@ -288,13 +293,13 @@ class AggregateObserver:
         )
         if store is None:
             _log.warning(
-                "AggregateObserver finds no store: give it one, or give Context(dependencies={KnowledgeStore: store})"
+                "AggregateObserver has no knowledge store: pass store=…, or Context(dependencies={KnowledgeStore: …})"
             )
             raise ConfigurationError("no knowledge store")
         return store
 
 
 def _cancelled() -> bool:
-    """Whether this task is being cancelled, and not something that an aggregate or a listener awaits for itself."""
+    """Whether this task itself is being cancelled, not an awaitable inside the aggregate or a subscriber."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""`StructuredAnswer`: the answer that an ask owes in a form of its own, and the tool by which the model gives it."""
+"""`StructuredAnswer`: a typed answer, and the tool by which the model returns it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from otel_assembly.errors import ConfigurationError, StructuredOutputError, ToolError
 from otel_assembly.events import ModelResponse
-from otel_assembly.runtime.tools import Tool, said_of
+from otel_assembly.runtime.tools import Tool, describe_validation_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-#: The tool's name, as AgentScope calls it.
+#: The tool's name, the same as in AgentScope.
 TOOL_NAME: Final = "GenerateStructuredOutput"
-#: The content of each fenced code block of a Markdown text; the last may lack its end. JSON has no line breaks within
-#: strings, so a fence in a value never stands at the start of a line.
+#: Matches the content of each fenced code block in a Markdown text; the last block may lack its end. JSON strings
+#: contain no line breaks, so a fence inside a value never begins a line.
 _FENCED: Final = re.compile(
     r"^[ \t]*(?:```|~~~)[^\n`]*\n(.*?)(?:^[ \t]*(?:```|~~~)[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
@@ -30,28 +30,29 @@ _DESCRIPTION: Final = (
 
 
 class StructuredAnswer:
-    """What an ask with a ``structured_schema`` owes.
+    """The typed answer of an ask with a ``structured_schema``.
 
-    The model gives it by calling a tool whose arguments are the answer. So it works with every model that calls tools,
-    what the schema takes of the prompt is counted with those of the other tools, and what does not fit is read by the
-    model as any tool's error is. A text that is the answer as JSON, or has it in a Markdown fence, is taken too.
+    The model returns the answer by calling a tool whose arguments are the answer. This works with every model that
+    supports tools. The tokens of the schema are counted with those of the other tools, and an invalid answer is
+    returned to the model as a tool error. A text is also accepted if it is the answer as JSON, or contains it in a
+    Markdown code block.
 
     Args:
         schema: A pydantic model, a dataclass or a ``TypedDict``: a type whose JSON schema is an object.
-        taken: The names of the agent's own tools.
+        tool_names: The names of the agent's own tools.
 
     Raises:
-        ConfigurationError: The schema is no such type, or a tool has the name that this one needs.
+        ConfigurationError: The JSON schema is not an object, or an agent's tool has the name `TOOL_NAME`.
 
     Attributes:
-        tool: The tool.
-        value: The answer as JSON values, once it was given.
-        problem: What was wrong with the newest that did not fit.
+        tool: The tool that accepts the answer.
+        value: The answer as JSON values; None until a valid answer was given.
+        problem: The problem of the latest invalid answer.
     """
 
-    def __init__(self, schema: Any, taken: Collection[str]) -> None:
+    def __init__(self, schema: Any, tool_names: Collection[str]) -> None:
         self._name = str(getattr(schema, "__name__", schema))
-        if TOOL_NAME in taken:
+        if TOOL_NAME in tool_names:
             raise ConfigurationError(f"a structured answer needs the name {TOOL_NAME!r}, and a tool has it; rename it")
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
@@ -60,7 +61,7 @@ class StructuredAnswer:
             raise ConfigurationError(f"structured_schema {self._name!r} has no JSON schema: {error}") from error
         if parameters.get("type") != "object":
             raise ConfigurationError(
-                f"structured_schema {self._name!r} is no object in JSON; "
+                f"structured_schema {self._name!r} is not an object in JSON; "
                 "give a pydantic model, a dataclass or a TypedDict"
             )
         self.tool = Tool(self._give, name=TOOL_NAME, description=_DESCRIPTION, parameters=parameters)
@@ -68,10 +69,10 @@ class StructuredAnswer:
         self.problem = "the model did not give it"
 
     def take_text(self, response: ModelResponse) -> ModelResponse:
-        """The response with the answer that its text is.
+        """Return the response with the answer that its text contains.
 
         Raises:
-            StructuredOutputError: It is none.
+            StructuredOutputError: The text contains no valid answer.
         """
         misfit = "the model wrote a text that does not fit"
         try:
@@ -86,17 +87,17 @@ class StructuredAnswer:
         return response.model_copy(update={"structured_output": self.value})
 
     def answer(self) -> ModelResponse:
-        """The answer that was given by the tool; its text is that of the tool's call.
+        """Return the answer that the tool accepted, as JSON text and as values.
 
         Raises:
-            StructuredOutputError: None that fits was given.
+            StructuredOutputError: No valid answer was given.
         """
         if self.value is None:
             raise StructuredOutputError(self._name, self.problem)
         return ModelResponse(content=json.dumps(self.value, ensure_ascii=False), structured_output=self.value)
 
     def cut_off(self, response: ModelResponse) -> StructuredOutputError:
-        """The error that an ask ends with if the response that should be the answer was cut off."""
+        """Return the error of an ask whose final response was cut off."""
         return StructuredOutputError(
             self._name,
             f"the model's answer was cut off ({response.finish_reason}); allow more output tokens, or ask for less",
@@ -107,19 +108,19 @@ class StructuredAnswer:
             self._take(json.dumps(fields), "what the model gave does not fit")
         except StructuredOutputError as error:
             self.problem = error.problem
-            raise ToolError(TOOL_NAME, f"is not content: {error.problem}") from error
+            raise ToolError(TOOL_NAME, f"rejected the answer: {error.problem}") from error
         return "Accepted."
 
     def _take(self, text: str, misfit: str) -> None:
         try:
             self.value = self._adapter.dump_python(self._adapter.validate_json(text), mode="json")
         except ValidationError as error:
-            raise StructuredOutputError(self._name, f"{misfit}: {said_of(error)}") from error
-        except Exception as error:  # a validator of the type's own may raise anything
+            raise StructuredOutputError(self._name, f"{misfit}: {describe_validation_error(error)}") from error
+        except Exception as error:  # validators of the user's type may raise any error
             raise StructuredOutputError(self._name, f"{misfit}: {type(error).__name__}") from error
 
 
 def _at_the_top(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a type that contains itself, with its own keys at the top, where providers look for them."""
+    """Return a recursive type's schema with the keys of the type at the top level, as providers require."""
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema

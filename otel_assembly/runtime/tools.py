@@ -1,4 +1,4 @@
-"""Tools of an agent: typed Python functions, and calls that somebody else runs."""
+"""`Tool`: a typed Python function that an agent runs, or an external tool that it only declares."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYW
 
 
 class Tool:
-    """A function that the model may call, with the definition that it is shown.
+    """A function that the model may call, with its definition for the model.
 
-    Arguments are checked by the function's type hints before it is called. A function that is not async runs in a
-    thread, so that several run at once and none holds the event loop up. What it returns is sent as it is where it is
-    a text, else as JSON.
+    Arguments are validated against the function's type hints before the call. A synchronous function runs in a thread,
+    so that it does not block the event loop. A returned string is sent to the model unchanged; other values are
+    serialized as JSON.
 
     Args:
-        function: The function; None for a tool that somebody else runs (then `name` and `parameters` are needed).
-        name: Its name for the model; by default the function's.
-        description: What the model reads; by default the function's docstring.
-        parameters: The JSON schema of its arguments, where type hints do not say it.
-        needs_approval: A person has to confirm each call before it runs.
-        timeout: Seconds that a call may take, from when it is due; None: as the agent says. A function that is not
-            async cannot be stopped: after the time limit it runs on in its thread, and may still take effect. The
-            `ToolErrorEvent` says so (`still_running`), and a `ToolFinishedLate` follows if it ends.
-        idempotent: Running a call a second time has no further effect, as with a lookup. If the server of a session
-            dies while a call runs, its successor runs the call again only if this is True
+        function: The function. None declares an external tool, which runs outside the agent; `name` and `parameters`
+            are then required.
+        name: The tool's name for the model; by default the function's name.
+        description: The tool's description for the model; by default the function's docstring.
+        parameters: The JSON schema of the arguments; by default derived from the type hints.
+        needs_approval: True if a person must approve each call before it runs.
+        timeout: The time limit of a call in seconds, including the wait for a free thread; None: the agent's limit. A
+            synchronous function cannot be stopped: after the limit it continues in its thread and may still take
+            effect. The result is then a `ToolErrorEvent` with `still_running`, and a `ToolFinishedLate` is sent when
+            the function ends.
+        idempotent: True if running a call twice has the same effect as running it once, as with a lookup. If the
+            server of a session dies during a call, the next server repeats the call only if this is True
             (see `otel_assembly.sessions.serve`).
 
     Raises:
-        ConfigurationError: It cannot be called by name, its type hints have no JSON schema, or the name is none that
-            providers take.
+        ConfigurationError: An argument of the function has no name, the type hints have no JSON schema, or providers
+            do not accept the tool's name.
     """
 
     __slots__ = (
@@ -73,16 +75,16 @@ class Tool:
         if function is not None and not callable(function):
             raise ConfigurationError(f"a tool must be a function, not of type {type(function).__name__}")
         if function is None and (name is None or parameters is None):
-            raise ConfigurationError("a tool that somebody else runs needs a name and parameters")
+            raise ConfigurationError("an external tool (function=None) needs a name and parameters")
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
         if _NAME.fullmatch(self.name) is None:
             raise ConfigurationError(
-                f"{self.name!r} is no name of a tool: providers take letters, digits, '_' and '-'; give Tool(…, name=…)"
+                f"{self.name!r} is not a valid tool name: use letters, digits, '_' and '-', or pass Tool(…, name=…)"
             )
         if timeout is not None and not timeout > 0:
             raise ConfigurationError(f"the timeout of tool {self.name!r} must be above 0 s, not {timeout}")
-        #: Whether its function is async; one that is not runs in a thread, which nothing can stop.
+        #: Whether the function is async. A synchronous function runs in a thread, which cannot be stopped.
         self.is_async = function is not None and is_async(function)
         self.description = description or (inspect.getdoc(function) if function is not None else None) or ""
         self._arguments: type[BaseModel] | None = None
@@ -90,7 +92,7 @@ class Tool:
         if function is not None and parameters is None:
             self._arguments, self._context_name = _arguments_of(function, self.name)
         fields = self._arguments.model_fields if self._arguments is not None else {}
-        #: What the arguments are called, by the fields that they are read into.
+        #: Argument names by the field names of the generated pydantic model.
         self._fields = {name: str(field.alias) for name, field in fields.items()}
         self.parameters = dict(parameters) if parameters is not None else _schema(self._arguments, self.name)
         self.needs_approval = needs_approval
@@ -99,27 +101,27 @@ class Tool:
 
     @property
     def external(self) -> bool:
-        """Whether somebody else runs it."""
+        """Whether the tool runs outside the agent."""
         return self.function is None
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What the model is shown, as OpenAI's Chat Completions takes it."""
+        """The tool's definition for the model, in the form of OpenAI's Chat Completions."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """The arguments that a model wrote, by name, as the function takes them.
+        """Parse and validate a call's arguments; return them by name.
 
         Raises:
-            ToolError: They are no JSON object, or not of the types that the function asks for.
+            ToolError: The text is not a JSON object, or a value does not match the function's type hints.
         """
         try:
             if self._arguments is None:
                 return _OBJECT.validate_json(arguments or "{}")
             given = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
-            raise ToolError(self.name, f"cannot take these arguments: {said_of(error)}") from error
+            raise ToolError(self.name, f"cannot take these arguments: {describe_validation_error(error)}") from error
         named = given.model_fields_set
         return {alias: getattr(given, name) for name, alias in self._fields.items() if name in named}
 
@@ -132,21 +134,23 @@ class Tool:
         threads: ThreadLimit | None = None,
         on_late: Callable[[BaseException | None], None] | None = None,
     ) -> str:
-        """Call it, and give what the model reads of what it returns.
+        """Call the function and return its result as text for the model.
 
         Args:
-            arguments: By name.
-            context: What an argument of this type is given; the model is not shown that argument.
-            before: Called where the tool runs, just before it does; what it raises keeps the tool from running.
-            threads: Runs a function that is not async; without it, a thread of its own does.
-            on_late: Called if such a function ends after this call was cancelled, with the exception that it raised.
+            arguments: The arguments by name.
+            context: The value of the function's argument of type `Context`, which is hidden from the model.
+            before: Called in the tool's task or thread, just before the function. If it raises an error, the function
+                is not called.
+            threads: Runs synchronous functions; by default each call starts a thread.
+            on_late: Called if a synchronous function ends after this call was cancelled. Its argument is the
+                function's exception, or None.
 
         Raises:
-            ToolError: It returned what has no JSON form. What it raises itself comes through.
+            ToolError: The function's result cannot be serialized as JSON. Errors of the function are not wrapped.
         """
         function = self.function
         if function is None:
-            raise ToolError(self.name, "is run by somebody else; give its result to the agent")
+            raise ToolError(self.name, "runs outside the agent; give its result to the agent")
         arguments = {**arguments, self._context_name: context} if self._context_name else arguments
         if self.is_async:
             before()
@@ -180,27 +184,27 @@ _OBJECT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
+    """Whether the callable is a coroutine function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def tools_by_name(tools: Iterable[Any]) -> dict[str, Tool]:
-    """An agent's tools: functions are made tools.
+    """Return an agent's tools by name; functions are converted to tools.
 
     Raises:
-        ConfigurationError: Two have one name, or something cannot be a tool.
+        ConfigurationError: Two tools have the same name, or an entry cannot be converted to a tool.
     """
-    found: dict[str, Tool] = {}
-    for one in tools:
-        tool = one if isinstance(one, Tool) else Tool(one)
-        if tool.name in found:
+    by_name: dict[str, Tool] = {}
+    for entry in tools:
+        tool = entry if isinstance(entry, Tool) else Tool(entry)
+        if tool.name in by_name:
             raise ConfigurationError(f"two tools are called {tool.name!r}; give one another name: Tool(…, name=…)")
-        found[tool.name] = tool
-    return found
+        by_name[tool.name] = tool
+    return by_name
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str]:
-    """The arguments that a model names, and the one that is given the `Context`, if there is one."""
+    """Return a pydantic model of the arguments, and the name of the `Context` argument or ``""``."""
     context_name = ""
     try:
         signature = inspect.signature(function)
@@ -213,13 +217,13 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
     for index, parameter in enumerate(signature.parameters.values()):
         if parameter.kind not in _NAMED:
             raise ConfigurationError(
-                f"tool {name!r} takes '{parameter}', which no model can name; give every argument a name"
+                f"tool {name!r} takes '{parameter}', which a model cannot pass by name; give every argument a name"
             )
         if hints.get(parameter.name) is Context:
             context_name = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        # A model keeps names for itself (``copy``, ``_own``) that an argument may have.
+        # Pydantic reserves names that an argument may have (``copy``, ``_own``), so fields are numbered.
         fields[f"argument_{index}"] = (hints.get(parameter.name, Any), Field(default, alias=parameter.name))
     try:
         return create_model(name, __config__=ConfigDict(extra="forbid"), **fields), context_name
@@ -239,8 +243,9 @@ def _schema(arguments: type[BaseModel] | None, name: str) -> dict[str, Any]:
     return {"properties": {}, **schema}
 
 
-def said_of(error: ValidationError) -> str:
-    """What is wrong, for the model that wrote it."""
+def describe_validation_error(error: ValidationError) -> str:
+    """Return the problems of a pydantic error as one line that the model can read."""
     return "; ".join(
-        f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors(include_url=False)
+        f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+        for problem in error.errors(include_url=False)
     )
