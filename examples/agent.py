@@ -57,7 +57,7 @@ async def main() -> None:
         print(f"may it run? {call.name} {call.arguments}")
     saved = agent.session.save()
 
-    # Another process can load the session later; the call still waits for approval.
+    # Another process can load the session later; the call is still pending.
     later = clerk().load_session(saved)
     agreed = [ConfirmResult(tool_call=call, confirmed=True) for call in later.session.pending.values()]
     print((await later.ask(UserConfirmResultEvent(confirm_results=tuple(agreed)))).content)

@@ -82,7 +82,7 @@ class Agent:
         instance("knowledge", knowledge)
         if not isinstance(getattr(model, "model", None), str) or not callable(model):
             raise ConfigurationError(
-                f"{type(model).__name__} is not a model client: it needs an attribute 'model' (the model's name) and an "
+                f"{type(model).__name__} is not a model client: it needs 'model' (the model's name) and an "
                 "async __call__"
             )
         whole_number("max_rounds", max_rounds)

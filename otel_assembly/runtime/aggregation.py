@@ -293,7 +293,7 @@ class AggregateObserver:
         )
         if store is None:
             _log.warning(
-                "AggregateObserver has no knowledge store: pass store=…, or Context(dependencies={KnowledgeStore: …})"
+                "AggregateObserver has no store: pass store=…, or Context(dependencies={KnowledgeStore: store})"
             )
             raise ConfigurationError("no knowledge store")
         return store

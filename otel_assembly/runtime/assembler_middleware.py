@@ -1,4 +1,4 @@
-"""`AssemblerMiddleware`: a chain of policies that decides what a model call of an agent is sent (as in AG2)."""
+"""`AssemblerMiddleware`: runs a chain of policies before each model call of an agent (as in AG2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import PolicyLike
     from otel_assembly.runtime.middleware import NextHandler
 
-#: How much of a prompt that the provider has refused as too long the next one takes, at most.
+#: The largest share of a refused prompt's tokens that the retry may use.
 RETRY_SHARE: Final = 0.8
 
 
@@ -31,9 +31,9 @@ class ModelCall:
     """One model call of an agent while it is prepared and sent.
 
     Attributes:
-        context: The session's.
-        prompts: The system prompts that are sent; a chain swaps them while what it wraps runs.
-        made: What each chain made of what, so that a retry need not make it again.
+        context: The session's context.
+        prompts: The system prompts to send. A chain replaces them while it runs the inner middlewares.
+        made: The assemblies of each chain, by the id of its middleware, so that a retry can reuse them.
     """
 
     context: Context
@@ -41,20 +41,20 @@ class ModelCall:
     made: dict[int, _MadeByChain] = field(default_factory=dict)
 
     def assemblies(self) -> list[Assembly]:
-        """The newest of each chain that has made one, in the order in which they began."""
+        """Return the latest assembly of each chain, in the order in which the chains started."""
         return [made.assemblies[-1].assembly for made in self.made.values() if made.assemblies]
 
 
 @dataclass(frozen=True, slots=True)
 class _MadeByChain:
-    """What one chain made for one model call; held while it makes more, so that calls at once are sent one assembly."""
+    """The assemblies of one chain for one model call; the lock makes concurrent calls share one assembly."""
 
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
     assemblies: list[_Made] = field(default_factory=list)
 
 
 class _Made(NamedTuple):
-    """An assembly, and what it was asked for: the model, the share of the budget, the tools, the prompts."""
+    """An assembly and its inputs; `asked` is the model, the share of the budget, the tools and the prompts."""
 
     asked: tuple[Any, ...]
     messages: Sequence[Any]
@@ -66,41 +66,41 @@ MODEL_CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_mode
 
 
 class AssemblerMiddleware(MiddlewareBase):
-    """Runs a chain of policies before a model call, and sends what it gives; afterwards all is as it was.
+    """Runs a chain of policies before a model call and sends its output; the history is not changed.
 
-    ``Agent(assembly=…)`` is this, as the innermost of the agent's middlewares: what others change, it sees. Put one
-    first into ``middlewares`` to have it outermost, as in AG2: then others see what it gave.
+    ``Agent(assembly=…)`` adds this middleware as the innermost one, so that it receives the changes of all others. Put
+    it first in ``middlewares`` to make it the outermost, as in AG2: the others then receive its output.
 
-    Calls with the same model and the same messages, one after the other or at once, are sent the same assembly. Where
-    the provider refuses a prompt as too long, the chain is run once more for 0.8 of its tokens; if that cannot be, or
-    is refused too, the provider's error comes through. Each refusal is an overflow, cause ``provider``.
+    Repeated or concurrent calls with the same model and messages share one assembly. If the provider refuses a prompt
+    as too long, the chain runs once more with 0.8 of the prompt's tokens as its limit. If that fails too, the
+    provider's error is raised. Each refusal is recorded as an overflow with the cause ``provider``.
 
     Args:
-        policies: The chain, or an `Assembler` with settings of its own.
+        policies: The chain of policies, or an `Assembler`.
 
     Raises:
-        ConfigurationError: The chain cannot work.
+        ConfigurationError: The chain is invalid.
     """
 
     def __init__(self, policies: Assembler | Sequence[PolicyLike]) -> None:
         self.assembler = policies if isinstance(policies, Assembler) else Assembler(policies)
 
     def validate_order(self) -> list[str]:
-        """What is wrong with the order of the chain, a sentence each; empty where nothing is."""
+        """Return the problems of the chain's order, one sentence each; an empty list if there are none."""
         return validate_order(self.assembler.policies)
 
     def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
-        """This middleware with policies in front of whatever reduces in its chain.
+        """Return a copy with these policies before the first reduction of its chain.
 
         Raises:
-            ConfigurationError: One of them is no policy.
+            ConfigurationError: An entry is not a policy.
         """
         own = copy.copy(self)
         own.assembler = self.assembler.reducing_first(policies)
         return own
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
-        """Assemble, and call the model with that."""
+        """Run the chain, then call the model with its output."""
         call = MODEL_CALL.get()
         if call is None:
             raise ConfigurationError(
@@ -110,7 +110,7 @@ class AssemblerMiddleware(MiddlewareBase):
         context = copy.copy(call.context)
         model = input_kwargs["current_model"]
         context.model, context.tools = model.model, tuple(input_kwargs["tools"])
-        # The name of a model behind a gateway says nothing of the provider whose rules its messages have to obey.
+        # Behind a gateway, the model's name does not identify the provider whose rules apply to the messages.
         context.provider = getattr(model, "provider", None)
         assembly = await self._assembly(call, context, input_kwargs["messages"])
         try:
@@ -134,16 +134,16 @@ class AssemblerMiddleware(MiddlewareBase):
         asked = (context.model, context.budget_ratio, context.tools, call.prompts)
         made = call.made.setdefault(id(self), _MadeByChain())
         async with made.making:
-            for one in made.assemblies:
-                if one.asked == asked and _same(one, messages):
-                    return one.assembly
+            for earlier in made.assemblies:
+                if earlier.asked == asked and _same(earlier, messages):
+                    return earlier.assembly
             assembly = await self.assembler.assemble(call.prompts, messages, context)
             made.assemblies.append(_Made(asked, messages, len(messages), assembly))
             return assembly
 
 
 async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:
-    """Call what is behind with what was assembled; calls that run at once, as in a vote, each see their own."""
+    """Call the next handler with the assembly; concurrent calls, as in a vote, each use their own prompts."""
     token = MODEL_CALL.set(ModelCall(call.context, assembly.prompts, call.made))
     try:
         return await next_handler(messages=assembly.events)
@@ -152,7 +152,7 @@ async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) 
 
 
 def _same(made: _Made, messages: Sequence[Any]) -> bool:
-    """Whether these are the messages that it was made of: a history has grown since, or they are the very objects."""
+    """Whether an assembly was made of these messages: the same objects, and no more of them."""
     if len(messages) != made.length:
         return False
     return made.messages is messages or all(map(operator.is_, made.messages, messages))

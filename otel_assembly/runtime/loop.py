@@ -1,4 +1,4 @@
-"""The rounds of an `Agent`: what it asks the model, which tools run, and what keeps them from running."""
+"""The loop of an `Agent`: model calls, permission checks and tool calls of one turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Result: TypeAlias = ToolResultEvent | ToolErrorEvent
 
 
 class Agent(Protocol):
-    """What the rounds ask of the agent whose they are; its hooks are given the whole of it."""
+    """The attributes of an agent that the loop uses; middleware hooks receive the agent itself."""
 
     name: str
     system_prompt: str
@@ -58,7 +58,7 @@ class Agent(Protocol):
 
 _CANCELLED: Final = "not run to its end: the ask was cancelled"
 _STOPPED: Final = "not run: the ask ended before it"
-#: What the model reads of the calls of a response that was cut off, by its finish reason.
+#: The error, for the model, of calls in a response that was cut off, by finish reason.
 _CUT_OFF: Final = {
     "length": "the response was cut off at its token limit (length)",
     "content_filter": "the provider's filter stopped the response (content_filter)",
@@ -75,10 +75,10 @@ def _is_result(event: Any) -> bool:
 
 
 class Loop:
-    """What an agent does, with its middlewares around each step.
+    """The steps of an agent's turn, each wrapped by its middlewares.
 
     Args:
-        middlewares: The first is the outermost.
+        middlewares: The agent's middlewares, the outermost first.
     """
 
     def __init__(self, middlewares: Sequence[Any]) -> None:
@@ -88,12 +88,12 @@ class Loop:
         self._permitting = Onion(middlewares, "on_check_permission")
         self._calling = Onion(middlewares, "on_model_call")
         self._compressing = Onion(middlewares, "on_compress_context")
-        self._prompting = [one for one in middlewares if one.is_implemented("on_system_prompt")]
-        chains = [one.assembler for one in middlewares if isinstance(one, AssemblerMiddleware)]
+        self._prompting = [layer for layer in middlewares if layer.is_implemented("on_system_prompt")]
+        chains = [layer.assembler for layer in middlewares if isinstance(layer, AssemblerMiddleware)]
         self._compacting = [chain for chain in chains if chain.compacts]
 
     async def reply(self, agent: Agent, session: Session, inputs: Any, schema: Any) -> AsyncGenerator[Event, None]:
-        """Answer what was asked; yields events, the answer last."""
+        """Run one turn for the inputs; yield its events, the answer last."""
         session.guard.check()
         async with session.asking:
 
@@ -155,7 +155,7 @@ class Loop:
             try:
                 for event in (response, *refused):
                     yield event
-            except BaseException:  # who reads has left: no call of these will run
+            except BaseException:  # the reader stopped early, so none of these calls will run
                 _write_down(session, [not_run(call, _CANCELLED) for call in calls])
                 raise
             _check_whole(response, owed)
@@ -171,7 +171,7 @@ class Loop:
     async def _stopped(
         self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]
     ) -> AsyncGenerator[Event, None]:
-        """End an ask whose rounds are over; of its last calls one alone may still run, that which is the answer."""
+        """End an ask that reached `max_rounds`; of its last calls, only the one with the structured answer runs."""
         owed = session.owed
         answering = [call for call in calls if owed is not None and call.name == owed.tool.name]
         errors = [not_run(call, _STOPPED) for call in calls if call not in answering]
@@ -191,7 +191,7 @@ class Loop:
     async def _take_down(
         self, agent: Agent, session: Session, response: ModelResponse | None
     ) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
-        """What a model answered goes on the stream: the response as it stands there, and what `_permit_all` says."""
+        """Check and store a model's response; return it with the calls that may run and the refused calls."""
         if response is None:
             raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
         response = _with_ids_of_their_own(response)
@@ -199,7 +199,7 @@ class Loop:
             response, calls, refused = _all_refused(response)
         else:
             response, calls, refused = await self._permit_all(agent, session, response)
-        # No call starts before the journal has its response: a call without one would leave no trace if we died.
+        # Store the response before its calls start. Otherwise no record of a call would remain if the process died.
         await (session.commit(response) if response.tool_calls else session.stream.send(response))
         for call in response.tool_calls:
             if call.awaiting_approval:
@@ -213,7 +213,7 @@ class Loop:
         return response, calls, refused
 
     async def _repeatable(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> list[ToolCallEvent]:
-        """Return the unfinished calls that may run again, and send an error as the result of each other one."""
+        """Return the unfinished calls that may run again; store an error as the result of the others."""
         allowed: list[ToolCallEvent] = []
         cut_off = {
             call.id: event
@@ -222,7 +222,7 @@ class Loop:
             for call in event.tool_calls
         }
         for call in calls:
-            if call.id in cut_off:  # the process ended before it stored that the call is refused
+            if call.id in cut_off:  # the process ended before it stored the refusal of the call
                 await session.commit(not_run(call, _why_refused(cut_off[call.id])))
                 continue
             if call.awaiting_approval:  # it never started
@@ -232,7 +232,7 @@ class Loop:
             if tool is None or not tool.idempotent:
                 await session.commit(not_run(call, OUTCOME_UNKNOWN))
                 continue
-            # The process that ended may have run it with other arguments, which its permission check gave.
+            # The permission check may change the arguments, as it may have done in the process that ended.
             decision = await self._permit(agent, session, call)
             if decision.behavior == "allow":
                 allowed.append(_with_input(call, decision))
@@ -242,13 +242,13 @@ class Loop:
         return allowed
 
     async def _answer(self, agent: Agent, session: Session) -> Any:
-        """A round's answer of the model, for which room is made first: a response, or an iterator of its parts."""
+        """Compress the context if needed, then call the model; return a response or an iterator of its parts."""
         if self._compressing or self._compacting:
             await self.compress(agent, session)
         return self._reasoned(agent, session) if self._reasoning else await self._ask(agent, session, _choice(session))
 
     def _reasoned(self, agent: Agent, session: Session) -> AsyncGenerator[Event, None]:
-        """A round's reasoning, through all layers."""
+        """Return the events of one round's reasoning, wrapped by all middlewares."""
 
         async def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
             answer = await self._ask(agent, session, tool_choice)
@@ -262,7 +262,7 @@ class Loop:
         return self._reasoning.events(agent, step, {"tool_choice": _choice(session)})
 
     async def _ask(self, agent: Agent, session: Session, tool_choice: str | None) -> Any:
-        """Call the model: its response, or an iterator of its parts."""
+        """Call the model; return its response, or an iterator of its parts."""
         call = ModelCall(session.context, [await self._prompt(agent) if self._prompting else agent.system_prompt])
         given = {
             "current_model": agent.model,
@@ -284,14 +284,14 @@ class Loop:
 
     async def _prompt(self, agent: Agent) -> str:
         prompt = agent.system_prompt
-        for one in self._prompting:
-            prompt = await system_prompt_of(one, agent, prompt)
+        for layer in self._prompting:
+            prompt = await system_prompt_of(layer, agent, prompt)
         return prompt
 
     async def compress(
         self, agent: Agent, session: Session, context_config: Any = None, instructions: Any = None
     ) -> None:
-        """Have what compacts run before it has to."""
+        """Run the compacting policies if the last prompt filled the share `compress_at` of the budget."""
         if not self._compressing:
             await self._compress(agent, session)
             return
@@ -314,9 +314,9 @@ class Loop:
     async def _permit_all(
         self, agent: Agent, session: Session, response: ModelResponse
     ) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
-        """The response with the calls that wait, the calls that may run, and errors for those that may not.
+        """Check each call; return the response with pending calls marked, the allowed calls, and denials.
 
-        It is an event of its own in any case: a client may give one answer twice.
+        The returned response is always a new object, because a model client may return the same object twice.
         """
         if not response.tool_calls:
             return copy.copy(response), [], []
@@ -329,7 +329,7 @@ class Loop:
                 external = decision.behavior == "external"
                 waits = external or decision.behavior == "ask"
                 marks = {"awaiting_approval": waits, "external": external}
-                # Nothing that a model client put there counts: a call would run and wait at the same time.
+                # Overwrite marks that a model client set: otherwise a call could run and be pending at the same time.
                 shown.append(call if _has(call, marks) else call.model_copy(update=marks))
                 if decision.behavior == "deny":
                     refused.append(not_run(call, f"not run: {decision.message or 'it is not allowed'}"))
@@ -356,7 +356,7 @@ class Loop:
         return decision
 
     async def _act(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> AsyncGenerator[Event, None]:
-        """Run calls at once; yields what they yield, and their results as they come."""
+        """Run calls concurrently; yield their events and results as they arrive."""
         if not calls:
             return
         recorded: set[str] = set()
@@ -369,7 +369,7 @@ class Loop:
             _write_down(session, [not_run(call, _CANCELLED) for call in calls if call.id not in recorded])
 
     async def _call_alone(self, agent: Agent, session: Session, call: ToolCallEvent) -> Result:
-        """Run the one call of a response, which no middleware stands around: it has nothing to yield but its result."""
+        """Run the only call of a response when no middleware implements ``on_acting``; return its result."""
         try:
             result = await _result(agent, session, call)
         except BaseException:
@@ -381,7 +381,7 @@ class Loop:
     async def _call(
         self, agent: Agent, session: Session, call: ToolCallEvent, recorded: set[str]
     ) -> AsyncGenerator[Event, None]:
-        """Run one call: yields what it yields, its result last."""
+        """Run one call; yield its events, the result last."""
         result: Result | None = None
         failed: Exception | None = None
 
@@ -396,12 +396,12 @@ class Loop:
                         result = event
                     else:
                         yield event
-        except Exception as error:  # noqa: BLE001  # raised once the result is written down
-            # A middleware's: what a tool raises is its result. The model is told, so that the session can go on.
+        except Exception as error:  # noqa: BLE001  # raised again after the result is stored
+            # A middleware's error: a tool's own error becomes its result. A stored result lets the session continue.
             failed = error
             result = not_run(call, f"not run to its end: {type(error).__name__}")
         if result is None:
-            result = not_run(call, "gave no result")
+            result = not_run(call, "not run to its end: it gave no result")
         elif result.parent_id != call.id:
             result = result.model_copy(update={"parent_id": call.id})
         recorded.add(call.id)
@@ -412,21 +412,21 @@ class Loop:
 
 
 async def _at_once(several: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
-    """What several yield, as it comes; what one of them raises, once all are over."""
+    """Yield the events of several generators as they arrive; raise the first error after all have ended."""
     events: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    async def read(one: AsyncGenerator[Event, None]) -> Exception | None:
+    async def read(source: AsyncGenerator[Event, None]) -> Exception | None:
         try:
-            async with aclosing(one):
-                async for event in one:
+            async with aclosing(source):
+                async for event in source:
                     events.put_nowait(event)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # raised after all have ended
             return error
         finally:
             events.put_nowait(None)
         return None
 
-    tasks = [asyncio.create_task(read(one)) for one in several]
+    tasks = [asyncio.create_task(read(source)) for source in several]
     try:
         left = len(tasks)
         while left:
@@ -445,7 +445,7 @@ async def _at_once(several: Sequence[AsyncGenerator[Event, None]]) -> AsyncGener
 
 
 async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result:
-    """What one call comes to; whatever goes wrong in the tool, the model reads."""
+    """Run one call and return its result; an error of the tool becomes an error result for the model."""
     tool, guard = _tool(agent, session, call.name), session.guard
     try:
         guard.check()
@@ -482,13 +482,13 @@ async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result
         return not_run(call, f"not run: {halted}")
     except ToolError as error:
         return not_run(call, str(error))
-    except Exception as error:  # noqa: BLE001  # what a tool raises is its result
+    except Exception as error:  # noqa: BLE001  # a tool's error is its result
         return not_run(call, f"{type(error).__name__}: {error}")
     return ToolResultEvent(parent_id=call.id, name=call.name, content=text)
 
 
 async def _pieces(agent: Agent, answer: Any) -> AsyncGenerator[Event, None]:
-    """The parts of what a model answered; it is closed when they have been read, are left, or break off."""
+    """Yield the parts of a streamed answer; close the stream when reading ends for any reason."""
     if not hasattr(answer, "__aiter__"):
         raise ConfigurationError(
             f"{type(agent.model).__name__} returned a {type(answer).__name__}; a model client returns a "
@@ -504,7 +504,7 @@ async def _pieces(agent: Agent, answer: Any) -> AsyncGenerator[Event, None]:
 
 
 def _answer_without_the_model(session: Session) -> ModelResponse | None:
-    """The answer that is there once calls have run: that some wait for somebody, or the structured one."""
+    """Return the answer of a turn that needs no further model call: the pending calls, or the structured answer."""
     if session.pending:
         return ModelResponse(tool_calls=tuple(session.pending.values()))
     owed = session.owed
@@ -512,10 +512,10 @@ def _answer_without_the_model(session: Session) -> ModelResponse | None:
 
 
 def _check_whole(response: ModelResponse, owed: StructuredAnswer | None) -> None:
-    """End an ask that wants a structured answer if the answer, a text or the call that gives it, was cut off.
+    """Check that a structured answer, given as a text or as a tool call, was not cut off.
 
     Raises:
-        StructuredOutputError: It was.
+        StructuredOutputError: The answer was cut off.
     """
     if owed is None or not response.is_truncated:
         return
@@ -524,7 +524,7 @@ def _check_whole(response: ModelResponse, owed: StructuredAnswer | None) -> None
 
 
 def _all_refused(response: ModelResponse) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
-    """Refuse all calls of a response that was cut off: the arguments of each may be incomplete, or missing."""
+    """Refuse all calls of a response that was cut off, because their arguments may be incomplete."""
     why = _why_refused(response)
     calls = [
         call.model_copy(update={"awaiting_approval": False}) if call.awaiting_approval else call
@@ -539,7 +539,7 @@ def _why_refused(response: ModelResponse) -> str:
 
 
 def _choice(session: Session) -> str | None:
-    """What the model is told of tools: an answer in a form of its own is given by one."""
+    """Return the tool choice: a structured answer requires a tool call."""
     return None if session.owed is None else "required"
 
 
@@ -550,7 +550,7 @@ def _tool(agent: Agent, session: Session, name: str) -> Tool | None:
 
 def _decision(tool: Tool | None) -> PermissionDecision:
     if tool is None:
-        return _ALLOWED  # its run is an error that says so
+        return _ALLOWED  # running an unknown tool gives an error result that names the known tools
     if tool.external:
         return PermissionDecision("external")
     return PermissionDecision("ask") if tool.needs_approval else _ALLOWED
@@ -567,12 +567,12 @@ def _with_input(call: ToolCallEvent, decision: PermissionDecision) -> ToolCallEv
 
 
 def _with_ids_of_their_own(response: ModelResponse) -> ModelResponse:
-    """The response with no two calls of one id: a result could not say which it answers."""
+    """Return the response with unique call ids, so that each result matches one call."""
     if len(response.tool_calls) < 2:
         return response
-    given = [call.id for call in response.tool_calls]
-    ids = unique_ids(given)
-    if ids == given:
+    original_ids = [call.id for call in response.tool_calls]
+    ids = unique_ids(original_ids)
+    if ids == original_ids:
         return response
     calls = [call.model_copy(update={"id": name}) for call, name in zip(response.tool_calls, ids, strict=True)]
     return response.model_copy(update={"tool_calls": tuple(calls)})
@@ -585,6 +585,6 @@ def _with_calls(response: ModelResponse, calls: Sequence[ToolCallEvent]) -> Mode
 
 
 def _write_down(session: Session, events: Iterable[Event]) -> None:
-    """Put events into the history at once, where nothing can be awaited any more."""
+    """Append events to the history without awaiting, because the task is being cancelled."""
     for event in events:
         session.history.append(event)

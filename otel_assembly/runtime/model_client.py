@@ -1,4 +1,4 @@
-"""`ModelClient`: what calls a model, whoever its provider is."""
+"""`ModelClient`: the interface of a client that calls a model of any provider."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Piece = TypeVar("Piece")
 class ModelClient(Protocol):
     """Sends an assembly's prompts and events to a model.
 
-    It is an async callable: ``await client(prompts, events, tools=…, tool_choice=…)``. What comes back is the whole
-    answer, or, of a client that streams, an async iterator of its pieces (`ResponseChunk`) with the whole
-    `ModelResponse` last. Tools are definitions in OpenAI's form, ``{"type": "function", "function": {"name": …,
+    It is an async callable: ``await client(prompts, events, tools=…, tool_choice=…)``. The result is a
+    `ModelResponse`. A streaming client returns an async iterator of `ResponseChunk`s that ends with the complete
+    `ModelResponse`. Tools are definitions in OpenAI's form, ``{"type": "function", "function": {"name": …,
     "description": …, "parameters": …}}``; ``tool_choice`` is ``auto``, ``none``, ``required``, or a tool's name.
 
-    It raises `ModelCallError` where the provider does not answer, and `ModelContextLengthError` where it refuses the
-    prompt as too long: before it gives an iterator, so that whoever calls it can assemble less, or call another.
-    What cuts a stream in the middle is raised where it is read.
+    A client raises `ModelCallError` if the call fails, and `ModelContextLengthError` if the provider refuses the prompt
+    as too long. Both must be raised before an iterator is returned, so that the caller can retry with a shorter prompt
+    or another model. An error in the middle of a stream is raised to its reader.
 
     Attributes:
         model: The model's name, as its provider knows it; `Context.model` is the same.
-        provider: Optional: the provider's name, as in `Context.provider`, whose rules the assembled messages obey.
-            Without this attribute, the model's name decides.
+        provider: Optional: the provider's name, as in `Context.provider`. It selects the provider's rules for messages.
+            Without this attribute, the provider is inferred from the model's name.
     """
 
     @property
@@ -45,12 +45,12 @@ class ModelClient(Protocol):
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
-        """The model's answer, whole or piece by piece."""
+        """Call the model; return the whole answer, or an iterator of its pieces."""
         ...
 
 
 async def begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
-    """The pieces of an answer, once the first has come: what the provider refuses is raised here, not to a reader."""
+    """Wait for the first piece of an answer, so that a refused call raises here and not to the reader."""
     first = await anext(pieces)
 
     async def all_of_them() -> AsyncGenerator[Piece, None]:

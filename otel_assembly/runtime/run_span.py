@@ -1,4 +1,4 @@
-"""A turn of an agent's loop as one run in telemetry."""
+"""Wraps a turn of an agent's loop in one ``invoke_agent`` span."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def in_a_run(
     turn: AsyncGenerator[Event, None], agent_name: str, conversation_id: str | None
 ) -> AsyncGenerator[Event, None]:
-    """The same turn; where somebody listens and the caller has no span, one is opened around it."""
+    """Return the turn inside a new span, if recording is on and the caller opened no such span."""
     begin = getattr(DEFAULT.recorder, "begin_run", None)
     opened = begin(agent_name, conversation_id=conversation_id) if begin is not None else None
     return turn if opened is None else _within(opened, turn)
 
 
 async def _within(opened: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """What a turn yields; its span is current while it works, and never while somebody reads what it yields."""
+    """Yield the turn's events; the span is current only while the turn itself runs, not in the reader's code."""
     error: BaseException | None = None
     try:
         async with aclosing(turn):

@@ -1,4 +1,4 @@
-"""`Session`: one conversation of an agent, with all that outlives a reply."""
+"""`Session`: one conversation of an agent, with the state that is kept between asks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.structured_answer import StructuredAnswer
     from otel_assembly.runtime.tools import Tool
 
-    #: Who changes the arguments of a call.
+    #: The origin of a change to a call's arguments.
     ArgumentSource: TypeAlias = Literal["confirmation", "permission", "middleware"]
 
 _log = logging.getLogger("otel_assembly")
@@ -57,7 +57,7 @@ _FORMAT: Final = "otel-assembly session"
 #: Version 2 may hold events and fields that the first release does not know; both are read.
 _VERSION: Final = 2
 _READ: Final = (1, 2)
-_PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
+_PASSED_OVER: Final = "not run: it was not confirmed before the next user message"
 
 
 class Journal(Protocol):
@@ -81,7 +81,7 @@ class UnfinishedCalls:
     calls: tuple[ToolCallEvent, ...]
 
 
-#: What the model reads of a call that was running when its process ended.
+#: The result, for the model, of a call that was running when its process ended.
 OUTCOME_UNKNOWN: Final = (
     "outcome unknown: the process that ran this call ended before it stored a result; the call may have taken effect, "
     "so check before you repeat it"
@@ -89,29 +89,29 @@ OUTCOME_UNKNOWN: Final = (
 
 
 class Session:
-    """One conversation of an agent: its history, its stream, its halt, and the tool calls that wait for somebody.
+    """One conversation of an agent: its history, its stream, its halt and its pending tool calls.
 
-    An `Agent` makes it. What stands in `history` is what was said, whole; what the model is sent of it is up to the
-    agent's chain.
+    `Agent` creates sessions. `history` contains the whole conversation; the agent's chain selects what each model call
+    receives.
 
     Args:
         agent_name: The agent's name, for telemetry.
-        model: The name of its model.
-        tools: The definitions of its tools.
-        dependencies: What its policies and tools look up, by type.
-        observers: Who watches.
+        model: The name of the agent's model.
+        tools: The definitions of the agent's tools.
+        dependencies: Objects that policies and tools look up, by type.
+        observers: Observers that are attached to the stream.
         conversation_id: The conversation's real id, if it has one.
-        events: What was said before.
+        events: The events of an earlier session, to restore it.
 
     Attributes:
-        history: Everything that was said and done.
-        stream: Where it is sent; subscribe here to see it as it happens.
-        context: What the agent's policies, observers and tools are given.
-        pending: The tool calls that wait for a person, or for somebody who runs them, by their ids.
-        turns: How many asks it has had.
-        owed: The answer that the ask under way owes in a form of its own; None where it owes none.
+        history: All events of the conversation.
+        stream: The stream that events are sent on; subscribe here to receive them as they happen.
+        context: The context of the agent's policies, observers and tools.
+        pending: The tool calls that wait for an approval or an external result, by id.
+        turns: The number of asks so far.
+        owed: The structured answer that the running ask must return; None if it needs none.
         changed_calls: The ids of calls that ran with other arguments than the model gave.
-        journal: Stores responses that call tools, and results, before anything follows from them; None to store none.
+        journal: Stores responses with tool calls, and tool results, before the turn continues; None: no storage.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Session:
         self.owed: StructuredAnswer | None = None
         self.changed_calls: set[str] = set()
         self.journal: Journal | None = None
-        #: Held while an ask is answered: two at once would speak into each other.
+        #: Held during an ask, so that the events of concurrent asks are not interleaved.
         self.asking = asyncio.Lock()
         self._sending: set[asyncio.Task[None]] = set()
         self._restore(events)
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def halt(self) -> HaltEvent | None:
-        """What halted the conversation; None while it goes on."""
+        """The event that halted the conversation; None if it is not halted."""
         return self.guard.halt
 
     async def commit(self, event: Event) -> None:
@@ -164,27 +164,27 @@ class Session:
         await self.stream.send(event)
 
     async def resume(self, reason: str = "") -> None:
-        """Let a halted conversation go on; the alerts that halted it are not shown again.
+        """Resume a halted conversation; the alerts that halted it are not delivered again.
 
         Args:
-            reason: Why, for whoever reads the history.
+            reason: The reason, recorded in the history.
 
         Raises:
-            SessionError: It is not halted.
+            SessionError: The conversation is not halted.
         """
         halt = self.guard.reopen()
         if halt is None:
-            raise SessionError(f"the session of agent {self.context.agent_name!r} is not halted, so nothing is resumed")
+            raise SessionError(f"the session of agent {self.context.agent_name!r} is not halted; nothing to resume")
         for alert in (*halt.alerts, *self._alerts()):
             if alert_facts(alert).fatal:
                 self.stream.conversation.deliveries.dismiss(alert_facts(alert))
         await self.stream.send(ConversationResumed(halt=halt.id, reason=reason))
 
     def save(self) -> str:
-        """The session as lines of JSON: what `Agent.load_session` reads, in any process.
+        """Return the session as lines of JSON, for `Agent.load_session` in any process.
 
         Raises:
-            SessionError: The history holds something that is none of our events.
+            SessionError: The history contains an event that is not an `Event` of this package.
         """
         head = {
             "format": _FORMAT,
@@ -196,14 +196,14 @@ class Session:
         for index, event in enumerate(self.history):
             if not isinstance(event, Event):
                 raise SessionError(
-                    f"event {index} of the history is a {type(event).__qualname__}, which has no JSON form of ours; "
-                    "only our events can be saved"
+                    f"event {index} of the history is a {type(event).__qualname__}, which cannot be saved; "
+                    "only subclasses of otel_assembly.events.Event can"
                 )
             lines.append(event_to_json(event))
         return "\n".join(lines) + "\n"
 
     async def aclose(self) -> None:
-        """The conversation is over: aggregates run a last time, observers are detached; the history stays readable."""
+        """End the session: run its aggregates a last time and detach its observers. The history stays readable."""
         try:
             for observer in self._observers:
                 if isinstance(observer, AggregateObserver):
@@ -212,36 +212,38 @@ class Session:
             self._attachment.detach()
 
     def answered(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:
-        """These calls wait no more."""
+        """Remove the calls of these results from `pending`."""
         for result in results:
             self.pending.pop(result.parent_id, None)
 
     async def note_change(self, original: ToolCallEvent, call: ToolCallEvent, source: ArgumentSource) -> None:
-        """Record that a call runs with other arguments than the model gave, if it does."""
+        """Send a `ToolArgumentsChanged` if a call runs with other arguments than the model gave."""
         if call.arguments != original.arguments:
             self.changed_calls.add(original.id)
             await self.stream.send(_change(original, call.arguments, source))
 
     def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
-        """Record that the function of a call ended after the call was given up.
+        """Record that a call's function ended after the call's time limit.
 
         Args:
             call: The call.
             seconds: How long the function ran.
-            error: What it raised.
+            error: The error that the function raised, or None.
         """
-        _log.warning("a call of tool %s ended after %.3g s, when nothing waited for it any more", call.name, seconds)
+        _log.warning(
+            "a call of tool %s ended after %.3g s, past its time limit; its result is dropped", call.name, seconds
+        )
         failed = "" if error is None else type(error).__qualname__
         event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=failed)
         task = asyncio.get_running_loop().create_task(self.stream.send(event))
-        self._sending.add(task)  # the loop itself holds tasks weakly
+        self._sending.add(task)  # the event loop holds only weak references to tasks
         task.add_done_callback(self._sending.discard)
 
     def _alerts(self) -> Iterable[ObserverAlert]:
         return (event for event in self.history if isinstance(event, ObserverAlert))
 
     def _restore(self, events: Iterable[Event]) -> None:
-        """Be as the session was that left these events: halted or not, with the same calls waiting."""
+        """Restore the history, the pending calls and the halt from saved events."""
         unseen: list[ObserverAlert] = []
         halt: HaltEvent | None = None
         for event in events:
@@ -261,7 +263,7 @@ class Session:
             if isinstance(event, ObserverAlert):
                 unseen.append(event)
             elif isinstance(event, ModelResponse | ConversationResumed):
-                # A response that came after an alert is one to a prompt that told of it.
+                # A response after an alert answers a prompt that contained the alert, so it is delivered.
                 for alert in unseen:
                     self.stream.conversation.deliveries.dismiss(alert_facts(alert))
                 unseen = []
@@ -269,21 +271,24 @@ class Session:
 
 
 def read_session(text: str) -> tuple[str | None, list[Event]]:
-    """The conversation's id and the events that `Session.save` wrote.
+    """Return the conversation's id and the events that `Session.save` wrote.
 
     Raises:
-        SessionError: It is no saved session, or one of a later version; or a line of it is no event. The line is named.
+        SessionError: The text is not a saved session, its version is not supported, or a line is not an event. The
+            error names the line.
     """
-    lines = text.removesuffix("\n").split("\n")  # a text in JSON may hold what splitlines() takes for the end of a line
+    # JSON strings may contain characters that splitlines() treats as line ends.
+    lines = text.removesuffix("\n").split("\n")
     try:
         head = json.loads(lines[0])
     except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
-        raise SessionError("line 1: this is no saved session; give what Session.save() returned")
+        raise SessionError("line 1: this is not a saved session; give the text that Session.save() returned")
     if head.get("version") not in _READ:
         raise SessionError(
-            f"line 1: the session is of version {head.get('version')!r}, this package reads {_VERSION}; update it"
+            f"line 1: the session has format version {head.get('version')!r}, this package reads up to {_VERSION}; "
+            "update otel-assembly"
         )
     events: list[Event] = []
     for number, line in enumerate(lines[1:], 2):
@@ -299,39 +304,39 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
 
 
 def inputs_of(
-    given: Any,
+    inputs: Any,
 ) -> list[ModelRequest] | UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls | None:
-    """What somebody gives an agent, in the form that it works with.
+    """Return an agent's inputs in one form; texts become a list of requests.
 
     Raises:
-        SessionError: An agent cannot take it.
+        SessionError: The inputs have an unsupported type.
     """
-    if isinstance(given, str):
-        return [ModelRequest(content=given)]
-    if given is None or isinstance(given, UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls):
-        return given
-    several = [given] if isinstance(given, ModelRequest) else given
-    if isinstance(several, list | tuple) and several and all(isinstance(one, str | ModelRequest) for one in several):
-        return [ModelRequest(content=one) if isinstance(one, str) else one for one in several]
+    if isinstance(inputs, str):
+        return [ModelRequest(content=inputs)]
+    if inputs is None or isinstance(inputs, UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls):
+        return inputs
+    items = [inputs] if isinstance(inputs, ModelRequest) else inputs
+    if isinstance(items, list | tuple) and items and all(isinstance(item, str | ModelRequest) for item in items):
+        return [ModelRequest(content=item) if isinstance(item, str) else item for item in items]
     raise SessionError(
         f"an agent is asked with a text, a ModelRequest, a list of them, a UserConfirmResultEvent or an "
-        f"ExternalExecutionResultEvent, not with a {type(given).__name__}"
+        f"ExternalExecutionResultEvent, not with a {type(inputs).__name__}"
     )
 
 
 def take(
     session: Session, inputs: Any, tools: Mapping[str, Tool], *, wants_form: bool = False
 ) -> tuple[list[Event], list[ToolCallEvent]]:
-    """What somebody gave: the events that it puts on the stream, and the calls that may run now.
+    """Check an agent's inputs; return the events for the stream, and the calls that may now run.
 
     Args:
-        session: The conversation; it is changed only if nothing is raised.
-        inputs: What was given.
+        session: The conversation. It is changed only if the inputs are valid.
+        inputs: The inputs of the ask.
         tools: The agent's tools.
-        wants_form: Whether a structured answer is asked for: a finished text may be asked for again, in that form.
+        wants_form: True if the ask has a `structured_schema`. A finished text may then be asked for again.
 
     Raises:
-        SessionError: It does not fit what the session waits for.
+        SessionError: The inputs do not match the session's pending calls.
     """
     given = inputs_of(inputs)
     pending = session.pending
@@ -341,11 +346,13 @@ def take(
         return [*passed_over, *given], []
     if given is None:
         if pending:
-            raise SessionError(f"calls wait for somebody ({', '.join(pending)}): give what became of them, or ask anew")
+            raise SessionError(
+                f"calls are pending ({', '.join(pending)}): give their approvals or results, or ask something"
+            )
         if not session.history:
             raise SessionError("there is nothing to answer yet; ask something")
         if _is_answered(session, in_a_form=wants_form):
-            raise SessionError("the last answer is finished, so there is nothing to go on with; ask something")
+            raise SessionError("the last answer is finished, so there is nothing to continue; ask something")
         return [], []
     if isinstance(given, UnfinishedCalls):
         return [], list(given.calls)
@@ -365,7 +372,7 @@ def take(
     taken: list[Event] = [given]
     confirmed: list[ToolCallEvent] = []
     for result in given.confirm_results:
-        # What waits is what runs: of the call that was given back, only the arguments count.
+        # The pending call runs. A confirmation can change only its arguments.
         call, arguments = pending.pop(result.tool_call.id), result.tool_call.arguments
         if not result.confirmed:
             taken.append(not_run(call, f"not run: {result.message or 'it was not confirmed'}"))
@@ -385,31 +392,31 @@ def _change(call: ToolCallEvent, arguments: str, source: ArgumentSource) -> Tool
 
 
 def _check_confirmation(call: ToolCallEvent, result: ConfirmResult, tool: Tool | None) -> None:
-    """Refuse a confirmation of what cannot run; the call goes on waiting.
+    """Reject a confirmation of a call that cannot run; the call stays pending.
 
     Raises:
-        SessionError: The call is run by somebody else, or the changed arguments are not what the tool takes.
+        SessionError: The tool is external, or the changed arguments are invalid for the tool.
     """
     if not result.confirmed:
         return
     if call.external or (tool is not None and tool.external):
         raise SessionError(
-            f"call {call.id} of tool {call.name!r} is run by somebody else; give its result in an "
+            f"call {call.id} of tool {call.name!r} runs outside the agent; give its result in an "
             "ExternalExecutionResultEvent"
         )
     if tool is not None and result.tool_call.arguments != call.arguments:
         try:
             tool.read(result.tool_call.arguments)
         except ToolError as error:
-            raise SessionError(f"call {call.id}, with changed arguments: {error}; the call still waits") from error
+            raise SessionError(f"call {call.id}, with changed arguments: {error}; the call is still pending") from error
 
 
 def _is_answered(session: Session, *, in_a_form: bool) -> bool:
-    """Whether the newest thing said is a finished answer of the model.
+    """Whether the conversation ends with a finished answer of the model.
 
     Args:
         session: The conversation.
-        in_a_form: Whether only a structured answer counts.
+        in_a_form: True if only a structured answer counts.
     """
     for event in reversed(session.history):
         if isinstance(event, ModelResponse):
@@ -422,29 +429,29 @@ def _is_answered(session: Session, *, in_a_form: bool) -> bool:
 
 
 def _check_calls(session: Session, calls: Sequence[tuple[str, str]], names_are_needed: bool = False) -> None:
-    """Refuse decisions and results that are not of calls that wait, each once and under its tool's name.
+    """Check that approvals or results name pending calls, each call once and with its tool's name.
 
     Raises:
-        SessionError: One is not.
+        SessionError: An entry names no pending call, a call twice, or the wrong tool.
     """
     if not calls:
-        raise SessionError("there is nothing in it; give one entry for each call that it is about")
+        raise SessionError("the event has no entries; give one entry for each call")
     for call_id, name in calls:
         call = session.pending.get(call_id)
         if call is not None and name != call.name and (name or names_are_needed):
             raise SessionError(
-                f"call {call_id} is one of tool {call.name!r}, not of {name!r}; only the arguments of a call that "
-                "waits can be changed, and the call still waits"
+                f"call {call_id} is a call of tool {call.name!r}, not of {name!r}; only a pending call's arguments can "
+                "be changed, and the call is still pending"
             )
     ids = [call_id for call_id, _ in calls]
-    unknown = [one for one in ids if one not in session.pending]
+    unknown = [call_id for call_id in ids if call_id not in session.pending]
     if unknown or len(set(ids)) < len(ids):
-        waiting = f"the calls that wait are {', '.join(session.pending)}" if session.pending else "no call waits"
-        raise SessionError(f"{', '.join(unknown) or 'one call twice'}: {waiting}")
+        pending = f"the pending calls are {', '.join(session.pending)}" if session.pending else "no call is pending"
+        raise SessionError(f"{', '.join(unknown) or 'a call is named twice'}: {pending}")
 
 
 def not_run(call: ToolCallEvent, error: str, *, still_running: bool = False) -> ToolErrorEvent:
-    """The result of a call that came to nothing, with what the model reads."""
+    """Return the error result of a call that did not run to its end."""
     if still_running:
         return ToolErrorEvent(parent_id=call.id, name=call.name, error=error, still_running=True)
     return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)

@@ -1,4 +1,4 @@
-"""`Stream`: where the events of one conversation are sent, recorded and delivered, and where a FATAL alert halts it."""
+"""`Stream`: records and delivers the events of one conversation, and halts it on a FATAL alert."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 
-#: How deep sends may be nested in one task, a subscriber sending what makes a subscriber send, before it is a runaway.
+#: The deepest nesting of sends in one task: a subscriber's send calls subscribers, which may send again.
 MAX_NESTED_SENDS: Final = 32
 
 _log = logging.getLogger(__name__)
 
 
 class NestedSendError(RecursionError):
-    """Subscribers answer each other's events without end; the send that the outermost one is in comes to its end."""
+    """Raised if subscribers answer each other's events without end; the outermost send still completes."""
 
 
 class Subscription:
-    """A callback's place in the order of delivery; as a context manager it is cancelled at the end of the block.
+    """A subscribed callback; as a context manager, it is cancelled at the end of the block.
 
     Attributes:
         event_types: The types whose events (subclasses included) are delivered.
-        callback: What is called with each event.
-        errors: How often the callback raised. The first time is logged, by type names alone.
+        callback: The function that is called with each event.
+        errors: The number of errors that the callback raised. The first is logged, by type names only.
     """
 
     __slots__ = ("_active", "_label", "_stream", "callback", "errors", "event_types")
@@ -61,12 +61,12 @@ class Subscription:
         return self._active
 
     def cancel(self) -> None:
-        """Deliver nothing more, not even an event whose delivery to others has begun; may be called again."""
+        """Stop delivery immediately, also of the event that is being delivered; calling it again has no effect."""
         self._active = False
-        self._stream._forget(self)  # noqa: SLF001  # the two halves of one thing
+        self._stream._forget(self)  # noqa: SLF001  # Stream and Subscription belong together
 
     async def deliver(self, event: Any) -> None:
-        """Call the callback; what it raises is counted here and goes no further (a cancellation does)."""
+        """Call the callback; count its errors and do not raise them, except a cancellation."""
         if not self._active or not isinstance(event, self.event_types):
             return
         try:
@@ -75,12 +75,12 @@ class Subscription:
                 await answer
         except Exception as error:
             if isinstance(error, NestedSendError) and self._stream.nesting > 1:
-                raise  # unwound to the outermost send: two that answer each other would else branch at every level
+                raise  # up to the outermost send; otherwise two such subscribers would send again at every level
             self.errors += 1
             if self.errors == 1:
-                # No message and no traceback: either may quote what was said.
+                # Log no message and no traceback, because either may contain content of the conversation.
                 _log.warning(
-                    "subscriber %s raised %s on %s; it goes on, further errors are only counted",
+                    "subscriber %s raised %s on %s; it stays subscribed, and further errors are only counted",
                     self._label,
                     type(error).__qualname__,
                     type(event).__qualname__,
@@ -94,12 +94,13 @@ class Subscription:
 
 
 class EventIterator(Generic[E]):
-    """The events of a type from now on, for ``async for``; use it in an ``async with``, which ends it.
+    """An async iterator over the events of a type, from its creation; ``async with`` ends it.
 
-    The sender never waits for it: where more than `limit` events are unread, the oldest are lost.
+    The sender never waits for the iterator. If more than `limit` events are unread, the oldest are dropped.
 
     Attributes:
-        missed: How many events were lost.
+        limit: The most unread events.
+        missed: The number of dropped events.
     """
 
     __slots__ = ("_arrived", "_subscription", "_unread", "limit", "missed")
@@ -118,12 +119,14 @@ class EventIterator(Generic[E]):
             self._unread.popleft()
             self.missed += 1
             if self.missed == 1:
-                _log.warning("an iterator over %s lags by %d events; it loses some", type(event).__name__, self.limit)
+                _log.warning(
+                    "an iterator over %s has %d unread events; the oldest are dropped", type(event).__name__, self.limit
+                )
         self._unread.append(event)
         self._arrived.set()
 
     def cancel(self) -> None:
-        """Take no more events; what is unread can still be read, then the iteration ends."""
+        """Stop receiving events. The iteration ends after the unread events."""
         self._subscription.cancel()
         self._arrived.set()
 
@@ -146,21 +149,21 @@ class EventIterator(Generic[E]):
 
 
 class Stream:
-    """The events of one conversation: recorded in its `History`, then delivered to who subscribed, in that order.
+    """The event stream of one conversation: records each event in its `History`, then calls the subscribers in order.
 
-    A note on an assembly (`AssemblyCompleted`) is delivered and not recorded: it is nothing that a model would be sent.
+    `AssemblyCompleted` is delivered but not recorded, because it is not part of what a model receives.
 
-    A stream belongs to one event loop. Ask ``stream.guard.check()`` before every model call and every tool call: a
-    FATAL alert or a `HaltEvent` closes it before the send does anything else, so that no call starts after it. Events
-    can still be sent then; they are records.
+    A stream belongs to one event loop. Call ``stream.guard.check()`` before every model call and every tool call. A
+    FATAL alert or a `HaltEvent` closes the guard first, before it is recorded and delivered, so that no call starts
+    after it. Events can still be sent after a halt; they are recorded.
 
     Args:
-        history: Where events are recorded; a new one by default. Its conversation is the stream's.
-        records: False where somebody else keeps the events, so that they are only delivered.
+        history: The history that events are recorded in; a new one by default. It defines the stream's conversation.
+        records: False to deliver events without recording them, if the caller stores them.
     """
 
     def __init__(self, history: History | None = None, *, records: bool = True) -> None:
-        # An empty history is false.
+        # not `history or History()`: an empty history is falsy
         self.history = History() if history is None else history
         self.records = records
         self._subscriptions: list[Subscription] = []
@@ -173,17 +176,17 @@ class Stream:
 
     @property
     def guard(self) -> HaltGuard:
-        """Ask it (``guard.check()``) before every model call and every tool call."""
+        """The guard to check (``guard.check()``) before every model call and every tool call."""
         return self.conversation.guard
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Those that are active, in the order of delivery."""
+        """The active subscriptions, in the order of delivery."""
         return tuple(self._subscriptions)
 
     @property
     def nesting(self) -> int:
-        """How many sends the current task is in: 1 while it delivers an event, 2 where a subscriber sent another."""
+        """The number of nested sends in the current task: 1 during a delivery, 2 if a subscriber sends too."""
         return self._nested.get(asyncio.current_task(), 0)
 
     @overload
@@ -197,17 +200,18 @@ class Stream:
     def subscribe(
         self, event_type: type | tuple[type, ...], callback: Callable[[Any], Any], *, label: str | None = None
     ) -> Subscription:
-        """Have a callback called with every event of a type that is sent from now on.
+        """Call a callback with every event of a type that is sent from now on.
 
-        The sender waits for it, and the next subscriber comes after it. It may send, up to `MAX_NESTED_SENDS` deep.
+        The sender waits for the callback; subscribers are called one after the other. A callback may send events
+        itself, up to `MAX_NESTED_SENDS` deep.
 
         Args:
-            event_type: A type or several, of any framework; subclasses are included, `object` is every event.
-            callback: A function or a coroutine function of the event; what it returns is ignored.
-            label: What the log calls it; by default the name of the function or of the callable's type.
+            event_type: A type or a tuple of types, of any framework. Subclasses match too; `object` matches all.
+            callback: A function or a coroutine function that receives the event. Its result is ignored.
+            label: The callback's name in the log; by default the name of the function or of the callable's type.
 
         Raises:
-            ConfigurationError: That is no type, or not callable.
+            ConfigurationError: `event_type` is not a type, or `callback` is not callable.
         """
         types = event_type if isinstance(event_type, tuple) else (event_type,)
         for each in types:
@@ -233,37 +237,37 @@ class Stream:
                     page(alert)
 
         Args:
-            event_type: As `subscribe` takes it.
-            limit: How many events may be unread before the oldest are lost.
+            event_type: A type or a tuple of types, as in `subscribe`.
+            limit: The most unread events; beyond it the oldest are dropped.
 
         Raises:
-            ConfigurationError: That is no type, or the limit is below 1.
+            ConfigurationError: `event_type` is not a type, or `limit` is below 1.
         """
         return EventIterator(self, event_type, limit)
 
     async def send(self, event: Any) -> None:
-        """Record an event and deliver it; the one `HaltEvent` that a FATAL alert asks for follows right after it.
+        """Record an event and deliver it; the first FATAL alert is followed by one `HaltEvent`.
 
-        What subscribers raise stays with their `Subscription`.
+        Errors of subscribers are counted in their `Subscription` and not raised.
 
         Raises:
-            DescribeError: The event's type has no ``describe()`` row; it is neither recorded nor delivered.
-            NestedSendError: More than `MAX_NESTED_SENDS` sends are in one another; the event is recorded only.
+            DescribeError: The event's type is not registered with `describe`. The event is not recorded or delivered.
+            NestedSendError: More than `MAX_NESTED_SENDS` sends are nested. The event is recorded but not delivered.
         """
         halt = self.history.conversation.guard.observe(event)
         try:
             await self._record(event)
         finally:
-            # Also when the delivery of the alert was cancelled: the guard is closed, and no later alert makes a halt.
+            # Needed even if the alert's delivery was cancelled: the guard is closed, and no later alert sends a halt.
             if halt is not None:
                 await self._record(halt, MAX_NESTED_SENDS + 1)
 
     def listens(self, event_type: type) -> bool:
-        """Whether anybody has subscribed to events of a type."""
+        """Whether any subscription receives events of a type."""
         return any(issubclass(event_type, subscription.event_types) for subscription in self._subscriptions)
 
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        """What `send` does with an event, once the guard has seen it: record it, and call who has subscribed."""
+        """Record an event and call the subscribers."""
         if self.records and not isinstance(event, AssemblyCompleted):
             self.history.append(event)
         if self._subscriptions:
@@ -276,9 +280,7 @@ class Stream:
         task = asyncio.current_task()
         depth = self._nested.get(task, 0)
         if depth >= limit:
-            raise NestedSendError(
-                f"{depth} sends are in one another: subscribers answer each other's events without end"
-            )
+            raise NestedSendError(f"{depth} sends are nested: subscribers answer each other's events without end")
         self._nested[task] = depth + 1
         try:
             yield

@@ -56,9 +56,9 @@ async def test_who_asks_anew_while_a_call_waits_has_passed_it_over():
     agent = Agent("bank", "", model, [Tool(transfer, needs_approval=True)])
     (waiting,) = (await agent.ask("Send 5.")).tool_calls
     assert (await agent.ask("Forget it.")).content == "Never mind."
-    assert "error transfer: not run: nobody has confirmed it, and the conversation went on" in said(agent.session)
+    assert "error transfer: not run: it was not confirmed before the next user message" in said(agent.session)
     late = UserConfirmResultEvent(confirm_results=(ConfirmResult(tool_call=waiting, confirmed=True),))
-    with pytest.raises(SessionError, match="call-0: no call waits"):
+    with pytest.raises(SessionError, match="call-0: no call is pending"):
         await agent.ask(late)
 
 
@@ -66,7 +66,7 @@ async def test_a_call_that_somebody_else_runs_waits_for_its_result():
     external = Tool(None, name="scan", parameters={"type": "object", "properties": {}})
     agent = Agent("nurse", "", ScriptedModel(calls("scan"), "Healthy."), [external])
     (waiting,) = (await agent.ask("Scan.")).tool_calls
-    with pytest.raises(SessionError, match="calls wait for somebody"):
+    with pytest.raises(SessionError, match="calls are pending"):
         await agent.ask()
     done = ExternalExecutionResultEvent(
         execution_results=(ToolResultEvent(parent_id=waiting.id, name="scan", content="clear"),)
@@ -255,9 +255,9 @@ async def test_a_halted_session_is_halted_when_it_is_loaded_and_a_resumed_one_is
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "line 1: this is no saved session"),
-        ("[1]\n", "line 1: this is no saved session"),
-        ('{"format": "otel-assembly session", "version": 9}\n', "line 1: the session is of version 9"),
+        ("", "line 1: this is not a saved session"),
+        ("[1]\n", "line 1: this is not a saved session"),
+        ('{"format": "otel-assembly session", "version": 9}\n', "line 1: the session has format version 9"),
         ('{"format": "otel-assembly session", "version": 1}\n{"type": "model_request"\n', "line 2: "),
         ('{"format": "otel-assembly session", "version": 1}\n{"type": "model_request"}\n', "line 2: Field required"),
     ],

@@ -51,14 +51,14 @@ async def test_a_confirmation_under_another_name_is_refused_and_the_call_waits(c
     (call,) = (await agent.ask("Look.")).tool_calls
     before = list(agent.session.history)
     for name in ("pay", "", "none"):
-        with pytest.raises(SessionError, match="call-0 is one of tool 'look'"):
+        with pytest.raises(SessionError, match="call-0 is a call of tool 'look'"):
             await agent.ask(confirm(call, name=name, confirmed=confirmed))
     assert ran == []
     assert list(agent.session.pending) == ["call-0"]
     assert not [event for event in agent.session.history if event not in before and "confirm" in event.type]
     await agent.ask(confirm(call))
     assert ran == [("look", 1)]
-    with pytest.raises(SessionError, match="no call waits"):
+    with pytest.raises(SessionError, match="no call is pending"):
         await agent.ask(confirm(call))
     assert ran == [("look", 1)]
 
@@ -90,7 +90,7 @@ async def test_changed_arguments_run_and_are_recorded():
 async def test_malformed_changes_are_refused_and_the_call_waits(arguments):
     agent, ran = bank(calls("pay", arguments='{"amount": 1}'), "done")
     (call,) = (await agent.ask("Pay.")).tool_calls
-    with pytest.raises(SessionError, match="still waits"):
+    with pytest.raises(SessionError, match="still pending"):
         await agent.ask(confirm(call, arguments=arguments))
     assert list(agent.session.pending) == ["call-0"]
     await agent.ask(confirm(call))
@@ -131,7 +131,7 @@ async def test_a_call_that_a_permission_check_made_external_cannot_be_confirmed(
     assert (pay.external, look.external) == (True, False)
     agent = agent.load_session(agent.session.save())
     for wrong in (confirm(pay), confirm(look, pay), confirm(pay, external=False), confirm(pay, arguments="{}")):
-        with pytest.raises(SessionError, match="call call-0 of tool 'pay' is run by somebody else"):
+        with pytest.raises(SessionError, match="call call-0 of tool 'pay' runs outside the agent"):
             await agent.ask(wrong)
     assert ran == []
     assert list(agent.session.pending) == ["call-0", "call-1"]
@@ -153,7 +153,7 @@ async def test_an_external_call_stays_external_when_its_tool_has_a_function_late
         return "fetched"
 
     later = Agent("bank", "", ScriptedModel("done"), [fetch]).load_session(agent.session.save())
-    with pytest.raises(SessionError, match="is run by somebody else"):
+    with pytest.raises(SessionError, match="runs outside the agent"):
         await later.ask(confirm(call))
     assert ran == []
 
