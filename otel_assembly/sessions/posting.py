@@ -1,4 +1,4 @@
-"""`Posting`: one envelope on its way into a log; what is tried when others are first, or an answer is lost."""
+"""`Posting`: appends one envelope to a log, with retries after conflicts and lost answers."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Who sends what no participant does: that a time was over, or an expectation was not met.
+#: The sender of the hub's own envelopes, such as expirations and violated expectations.
 HUB_ID: Final = "ag2.hub"
 
-#: After so many conflicts a post takes its turn with others: pure optimism starved hubs for half a second.
+#: The number of conflicts after which a post queues: without a queue, hubs starved for half a second.
 _CONFLICTS_BEFORE_QUEUE: Final = 3
-#: A post in the queue is first; that others are first all the same, so often, is a defect of the log.
+#: More conflicts than this, although queued posts do not conflict, mean a defect of the log.
 _MOST_ATTEMPTS: Final = 200
-#: A full inbox is looked at again after this many seconds, twice as many each time, up to the second number.
+#: The first and the longest pause in seconds before a full inbox is checked again; each pause doubles.
 _LOOK_AGAIN: Final = (0.002, 0.05)
 
-#: The half above is left free, so that whichever id a sender gives, there are others that come after it.
+#: Senders can use only the lower half of the ids, so that a greater id always exists.
 _ID: Final = re.compile("[0-7][0-9a-f]{31}")
 _BEFORE_OPEN: Final = frozenset(
     {EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT, EV_SESSION_CLOSED, EV_SESSION_EXPIRED, EV_EXPECTATION_VIOLATED}
@@ -63,10 +63,10 @@ _BEFORE_OPEN: Final = frozenset(
 
 
 def stamped(envelope: Envelope, on: FoldedSession, now: float) -> Envelope:
-    """The envelope with its place, its id and its time, on top of a session.
+    """Return the envelope with its row number, id and time, after the last row of a session.
 
-    Within the session ids grow and the time never goes back, whatever any hub's clock says; the second half of an id is
-    random, so that it is unique beyond the session too.
+    Within a session, ids grow and times never decrease, even if the clocks of hubs differ. The second half of an id is
+    random, so that ids are globally unique.
     """
     after = int(on.envelope_id[:16], 16) + 1 if on.envelope_id else 0
     made = f"{max(int(now * 1e9), after):016x}{secrets.token_hex(8)}"
@@ -76,15 +76,15 @@ def stamped(envelope: Envelope, on: FoldedSession, now: float) -> Envelope:
 
 
 class Posting:
-    """One envelope on its way into a session's log.
+    """Appends one envelope to a session's log.
 
-    The first attempt decides on what the hub has folded, without a look at the log: where nobody else appended, a post
-    is one write. Whatever it is refused for on that footing is decided again on a fresh tail, so that no hub that
-    is behind ever refuses wrongly.
+    The first attempt uses the state that the hub has in memory: without concurrent appends, a post is one write. If
+    that attempt is refused, the decision is repeated after reading the new rows. A hub with stale state therefore never
+    refuses a valid post.
 
     Attributes:
-        conflicts: How often somebody else was first.
-        repeated: Whether it had been accepted before, under the same key.
+        conflicts: The number of attempts that lost against a concurrent append.
+        repeated: True if the envelope was already accepted under the same idempotency key.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class Posting:
         self._clock = clock
         self._claim = claim
         self._inbox_limit = inbox_limit if envelope.event_type not in SYSTEM_TYPES else None
-        #: Ids under which it was written without an answer.
+        #: The ids of attempts whose outcome is unknown.
         self._unsure: list[str] = []
         self.conflicts = 0
         self.repeated = False
 
     async def run(self, patience: float) -> Envelope:
-        """Post it, waiting at most so many seconds for room in full inboxes.
+        """Post the envelope; wait at most `patience` seconds for room in full inboxes.
 
         Raises:
-            NetworkError: It was refused, or the log did not do what was asked; nothing was appended.
+            NetworkError: The post was refused, or the log failed; nothing was appended.
         """
         until = time.monotonic() + patience
         fresh, pause = False, _LOOK_AGAIN[0]
@@ -157,7 +157,7 @@ class Posting:
         queued = self.conflicts > _CONFLICTS_BEFORE_QUEUE
         async with session.lock, self._log.press(session.metadata.session_id) if queued else nullcontext():
             if fresh:
-                # The tail first, the key second: the other order would refuse a repeated post as out of turn.
+                # Read the new rows before the key: the other order would refuse a repeated post as out of turn.
                 await session.refresh()
                 if (first := await self._first()) is not None:
                     return first
@@ -175,7 +175,7 @@ class Posting:
             return batch[0]
 
     async def _first(self) -> Envelope | None:
-        """What was accepted of this very envelope before: without an answer, or under its key."""
+        """Return this envelope as accepted earlier, by an attempt of unknown outcome or under its key."""
         given = self._envelope
         for envelope_id in self._unsure:
             if row := await self._log.by_id(given.session_id, envelope_id):
@@ -198,10 +198,10 @@ class Posting:
         return None
 
     def _decide(self) -> tuple[list[Envelope], FoldedSession]:
-        """The envelope, what it causes, and the session after both.
+        """Return the stamped envelope, the envelopes that it causes, and the folded session after them.
 
         Raises:
-            NetworkError: The session refuses it as it stands.
+            NetworkError: The session refuses the envelope.
         """
         session, envelope = self._session, self._envelope
         metadata, adapter = session.metadata, session.adapter
@@ -250,7 +250,7 @@ class Posting:
         raise ProtocolError(f"{where}; nothing more is posted to it")
 
     def _refuse_by_wait(self) -> None:
-        """A violation counts only while what it says is waited for: the answer may have come first."""
+        """Refuse a violation whose expectation was met in the meantime."""
         envelope, session = self._envelope, self._session
         if envelope.event_type != EV_EXPECTATION_VIOLATED:
             return
@@ -285,7 +285,7 @@ class Posting:
 
 
 def _call(session: KnownSession, method: str, call: Callable[[], _T]) -> _T:
-    """Ask the adapter; what it raises that is no refusal is its own defect."""
+    """Call the adapter; raise `AdapterError` for errors that are no refusals."""
     try:
         return call()
     except NetworkError:

@@ -1,7 +1,6 @@
-"""What sessions tell telemetry: the one small interface by which they reach it; sessions know of no OpenTelemetry.
+"""The telemetry interface of sessions, which keeps their code independent of OpenTelemetry.
 
-Where nobody listens, a null object stands in, and nothing is worked out. What fails in telemetry is logged there and
-goes no further: a hub goes on.
+Without telemetry, a null object does nothing. Errors in telemetry are logged and never reach the hub.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PostOutcome(StrEnum):
-    """What became of a post."""
+    """The outcome of a post."""
 
     ACCEPTED = "accepted"
     """It stands in the log now."""
@@ -33,11 +32,11 @@ class PostOutcome(StrEnum):
 
 
 class Tries(Protocol):
-    """What a post says of its tries.
+    """The counters of a post's attempts.
 
     Attributes:
-        conflicts: How often somebody else was first.
-        repeated: Whether it had been accepted before.
+        conflicts: The number of attempts that lost against a concurrent append.
+        repeated: True if the envelope was already accepted.
     """
 
     conflicts: int
@@ -45,58 +44,58 @@ class Tries(Protocol):
 
 
 class PostRecording(Protocol):
-    """One post while it is tried, as a context manager. No method raises."""
+    """Records one post; a context manager around its attempts. No method raises."""
 
     def __enter__(self) -> Self:
-        """It begins."""
+        """Begin the recording."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """It was accepted, or refused with this error."""
+        """End the recording; an error means that the post was refused."""
         ...
 
     def known(self, metadata: SessionMetadata) -> None:
-        """The session was found."""
+        """Record the session's metadata."""
         ...
 
     def carried(self, envelope: Envelope) -> Envelope:
-        """The envelope with the trace that it is posted in, where there is one."""
+        """Return the envelope with the current trace context, if there is one."""
         ...
 
     def watch(self, tries: Tries) -> None:
-        """This is what knows of the tries."""
+        """Set the source of the counters."""
         ...
 
     def accepted(self, envelope: Envelope) -> None:
-        """It stands in the log, in this place."""
+        """Record the accepted envelope, with its row number."""
         ...
 
 
 class HydrationRecording(Protocol):
-    """One session while it is read for the first time, as a context manager. No method raises."""
+    """Records the first read of a session; a context manager around it. No method raises."""
 
     def __enter__(self) -> Self:
-        """It begins."""
+        """Begin the recording."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """It was read, or could not be."""
+        """End the recording; an error means that the read failed."""
         ...
 
     def folded(self, envelopes: int, seq: int, *, from_snapshot: bool) -> None:
-        """So many envelopes were folded, up to this row."""
+        """Record the number of folded envelopes and the last row."""
         ...
 
 
 class TurnRecording(Protocol):
-    """One turn of a participant's. No method raises."""
+    """Records one turn of a participant. No method raises."""
 
     def unanswered(self, error: BaseException) -> None:
-        """It came to no answer."""
+        """Record that the turn ended without an answer."""
         ...
 
 
@@ -104,33 +103,33 @@ class SessionRecorder(Protocol):
     """Turns what happens in sessions into telemetry. No method raises."""
 
     def post(self, envelope: Envelope) -> PostRecording:
-        """An envelope is to be posted; what is done in the block belongs to it."""
+        """Return a recording of one post; spans started in the block become its children."""
         ...
 
     def hydrate(self, metadata: SessionMetadata) -> HydrationRecording:
-        """A session is to be read for the first time."""
+        """Return a recording of the first read of a session."""
         ...
 
     def waiting(self, metadata: SessionMetadata, envelopes: int) -> None:
-        """A participant's inbox was looked at, and so many envelopes were not confirmed."""
+        """Record the number of unconfirmed envelopes in a participant's inbox."""
         ...
 
     def violated(self, metadata: SessionMetadata, kind: ExpectationKind) -> None:
-        """An expectation was not met, which this hub has put into the log."""
+        """Record a violated expectation that this hub has appended to the log."""
         ...
 
     def apart(self) -> AbstractContextManager[Any]:
-        """What is started in this block belongs to no trace of whoever starts it."""
+        """Return a context manager whose block runs outside the caller's trace."""
         ...
 
     def caused(self, envelope: Envelope) -> AbstractContextManager[Any]:
-        """What is posted in this block follows from an envelope, and is linked to its post."""
+        """Return a context manager whose posts are linked to the post of the causing envelope."""
         ...
 
     def turn(
         self, metadata: SessionMetadata, participant_id: str, envelope: Envelope
     ) -> AbstractContextManager[TurnRecording]:
-        """A participant answers an envelope, in a trace of its own that is linked to the envelope's post."""
+        """Return a recording of a participant's turn, in a new trace linked to the envelope's post."""
         ...
 
 
@@ -151,46 +150,46 @@ _NULL: Final = _NullRecording()
 
 
 def _recorder() -> SessionRecorder | None:
-    """What records sessions; None where nobody listens."""
+    """Return the recorder of sessions; None without telemetry."""
     sessions = getattr(DEFAULT.recorder, "sessions", None)
     found: SessionRecorder | None = sessions() if sessions is not None else None
     return found
 
 
 def recorded_post(envelope: Envelope) -> PostRecording:
-    """What stands around the post of an envelope."""
+    """Return the recording of a post."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.post(envelope)
 
 
 def recorded_hydration(metadata: SessionMetadata) -> HydrationRecording:
-    """What stands around the first reading of a session."""
+    """Return the recording of the first read of a session."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.hydrate(metadata)
 
 
 def tell_waiting(metadata: SessionMetadata, envelopes: int) -> None:
-    """A participant's inbox was looked at, and so many envelopes were not confirmed."""
+    """Record the number of unconfirmed envelopes in a participant's inbox."""
     recorder = _recorder()
     if recorder is not None:
         recorder.waiting(metadata, envelopes)
 
 
 def tell_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
-    """An expectation was not met, which this hub has put into the log."""
+    """Record a violated expectation that this hub has appended to the log."""
     recorder = _recorder()
     if recorder is not None:
         recorder.violated(metadata, kind)
 
 
 def apart() -> AbstractContextManager[Any]:
-    """What is started in this block belongs to no trace of whoever starts it."""
+    """Return a context manager whose block runs outside the caller's trace."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.apart()
 
 
 def caused(envelope: Envelope) -> AbstractContextManager[Any]:
-    """What is posted in this block follows from an envelope, and is linked to its post."""
+    """Return a context manager whose posts are linked to the post of the causing envelope."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.caused(envelope)
 
@@ -198,6 +197,6 @@ def caused(envelope: Envelope) -> AbstractContextManager[Any]:
 def recorded_turn(
     metadata: SessionMetadata, participant_id: str, envelope: Envelope
 ) -> AbstractContextManager[TurnRecording]:
-    """What stands around the turn in which a participant answers an envelope."""
+    """Return the recording of the turn in which a participant answers an envelope."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.turn(metadata, participant_id, envelope)

@@ -1,4 +1,4 @@
-"""Seats: who answers for a participant in one session, one of our agents or any callable, and what it has read."""
+"""Seats: the agent or callable that answers for a participant in one session, with its view."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round came to.
+    """The result of one round.
 
     Attributes:
-        reply: What was answered, with the ``content`` that an adapter makes an envelope of.
-        events: What happened in the round, in order.
-        event_id: The event of the history that stands for the reply; None where there is none.
+        reply: The answer; an adapter makes an envelope of its ``content``.
+        events: The events of the round, in order.
+        event_id: The id of the history's event that represents the reply; None if there is none.
     """
 
     reply: Any
@@ -37,16 +37,16 @@ class Round:
 
 
 class NoAnswerError(SessionError):
-    """A round that ended without an answer, and would again: an approval that nobody gives, or too many rounds."""
+    """A round without an answer that a retry would not fix: a pending approval, or too many model calls."""
 
 
 class Seat(Protocol):
-    """Who answers for a participant in one session."""
+    """Answers for a participant in one session."""
 
     view: ParticipantView
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Answer what is asked, for the first time or once more; what was asked stands in the history only once."""
+        """Answer a question; a repeated question is added to the history only once."""
         ...
 
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
@@ -54,7 +54,7 @@ class Seat(Protocol):
 
         Args:
             events: The steps: responses that call tools, and results.
-            asked: What the turn asks, which `ask` is given then; None if the turn was superseded by a later one.
+            asked: The turn's question, passed to `ask` afterwards; None if a later turn superseded it.
 
         Returns:
             The calls whose outcome is unknown, and which do not run again.
@@ -62,17 +62,17 @@ class Seat(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Nothing more is asked."""
+        """Close the seat."""
         ...
 
 
 class AgentSeat:
-    """One of our agents, in a conversation of its own, whose history is the participant's.
+    """An `Agent` with its own conversation, whose history is the participant's view.
 
     Args:
         agent: The agent.
-        view: What the participant has read; nothing yet.
-        journal: Where the steps of a turn are stored, so that another server can continue it.
+        view: The participant's view, before its first read.
+        journal: Stores the steps of a turn, so that another server can continue it.
     """
 
     def __init__(self, agent: Agent, view: ParticipantView, journal: Journal) -> None:
@@ -80,16 +80,16 @@ class AgentSeat:
         self._agent.session.journal = journal
         view.history = self._agent.session.history
         self.view = view
-        #: Where the round began that is going on, and what was asked in it.
+        #: The start of the current round in the history, and its question.
         self._round: tuple[int, Sequence[Any]] | None = None
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Ask the agent; where an earlier try left the question unanswered, it goes on from there.
+        """Ask the agent; continue from an earlier attempt that left the question unanswered.
 
         Raises:
             HaltedError: The conversation is halted.
             NoAnswerError: The agent stopped without an answer.
-            AssemblyError: As `Agent.ask`.
+            AssemblyError: See `Agent.ask`.
         """
         session = self._agent.session
         known = self._round is not None and self._round[1] is asked and len(session.history) > self._round[0]
@@ -107,7 +107,7 @@ class AgentSeat:
         answer = next((event for event in reversed(events) if isinstance(event, ModelResponse)), None)
         if session.pending:
             waiting = ", ".join(sorted({call.name for call in session.pending.values()}))
-            raise NoAnswerError(f"calls of {waiting} wait for somebody to agree, and a served agent has nobody to ask")
+            raise NoAnswerError(f"tool calls await an approval, which a served agent cannot ask for: {waiting}")
         if answer is None or answer.tool_calls:
             raise NoAnswerError(reply.content)
         return Round(reply, events, answer.id)
@@ -126,16 +126,16 @@ class AgentSeat:
         return [call for call in unfinished if call.name not in tools or not tools[call.name].idempotent]
 
     async def aclose(self) -> None:
-        """Close the agent's conversation: its aggregates run a last time."""
+        """Close the agent's conversation, which runs its aggregates a last time."""
         await self._agent.aclose()
 
 
 class CallableSeat:
-    """A callable that is given the assembled events and returns what to say.
+    """A callable that gets the assembled events and returns the answer.
 
     Args:
         answer: The callable, async or not.
-        view: What the participant has read; nothing yet.
+        view: The participant's view, before its first read.
     """
 
     def __init__(self, answer: Callable[[Sequence[Any]], Any], view: ParticipantView) -> None:
@@ -150,11 +150,11 @@ class CallableSeat:
         self._asked: Sequence[Any] | None = None
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Assemble, and call it.
+        """Assemble the events and call the callable.
 
         Raises:
             HaltedError: The conversation is halted.
-            ConfigurationError: It returned neither a text, nor None, nor anything with a ``content``.
+            ConfigurationError: The callable returned neither a text, nor None, nor an object with a ``content``.
         """
         history = self.view.history
         if self._asked is not asked:
@@ -176,15 +176,15 @@ class CallableSeat:
         return Round(reply, tuple(getattr(reply, "events", ())), stored.id if stored.content else None)
 
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
-        """A callable has no steps that we know of: it is asked anew."""
+        """Restore nothing: a callable has no recorded steps and is called again."""
         return ()
 
     async def aclose(self) -> None:
-        """A callable holds nothing."""
+        """Do nothing: a callable holds no resources."""
 
 
 def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
-    """The calls among events that have no result, in order; ids may repeat from one response to the next."""
+    """Return the tool calls without a result, in order; responses may reuse ids."""
     calls: list[ToolCallEvent] = []
     for event in events:
         if isinstance(event, ModelResponse):
@@ -197,10 +197,10 @@ def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
 
 
 def seat_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView, journal: Journal) -> Seat:
-    """The seat of an agent, or of a callable.
+    """Return the seat of an agent or a callable.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: The object is neither.
     """
     if isinstance(agent, Agent):
         return AgentSeat(agent, view, journal)

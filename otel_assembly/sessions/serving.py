@@ -1,4 +1,4 @@
-"""`serve`: an agent answers for a participant, one round for each envelope that is its turn's input."""
+"""`serve`: lets an agent answer for a participant, one round for each envelope that needs an answer."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.views import ViewPolicy
 
 _log: Final = logging.getLogger(__name__)
-#: One line for each envelope that nobody will answer any more.
+#: One line for each envelope that stays unanswered.
 _audit: Final = logging.getLogger("otel_assembly.sessions.audit")
 
-#: The longest pause between two tries, in seconds.
+#: The longest pause between two attempts, in seconds.
 _LONGEST_PAUSE: Final = 60.0
 
 
@@ -68,43 +68,44 @@ async def serve(
     sweep_seconds: float = 10.0,
     lease_seconds: float = 10.0,
 ) -> None:
-    """Have an agent answer for a participant, in the sessions that it is invited to, until this is cancelled.
+    """Let an agent answer for a participant in all its sessions, until the call is canceled.
 
-    It joins, and answers each envelope that is its turn's input with one round: the view is brought up to date, the
-    agent is asked, and what it says is posted under the envelope's id. What is not answered is confirmed and is in the
-    view of the next round.
+    The participant joins, and answers each envelope that gives it the turn with one round. A round updates the view,
+    asks the agent, and posts the answer with the envelope's id as idempotency key. Other envelopes are confirmed and
+    are part of the next round's view.
 
     Any number of servers may serve one participant. A server claims a turn in the log before it asks the agent, and
-    renews the claim while it works; the others wait. Results of an `Agent`'s tools are stored in the log as they come.
-    If the server dies, another one takes over once the claim is `lease_seconds` old, and continues from the stored
-    results: a tool that completed does not run again. A call that was running runs again only if its tool is
+    renews the claim while it works; the others wait. The results of an `Agent`'s tools are stored in the log
+    immediately. If the server dies, another one takes over once the claim is `lease_seconds` old, and continues from
+    the stored results: a tool that completed does not run again. A call that was running runs again only if its tool is
     `Tool.idempotent`; otherwise the model reads the error ``outcome unknown``, and the log
-    ``otel_assembly.sessions.audit`` has a line. A callable is asked anew, because its own tools are unknown here.
-    An agent that blocks the event loop for longer than a lease loses its turn, and its answer is refused.
+    ``otel_assembly.sessions.audit`` has a line. A callable is called again from the start, because its tools are
+    unknown to the server. An agent that blocks the event loop for longer than a lease loses its turn, and its answer is
+    refused.
 
-    Where the agent raises, it is asked again after a pause, twice as long each time; after `attempts` tries the
-    envelope is confirmed unanswered, with a line in the log ``otel_assembly.sessions.audit``. A conversation that is
-    halted is served no more, and what it has not answered stays unconfirmed.
+    If the agent raises, it is asked again after a pause that doubles each time. After `attempts` attempts, the envelope
+    is confirmed without an answer, and a line is written to the log ``otel_assembly.sessions.audit``. A halted
+    conversation is no longer served, and its unanswered envelopes stay unconfirmed.
 
     Args:
-        hub: Where the sessions are.
-        agent: An `Agent`, which has a conversation of its own in each session, with the view in front of what reduces
-            in its chain. Or a callable, async or not, of the assembled events, that returns a text, None to say
-            nothing, or an object with a ``content``.
-        participant_id: For whom it answers.
-        session_id: The one session to serve: then this returns when the session is over. None for all.
-        view: How the participant sees a session; None for what its protocol says.
+        hub: The hub of the sessions.
+        agent: An `Agent`, which gets one conversation per session, with the view before the reductions of its chain. Or
+            a callable, sync or async, that takes the assembled events and returns a text, an object with a ``content``,
+            or None for no answer.
+        participant_id: The participant.
+        session_id: The only session to serve; the call returns when it ends. None for all sessions.
+        view: The participant's view policy; None for the protocol's default.
         name_for: The name of a participant for the model.
-        attempts: How often an agent that raises is asked, at least 1.
-        pause: The seconds before it is asked for the second time.
-        sweep_seconds: How often, in seconds, an idle session is looked at for expectations that were not met.
+        attempts: The number of attempts if the agent raises, at least 1.
+        pause: The seconds before the second attempt.
+        sweep_seconds: The interval in seconds at which an idle session is checked for violated expectations.
         lease_seconds: How many seconds a turn stays claimed after its server died; the server renews its claim three
-            times in that time. PostgreSQL judges it by its own clock, the other logs by the hub's.
+            times in that time. PostgreSQL uses its own clock, the other logs use the hub's.
 
     Raises:
-        ConfigurationError: A setting cannot work, or that is no agent.
-        NetworkError: With a `session_id`, what stopped it: there is no such session, or its log cannot be read on.
-            Without one, a session that stopped is logged, and the others are served on.
+        ConfigurationError: A setting is invalid, or `agent` is neither an agent nor a callable.
+        NetworkError: With a `session_id`: there is no such session, or its log cannot be read. Without a `session_id`,
+            such an error is logged and the other sessions are still served.
         HaltedError: With a `session_id`, the conversation was halted.
     """
     whole_number("attempts", attempts)
@@ -153,7 +154,7 @@ async def serve(
 
 
 async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
-    """The ids of all sessions, asked for until the log answers."""
+    """Return the ids of all sessions; retry until the log answers."""
     while True:
         try:
             return await hub.session_ids()
@@ -175,7 +176,7 @@ async def _following(hub: Hub, session_id: str, one: _Served) -> None:
 
     waking = asyncio.create_task(wake())
     try:
-        # Where the hub is closed, nothing wakes the session any more.
+        # After the hub is closed, no event wakes the session.
         await asyncio.wait((serving, waking), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
@@ -186,17 +187,17 @@ async def _following(hub: Hub, session_id: str, one: _Served) -> None:
 
 
 async def _logged(one: _Served) -> None:
-    """Serve one session among others: what stops it is logged."""
+    """Serve one session of many; log the error that stops it."""
     try:
         await one.run()
     except AccessDeniedError:
-        # The participant takes no part.
+        # The id is not a participant of this session.
         return
     except NotFoundError as error:
         _log.debug("session %r is not served here: %s", one.session_id, error)
     except (NetworkError, HaltedError) as error:
         _log.error("session %r is not served for %r any more: %s", one.session_id, one.participant_id, error)
-    except Exception as error:  # noqa: BLE001 - a session that stops stops no other, and never without a word
+    except Exception as error:  # noqa: BLE001 - the other sessions continue
         _log.error(
             "session %r is not served for %r any more: %s", one.session_id, one.participant_id, type(error).__name__
         )
@@ -204,7 +205,7 @@ async def _logged(one: _Served) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Served:
-    """One session that is served for a participant; `changed` is set when there may be something to do."""
+    """One session served for a participant; `changed` is set when there may be new work."""
 
     hub: Hub
     agent: Agent | Callable[[Sequence[Any]], Any]
@@ -218,16 +219,16 @@ class _Served:
     lease: TurnLease
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _seat: Seat | None = None
-    #: The newest envelope of the participant's own that it was asked to go on after.
+    #: The participant's newest envelope after which its agent was asked to continue.
     _went_on_after: str | None = None
     _turn: TurnRecording | None = None
     #: True if another server holds the participant's turn.
     _busy: bool = False
-    #: The rows whose turns took their steps in this seat.
+    #: The rows whose turns recorded steps in this seat.
     _in_seat: set[int] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Answer until the session is over and everything is confirmed."""
+        """Answer until the session has ended and all envelopes are confirmed."""
         tries = 0
         clock = asyncio.get_running_loop().time
         next_sweep = clock() + self.sweep_seconds
@@ -242,11 +243,11 @@ class _Served:
                         return
                     tries = 0
                     if not self._busy and await self._go_on(folded):
-                        # An agent and a log that never wait would keep the event loop to themselves.
+                        # An agent and a log that never wait would block the event loop.
                         await asyncio.sleep(0)
                         continue
                     try:
-                        # Not wait_for: before Python 3.12 it loses a cancellation that comes with the change.
+                        # Not wait_for: before Python 3.12 it loses a cancellation that arrives with the change.
                         until_sweep = max(next_sweep - clock(), 0)
                         wait = min(until_sweep, self.lease.retry_seconds) if self._busy else until_sweep
                         async with asyncio.timeout(wait):
@@ -257,7 +258,7 @@ class _Served:
                         await self.hub.sweep(self.session_id)
                     next_sweep = clock() + self.sweep_seconds
                 except (LogUnavailableError, LogUnsureError) as error:
-                    # What was said and not posted is not known to the others: it is said anew, from what the log has.
+                    # The other participants have not seen an answer that was not posted: start again from the log.
                     await self._leave_seat()
                     tries += 1
                     _log.warning("session %r: %s; trying again", self.session_id, error)
@@ -289,7 +290,7 @@ class _Served:
         """Answer an envelope if it is this participant's turn and no other server has answered it.
 
         Returns:
-            False if another server holds the participant's turn, so that the envelope is not to be confirmed.
+            False if another server holds the participant's turn, so that the envelope must not be confirmed.
         """
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
@@ -312,7 +313,7 @@ class _Served:
         return await self._while_held(work())
 
     async def _acquired(self, envelope: Envelope, *, continues: bool) -> bool:
-        """Return True if this server holds the turn now; `_busy` says whether another one does."""
+        """Return True if this server now holds the turn; set `_busy` if another server holds it."""
         state = await self.lease.acquire(envelope.seq, continues=continues)
         self._busy = state is TurnState.BUSY
         return state is TurnState.HELD
@@ -322,7 +323,7 @@ class _Served:
         try:
             await self.lease.while_held(work)
             if (claim := self.lease.claim) is not None:
-                # A participant that stays silent after its own envelope is asked again by a server that starts later.
+                # A server that starts later asks a participant again that stayed silent after its own envelope.
                 await self.lease.end(finished=not claim.continues)
             if claim is None or not claim.continues:
                 self._in_seat.clear()  # the log has no steps any more
@@ -336,7 +337,7 @@ class _Served:
         return True
 
     async def _restore_earlier(self, seat: Seat, envelope: Envelope) -> None:
-        """Take over the steps of turns that no server finished, and that an envelope superseded."""
+        """Restore the steps of unfinished turns that a later envelope superseded."""
         for seq in dict.fromkeys(entry.seq for entry in self.lease.work):
             if seq != envelope.seq and seq not in self._in_seat:
                 await seat.view.read(seq + 1)
@@ -344,7 +345,7 @@ class _Served:
                 self._in_seat.add(seq)
 
     def _stored(self, seq: int) -> list[Any]:
-        """The steps that the log has of the turn that answers a row."""
+        """Return the stored steps of the turn that answers a row."""
         return [event_from_json(entry.body) for entry in self.lease.work if entry.seq == seq]
 
     def _audit_unknown(self, seq: int, calls: Sequence[ToolCallEvent]) -> None:
@@ -359,7 +360,7 @@ class _Served:
             )
 
     async def _round(self, seat: Seat, asked: Sequence[Any], envelope: Envelope) -> None:
-        """Ask the agent, or continue what another server has asked it, and post its answer."""
+        """Ask the agent, or continue another server's round, and post the answer."""
         if stored := self._stored(envelope.seq):
             _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
             self._audit_unknown(envelope.seq, seat.restore(stored, asked))
@@ -369,7 +370,7 @@ class _Served:
             await self._say(seat, answered, envelope)
 
     async def _go_on(self, folded: FoldedSession) -> bool:
-        """Take the turn that stays with this participant, once for each envelope of its own; whether it was taken."""
+        """Continue after the participant's own envelope, once per envelope; return True if it did."""
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         turn = expected_turn(adapter, session, folded.adapter_state)
@@ -399,7 +400,7 @@ class _Served:
     async def _is_own_turn(
         self, folded: FoldedSession, session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope
     ) -> bool:
-        """Whether this envelope is the one to answer: it is this participant's turn, and no later one made it so."""
+        """Return True if this envelope, and no later one, gave the participant the turn."""
         turn = expected_turn(adapter, session, folded.adapter_state)
         if turn is None:
             return True
@@ -408,12 +409,12 @@ class _Served:
         trigger = turn.triggering_envelope_id
         if trigger is None or trigger <= envelope.envelope_id:
             return True
-        # A later one that will be delivered too is the turn's input; what was said before it is in the view then.
+        # The newest envelope that is delivered is the turn's input; earlier ones are then part of the view.
         later = await self.hub.envelope(self.session_id, trigger)
         return later is None or later.sender_id == self.participant_id or not later.visible_to(self.participant_id)
 
     async def _asked_until_answered(self, seat: Seat, events: Sequence[Any], envelope: Envelope) -> Round | None:
-        """Ask the agent until it answers; None where it does not, which is said in the audit log."""
+        """Ask the agent until it answers; write a line to the audit log and return None if it does not."""
         for attempt in range(1, self.attempts + 1):
             try:
                 return await seat.ask(events)
@@ -422,7 +423,7 @@ class _Served:
             except NoAnswerError as error:
                 self._give_up(envelope, error)
                 return None
-            except Exception as error:  # noqa: BLE001 - whatever an agent raises, the session goes on
+            except Exception as error:  # noqa: BLE001 - an agent's error does not end the session
                 if attempt == self.attempts:
                     self._give_up(envelope, error)
                     return None
@@ -439,7 +440,7 @@ class _Served:
         return None
 
     async def _say(self, seat: Seat, answered: Round, envelope: Envelope) -> None:
-        """Post what was answered, under the id of what it answers."""
+        """Post the answer, with the id of the answered envelope as idempotency key."""
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         folded = await hub.folded(name)
@@ -470,7 +471,7 @@ class _Served:
                     self._give_up(envelope, error)
                     await self._leave_seat()
             except (ProtocolError, AccessDeniedError, AdapterError):
-                # The hub's audit log has it. What stands in the history was not said: the view is read anew.
+                # The hub's audit log records the refusal. The history contains an unposted answer, so reload the view.
                 if await hub.posted_under(name, self.participant_id, envelope.envelope_id):
                     _log.info("session %r: row %d was answered by another server", name, envelope.seq)
                 await self._leave_seat()
@@ -481,7 +482,7 @@ class _Served:
                 return
 
     def _give_up(self, envelope: Envelope, error: Exception) -> None:
-        """Say that an envelope stays unanswered; a network's error quotes nobody, others may."""
+        """Log that an envelope stays unanswered, without the messages of errors that may quote content."""
         if self._turn is not None:
             self._turn.unanswered(error)
         why = str(error) if isinstance(error, NetworkError | NoAnswerError) else ""
@@ -507,21 +508,21 @@ class _Served:
         return self._seat
 
     async def _leave_seat(self) -> None:
-        """Let go of what was read: the next round begins from the log."""
+        """Close the seat, so that the next round reads the log from its start."""
         seat, self._seat = self._seat, None
         self._in_seat.clear()
         if seat is not None:
             try:
                 await seat.aclose()
-            except Exception as error:  # noqa: BLE001 - what an agent's aggregates raise ends no session
+            except Exception as error:  # noqa: BLE001 - an aggregate's error does not end the session
                 _log.warning("session %r: closing the agent raised %s", self.session_id, type(error).__name__)
 
 
 def _asked(session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope) -> Any:
-    """What an envelope asks of whose turn it is; nothing where it asks for no round.
+    """Return the input that an envelope gives to the next speaker; empty if it needs no round.
 
     Raises:
-        AdapterError: The adapter could not say.
+        AdapterError: The adapter raised.
     """
     try:
         return adapter.extract_turn_input(envelope)

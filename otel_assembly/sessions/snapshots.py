@@ -1,4 +1,4 @@
-"""Folded sessions as JSON: what a hub keeps so that another one need not read a log from its start."""
+"""Snapshots: folded sessions as JSON, so that hubs need not read a log from its start."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Raised with the form, so that what an earlier release kept is folded anew.
+#: The format version; snapshots of another version are ignored and the session is folded from its rows.
 _FORM: Final = 1
 
-#: What is kept of a folded session as it is; the adapter's state is kept in its own form.
+#: The fields of a folded session that are serialized directly, unlike the adapter's state.
 _PLAIN: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state", "waits"))
 
 _WAITS: Final = TypeAdapter(Waits)
 
 
 def adapter_key(adapter: SessionAdapter) -> str:
-    """The name that an adapter's snapshots are kept under: its type and its version."""
+    """Return the key of an adapter's snapshots: its type and version."""
     return f"{adapter.manifest.type}/{adapter.manifest.version}"
 
 
 def dump_snapshot(folded: FoldedSession, adapter: SessionAdapter) -> Snapshot | None:
-    """A folded session as a snapshot; None where its adapter's state has no form that is read back equal."""
+    """Return a snapshot of a folded session; None if the adapter's state cannot be restored exactly."""
     try:
         state = _dump_state(folded.adapter_state, adapter)
         kept = {name: getattr(folded, name) for name in _PLAIN}
@@ -43,18 +43,18 @@ def dump_snapshot(folded: FoldedSession, adapter: SessionAdapter) -> Snapshot | 
         text = json.dumps(made, allow_nan=False)
         snapshot = Snapshot(folded.seq, text)
         same = load_snapshot(snapshot, folded, adapter) == folded
-    except Exception as error:  # noqa: BLE001 - a state of the user's own, in whatever form: without a snapshot it is folded
+    except Exception as error:  # noqa: BLE001 - without a snapshot, the state is folded from the rows
         _log.debug("no snapshot of %s: %s", adapter_key(adapter), type(error).__name__)
         return None
     return snapshot if same else None
 
 
 def load_snapshot(snapshot: Snapshot, fresh: FoldedSession, adapter: SessionAdapter) -> FoldedSession | None:
-    """The folded session that a snapshot holds; None where it is of another form.
+    """Return the folded session from a snapshot; None if its format version differs.
 
     Args:
-        snapshot: What a log kept.
-        fresh: The session before its first row, whose state says what the kept one is made into.
+        snapshot: The stored snapshot.
+        fresh: The session before its first row; its state has the type to restore.
         adapter: The session's adapter.
     """
     found = json.loads(snapshot.state)
@@ -83,5 +83,5 @@ def _load_state(kept: Any, like: Any, adapter: SessionAdapter) -> Any:
     load = getattr(adapter, "load_state", None)
     if load is not None:
         return load(kept)
-    # Read as JSON, where a list may be a tuple or a set, as its type says.
+    # In JSON mode, pydantic converts a list to the tuple or set of the field's type.
     return TypeAdapter(type(like)).validate_json(json.dumps(kept))
