@@ -46,9 +46,9 @@ class StackProbe:
     """
 
     def __init__(self, *, jaeger: str | None, prometheus: str | None, alertmanager: str | None, seconds: float) -> None:
-        self._jaeger = _base(jaeger, "a Jaeger", 16686)
-        self._prometheus = _base(prometheus, "a Prometheus", 9090)
-        self._alertmanager = _base(alertmanager, "an Alertmanager", 9093)
+        self._jaeger = _base(jaeger, "Jaeger", 16686)
+        self._prometheus = _base(prometheus, "Prometheus", 9090)
+        self._alertmanager = _base(alertmanager, "Alertmanager", 9093)
         self._seconds = seconds
 
     def findings(self) -> Iterator[Finding]:
@@ -154,8 +154,8 @@ class StackProbe:
             time.sleep(_EVERY)
 
 
-def _base(url: str | None, whose: str, port: int) -> str | None:
-    return None if url is None else base_url(url, whose, f"http://localhost:{port}")
+def _base(url: str | None, server: str, port: int) -> str | None:
+    return None if url is None else base_url(url, server, f"http://localhost:{port}")
 
 
 def _found(what: str, look: Callable[[], str]) -> Finding:

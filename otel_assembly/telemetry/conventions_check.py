@@ -81,12 +81,12 @@ def _uses(uses: Iterable[Use], attributes: Mapping[str, Any]) -> Iterator[str]:
         if name not in registered:
             yield f"{name!r} is not a registered attribute"
         elif name not in known:
-            yield f"{name!r} is registered, but not for it"
+            yield f"{name!r} is not registered for it"
         else:
             yield from _value(registered[name], value, attributes)
     for use in known.values():
         if use.name not in attributes and _due(use, attributes):
-            yield f"{use.name!r} is missing" + (f", which goes with {use.given!r}" if use.given else "")
+            yield f"{use.name!r} is missing" + (f", which {use.given!r} requires" if use.given else "")
 
 
 def _due(use: Use, attributes: Mapping[str, Any]) -> bool:
@@ -101,25 +101,25 @@ def _value(attribute: Attribute, value: Any, attributes: Mapping[str, Any]) -> I
         return
     array = attribute.type.endswith("[]")
     if attribute.members:
-        for one in dict.fromkeys(value if array else (value,)):
-            if one not in attribute.members:
-                yield f"{attribute.name!r} has no value {one!r}"
-    beside = attributes.get(attribute.parallel_to)
-    if isinstance(beside, (list, tuple)) and len(beside) != len(value):
-        yield f"{attribute.name!r} has {len(value)} entries, {attribute.parallel_to!r} has {len(beside)}"
+        for element in dict.fromkeys(value if array else (value,)):
+            if element not in attribute.members:
+                yield f"{attribute.name!r} must not be {element!r}"
+    parallel = attributes.get(attribute.parallel_to)
+    if isinstance(parallel, (list, tuple)) and len(parallel) != len(value):
+        yield f"{attribute.name!r} has {len(value)} entries, {attribute.parallel_to!r} has {len(parallel)}"
 
 
 def _typed(attribute: Attribute, value: Any) -> bool:
     """Return whether a value has exactly the registered type: in OTLP, a ``bool`` or a NumPy number is no ``int``."""
     scalar = _SCALARS[attribute.type.removesuffix("[]")]
     if attribute.type.endswith("[]"):
-        return type(value) in (list, tuple) and all(type(one) is scalar for one in value)
+        return type(value) in (list, tuple) and all(type(element) is scalar for element in value)
     return type(value) is scalar
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        inside = sorted({type(one).__name__ for one in value})
+        inside = sorted({type(element).__name__ for element in value})
         return f"{type(value).__name__}[{', '.join(inside)}]"
     return type(value).__name__
 

@@ -151,8 +151,8 @@ class Emitter:
             self._warned.add(component)
         if first:
             _logger.warning(
-                "telemetry of context assembly failed in %s (%s); the agent goes on, and further failures there are "
-                "only counted (assembly.telemetry.errors)",
+                "telemetry of context assembly failed in %s (%s); the agent is not affected. Further failures of this "
+                "component are only counted (assembly.telemetry.errors)",
                 component,
                 type(error).__name__,
             )

@@ -33,7 +33,7 @@ logger = logging.getLogger("otel_assembly")
 FLUSH_SECONDS: Final = 5.0
 _ON: Final = frozenset({"true", "1", "yes", "on"})
 _OFF: Final = frozenset({"", "false", "0", "no", "off"})
-_LATE: Final = b"otel-assembly: telemetry was not exported whole before the process ended by SIGTERM\n"
+_LATE: Final = b"otel-assembly: telemetry was not exported completely before the process ended by SIGTERM\n"
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
@@ -62,7 +62,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
             # The SDK's providers return False after a timeout; other implementations may return None.
             flushed.append(force_flush(max(int(seconds * 1_000), 1)) is not False)
         except Exception as error:  # noqa: BLE001 - telemetry never hurts the program
-            logger.warning("otel-assembly: telemetry was not flushed: %s", type(error).__name__)
+            logger.warning("otel-assembly: telemetry could not be flushed (%s)", type(error).__name__)
 
     try:
         threads = [
@@ -203,7 +203,7 @@ def flush_on_sigterm(seconds: float = FLUSH_SECONDS) -> bool:
         previous.seconds = seconds
         return True
     if previous is None or previous is signal.SIG_IGN:
-        logger.debug("otel-assembly: SIGTERM is ignored, or not handled by Python; it will not flush")
+        logger.debug("otel-assembly: SIGTERM is ignored or not handled by Python, so no SIGTERM handler is installed")
         return False
     try:
         signal.signal(signal.SIGTERM, _SigtermHandler(seconds, previous))
@@ -222,7 +222,9 @@ def flush_on_sigterm_if_set() -> bool:
         return flush_on_sigterm(FLUSH_SECONDS if value in _ON else float(value))
     except ValueError:  # a ConfigurationError is one
         logger.warning(
-            "%s must be true, false or seconds above 0; it is %r, and nothing flushes", FLUSH_ON_SIGTERM.name, value
+            "%s must be true, false or seconds above 0; it is %r, so no SIGTERM handler is installed",
+            FLUSH_ON_SIGTERM.name,
+            value,
         )
         return False
 

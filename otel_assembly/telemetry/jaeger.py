@@ -83,10 +83,10 @@ def find_assemblies(
     since, until = _window(lookback)
     services = jaeger.chosen_services(service)
     try:
-        answers = jaeger.at_once(lambda each: jaeger.find(each, tags, since, until), services)
+        answers = jaeger.concurrently(lambda each: jaeger.find(each, tags, since, until), services)
     except NoJaegerError:
         return None
-    return sorted((one for found in answers for one in found), key=lambda one: -one.start_us)
+    return sorted((assembly for found in answers for assembly in found), key=lambda assembly: -assembly.start_us)
 
 
 def read_jaeger_ledgers(
@@ -118,13 +118,13 @@ def read_jaeger_ledgers(
         service, ledger = which
         return jaeger.traces_with(service, {names.LEDGER_ID: ledger}, since, now)
 
-    whose = list(dict.fromkeys(ledgers))
+    distinct = list(dict.fromkeys(ledgers))
     try:
-        found = jaeger.at_once(traces, whose)
+        found = jaeger.concurrently(traces, distinct)
     except NoJaegerError:
-        each = (_with(jaeger, service, {names.LEDGER_ID: ledger}, since, now) for service, ledger in whose)
+        each = (_with(jaeger, service, {names.LEDGER_ID: ledger}, since, now) for service, ledger in distinct)
         return _ours(span for spans in each for span in spans)
-    return _ours(jaeger.traces(trace for one in found for trace in one))
+    return _ours(jaeger.traces(trace for trace_ids in found for trace in trace_ids))
 
 
 def _with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:

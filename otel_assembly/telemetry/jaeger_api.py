@@ -65,12 +65,12 @@ class FoundAssembly:
         return str(self.attributes.get(names.LEDGER_ID, ""))
 
 
-def base_url(url: str, whose: str, example: str) -> str:
+def base_url(url: str, server: str, example: str) -> str:
     """Return an HTTP or HTTPS URL without a trailing slash, query and fragment.
 
     Args:
         url: The URL.
-        whose: The kind of server, for error messages, such as "a Jaeger".
+        server: The kind of server, for error messages, such as "Jaeger".
         example: A valid URL, for error messages.
 
     Raises:
@@ -82,9 +82,9 @@ def base_url(url: str, whose: str, example: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise ConfigurationError(f"{url!r} is no URL of {whose}; expected one such as {example}")
+        raise ConfigurationError(f"{url!r} is not a URL of {server}; use one such as {example}")
     if "@" in parts.netloc:
-        raise ConfigurationError(f"the URL of {whose} holds credentials; name it without them")
+        raise ConfigurationError(f"the URL of {server} contains credentials; remove them")
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
@@ -96,7 +96,9 @@ def seconds_of(lookback: str) -> int:
     """
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", lookback)
     if match is None:
-        raise ConfigurationError(f"the lookback must be a number and a unit, such as 30m, 6h or 7d, got {lookback!r}")
+        raise ConfigurationError(
+            f"the lookback must be a number with a unit, such as 30m, 6h or 7d; it is {lookback!r}"
+        )
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -104,9 +106,9 @@ class JaegerApi:
     """A client of one Jaeger server."""
 
     def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
-        base = base_url(url, "a Jaeger", "http://localhost:16686")
+        base = base_url(url, "Jaeger", "http://localhost:16686")
         if limit < 1:
-            raise ConfigurationError(f"the limit must be at least 1 trace, got {limit}")
+            raise ConfigurationError(f"the limit must be at least 1 trace; it is {limit}")
         self._base = base
         self._on_problem = on_problem
         self._limit = limit
@@ -129,7 +131,7 @@ class JaegerApi:
             raise UnknownNameError("service", service, known)
         return known if service is None else [service]
 
-    def at_once(self, ask: Callable[[U], T], what: Iterable[U]) -> list[T]:
+    def concurrently(self, ask: Callable[[U], T], what: Iterable[U]) -> list[T]:
         """Make several requests, a few of them concurrently, and return the results in order."""
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             return list(pool.map(ask, what))
@@ -154,7 +156,9 @@ class JaegerApi:
                 waiting += [(middle, stop), (start, middle)]
                 continue
             if traces >= self._limit:
-                self._on_problem(f"{self._base}: {self._limit} traces or more at once; some may be missing")
+                self._on_problem(
+                    f"{self._base}: {self._limit} traces or more within a millisecond; some may be missing"
+                )
             yield from found
 
     def _search(self, service: str, start: int, stop: int) -> list[StoredSpan]:
@@ -174,11 +178,11 @@ class JaegerApi:
 
     def traces(self, trace_ids: Iterable[str]) -> list[StoredSpan]:
         """Return the spans of several traces."""
-        return [span for spans in self.at_once(self.trace, dict.fromkeys(trace_ids)) for span in spans]
+        return [span for spans in self.concurrently(self.trace, dict.fromkeys(trace_ids)) for span in spans]
 
     def find(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[FoundAssembly]:
         """Return the assemblies with these attributes, from the newest traces up to the limit."""
-        return [one for row in self._rows(service, tags, since, until) for one in self._found(service, row, tags)]
+        return [found for row in self._rows(service, tags, since, until) for found in self._found(service, row, tags)]
 
     def traces_with(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[str]:
         """Return the ids of all traces with an assembly that has these attributes."""
@@ -239,12 +243,12 @@ class JaegerApi:
                 body = self._read(response)
         except urllib.error.HTTPError as error:
             body = error.read(65_536)
-            said = _error_of(body)
-            if none_is_404 and error.code == 404 and said is not None:
+            message = _error_of(body)
+            if none_is_404 and error.code == 404 and message is not None:
                 return {}
-            if said is None:
+            if message is None:
                 raise self._no_jaeger(f" (HTTP {error.code} at {path})") from None
-            raise AssemblyError(f"{self._base}: Jaeger failed: {said}") from None
+            raise AssemblyError(f"{self._base}: Jaeger returned an error: {message}") from None
         except http.client.HTTPException:
             raise self._no_jaeger() from None
         except OSError as error:  # a URLError or a timeout
@@ -266,12 +270,14 @@ class JaegerApi:
             chunks.append(chunk)
             size += len(chunk)
             if size > _MOST_BYTES or time.monotonic() > until:
-                what = "is over 512 MiB" if size > _MOST_BYTES else f"takes more than {_LONGEST:.0f} s"
-                raise AssemblyError(f"{self._base}: an answer {what}; ask for less with a service or a lookback")
+                problem = "is over 512 MiB" if size > _MOST_BYTES else f"takes more than {_LONGEST:.0f} s"
+                raise AssemblyError(
+                    f"{self._base}: a response {problem}; limit the search to a service or a shorter time"
+                )
         return b"".join(chunks)
 
     def _no_jaeger(self, more: str = "") -> NoJaegerError:
-        return NoJaegerError(f"what answers at {self._base} is no Jaeger, or one without /api/v3{more}")
+        return NoJaegerError(f"the server at {self._base} is not Jaeger, or has no /api/v3{more}")
 
 
 def _text_of(value: Any) -> str:
@@ -297,10 +303,10 @@ def _error_of(body: bytes) -> str | None:
     """Return the error message in either of Jaeger's two formats; None if the response is not from Jaeger."""
     try:
         answer = json.loads(body)
-        said = answer["error"]["message"] if "error" in answer else answer["errors"][0]["msg"]
+        message = answer["error"]["message"] if "error" in answer else answer["errors"][0]["msg"]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
-    return str(said)[:200]
+    return str(message)[:200]
 
 
 def _rfc3339(nanoseconds: int) -> str:

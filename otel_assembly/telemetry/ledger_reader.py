@@ -99,12 +99,12 @@ def _ledger(
         if _loses(span, own, _OF_A_TURN):
             number = span.attributes.get(names.TURN)
             which = "a turn" if number is None else f"turn {number}"
-            problems.append(f"{which} is passed over: {own[span.trace_id, span.span_id]}")
+            problems.append(f"{which} is skipped: {own[span.trace_id, span.span_id]}")
             continue
         problems += map(str, own.values())
         turn = _turn(span, children, own)
         if turns.setdefault(turn.number, turn) is not turn:
-            problems.append(f"turn {turn.number}: another assembly says that it is this turn")
+            problems.append(f"turn {turn.number}: a second assembly has the same number and is skipped")
     found = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
     found.problems = [*problems, *(problem for turn in found.turns for problem in _problems(turn)), *_unknown(found)]
     return found
@@ -292,24 +292,24 @@ def _problems(turn: ReportedTurn) -> Iterable[str]:
         numbers = [held.get(key) for key in _EQUATION]
         if names.INPUT_UNKNOWN in held or not all(type(number) is int for number in numbers):
             continue
-        came, injected, left, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
-        if came + injected != left + dropped + compacted:
+        events_in, injected, events_out, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # checked
+        if events_in + injected != events_out + dropped + compacted:
             yield (
-                f"turn {turn.number}: {name}: {came} events in + {injected} injected are not "
-                f"{left} out + {dropped} dropped + {compacted} compacted"
+                f"turn {turn.number}: {name}: the counts do not add up: {events_in} in + {injected} injected, but "
+                f"{events_out} out + {dropped} dropped + {compacted} compacted"
             )
     out = turn.attributes.get(names.EVENTS_OUT)
     if turn.sent and not turn.blocks and out != len(turn.kept):
-        yield f"turn {turn.number}: {out} events out, of which {len(turn.kept)} are listed"
+        yield f"turn {turn.number}: {out} events are in the prompt, but {len(turn.kept)} are listed"
     if turn.missing:
-        yield f"turn {turn.number}: {turn.missing} of its {turn.missing + len(turn.steps)} policies have no span here"
+        yield f"turn {turn.number}: {turn.missing} of its {turn.missing + len(turn.steps)} policies have no span"
 
 
 def _unknown(ledger: LedgerHistory) -> Iterable[str]:
     """Return a problem if no turn describes some of the kept items."""
     unknown = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
     if unknown:
-        yield f"in a prompt, and the turn that told of the arrival is not here: {', '.join(runs_of(unknown))}"
+        yield f"items in a prompt that no available turn describes: {', '.join(runs_of(unknown))}"
 
 
 _EQUATION: Final = (

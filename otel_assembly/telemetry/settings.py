@@ -92,5 +92,5 @@ def _read(env: Mapping[str, str], name: str, values: type[_E], default: _E, also
     try:
         return values(raw)
     except ValueError:
-        logger.warning("%s must be one of %s; %s holds", name, ", ".join(values), default.value)
+        logger.warning("%s must be one of %s; the default %s is used", name, ", ".join(values), default.value)
         return default

@@ -158,7 +158,7 @@ class _BatchWriter(Generic[T]):
         # Only messages of the operating system are logged; others may quote exported content.
         problem = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         _logger.warning(
-            "%s cannot be written to %s (%s); they are lost until it can be written again",
+            "cannot write %s to %s (%s); they are lost until a write succeeds",
             self._signal,
             self._file.path,
             problem,

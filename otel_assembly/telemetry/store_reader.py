@@ -48,7 +48,7 @@ def read_spans(
             (raised at the end).
     """
     if not _files(path):
-        raise TranscriptError(path, None, "no such file; expected OTLP JSON lines, as a span file exporter writes them")
+        raise TranscriptError(path, None, "no such file; expected OTLP JSON lines, written by a span file exporter")
     return _read(Path(path), on_problem or (lambda line, problem: None))
 
 
@@ -116,12 +116,12 @@ def _read(path: Path, on_problem: Callable[[int, str], None]) -> Iterator[Stored
                 if read.problem:
                     on_problem(number, read.problem if file == path else f"{file.name}: {read.problem}")
                 if read.problem or read.other_signal:
-                    first_problem = first_problem or (file, number, read.problem or "another signal than traces")
+                    first_problem = first_problem or (file, number, read.problem or "a signal other than traces")
                 found = found or bool(read.spans)
                 yield from read.spans
     if first_problem and not found:
         file, number, problem = first_problem
-        raise TranscriptError(file, number, f"{problem}, and no other line holds spans; expected OTLP JSON lines")
+        raise TranscriptError(file, number, f"{problem}, and no other line contains spans; expected OTLP JSON lines")
 
 
 def _open(path: Path, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:

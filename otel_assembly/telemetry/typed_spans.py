@@ -63,12 +63,12 @@ class Flaw:
     renamed: frozenset[str]
 
     def __str__(self) -> str:
-        said = []
+        sentences = []
         if self.lost:
-            said.append(f"{', '.join(sorted(self.lost))} cannot be read and is left out")
+            sentences.append(f"{', '.join(sorted(self.lost))} has an invalid value and is ignored")
         if self.renamed:
-            said.append(f"an unknown kind in {', '.join(sorted(self.renamed))} is read as {_OTHER!r}")
-        return f"span {self.span} ({self.name}): {'; '.join(said)}"
+            sentences.append(f"an unknown kind in {', '.join(sorted(self.renamed))} is read as {_OTHER!r}")
+        return f"span {self.span} ({self.name}): {'; '.join(sentences)}"
 
 
 def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[str, str], Flaw]]:
@@ -80,10 +80,10 @@ def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[s
     found: list[SpanLike] = []
     flaws: dict[tuple[str, str], Flaw] = {}
     for span in spans:
-        held, lost, renamed = _typed(span.attributes)
+        converted, lost, renamed = _typed(span.attributes)
         if lost or renamed:
             flaws[span.trace_id, span.span_id] = Flaw(span.span_id, span.name, frozenset(lost), frozenset(renamed))
-        found.append(span if held is None else _with(span, held))
+        found.append(span if converted is None else _with(span, converted))
     return found, flaws
 
 
@@ -136,7 +136,7 @@ def _is_same(own: Any, value: Any) -> bool:
 
 def _known(value: Any, kinds: frozenset[str]) -> Any:
     if isinstance(value, list):
-        return [one if one in kinds else _OTHER for one in value]
+        return [kind if kind in kinds else _OTHER for kind in value]
     return value if value in kinds else _OTHER
 
 
@@ -168,7 +168,7 @@ def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     def read_list(value: Any) -> list[Any]:
         if value is None or isinstance(value, dict):
             raise TypeError
-        return [read(one) for one in as_list(value)]
+        return [read(element) for element in as_list(value)]
 
     return read_list
 

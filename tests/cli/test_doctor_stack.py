@@ -44,15 +44,15 @@ def test_where_no_jaeger_and_no_prometheus_answer_nothing_is_sent_and_nothing_is
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--jaeger", "localhost:16686"), "'localhost:16686' is no URL of a Jaeger"),
-        (("--jaeger", ""), "'' is no URL of a Jaeger"),
-        (("--jaeger", "http://[::1"), "is no URL of a Jaeger"),
-        (("--jaeger", "http://me:secret@localhost:1"), "holds credentials"),
+        (("--jaeger", "localhost:16686"), "'localhost:16686' is not a URL of Jaeger"),
+        (("--jaeger", ""), "'' is not a URL of Jaeger"),
+        (("--jaeger", "http://[::1"), "is not a URL of Jaeger"),
+        (("--jaeger", "http://me:secret@localhost:1"), "contains credentials"),
         (
             ("--prometheus", "file:///etc/passwd"),
-            "is no URL of a Prometheus; expected one such as http://localhost:9090",
+            "is not a URL of Prometheus; use one such as http://localhost:9090",
         ),
-        (("--alertmanager", "9093"), "is no URL of an Alertmanager"),
+        (("--alertmanager", "9093"), "is not a URL of Alertmanager"),
         (("--jaeger", NOBODY, "--wait", "0"), "a whole number of seconds from 1 to 3600, got '0'"),
         (("--jaeger", NOBODY, "--wait", "soon"), "got 'soon'"),
         (("--wait", "5"), "name --jaeger, --prometheus or --alertmanager"),

@@ -58,7 +58,7 @@ def test_a_span_of_an_unknown_form_is_named_and_the_answer_is_the_same_without_i
     whole, read = (run("explain", "--traces", path, *there) for path in (traces, damaged))
     assert (read.status, read.json["outcome"], read.json["reason"]) == (0, "dropped", whole.json["reason"])
     assert f"span {spans[0]['spanId']}: an attribute of the wrong form" in read.err
-    assert "assembly.kind.names cannot be read and is left out" in read.err
+    assert "assembly.kind.names has an invalid value and is ignored" in read.err
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -105,10 +105,10 @@ def test_the_base_path_of_a_url_is_kept(jaeger):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("localhost:16686", "is no URL of a Jaeger"),
-        ("file:///etc/passwd", "is no URL of a Jaeger"),
-        ("http://localhost:notaport", "is no URL of a Jaeger"),
-        ("http://me:secret@localhost:1", "holds credentials"),
+        ("localhost:16686", "is not a URL of Jaeger"),
+        ("file:///etc/passwd", "is not a URL of Jaeger"),
+        ("http://localhost:notaport", "is not a URL of Jaeger"),
+        ("http://me:secret@localhost:1", "contains credentials"),
     ],
 )
 def test_what_is_no_url_is_refused(url, said):
@@ -144,7 +144,7 @@ def test_where_nobody_listens_that_is_said():
     ],
 )
 def test_what_is_no_jaeger_is_said_to_be_none(instead):
-    with serving(instead) as server, pytest.raises(AssemblyError, match="is no Jaeger"):
+    with serving(instead) as server, pytest.raises(AssemblyError, match="is not Jaeger"):
         read_jaeger(server.url)
 
 

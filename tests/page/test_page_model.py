@@ -135,7 +135,7 @@ async def test_without_the_policy_s_span_the_reason_is_not_known(recorder):
     place = next(index for index, turn in enumerate(ledger["turns"]) if turn.get("partial"))
     reasons = {state(ledger, item["o"], place) for item in ledger["items"]} - {None, True}
     assert {reason[0] for reason in reasons} == {None}
-    assert any("have no span here" in problem for problem in ledger["problems"])
+    assert any("have no span" in problem for problem in ledger["problems"])
 
 
 async def test_variants_of_a_conversation_stand_side_by_side(recorder):
@@ -351,7 +351,7 @@ def test_a_ledger_of_which_nothing_can_be_read_is_named():
     model = page_model([StoredSpan("a" * 32, "1" * 16, None, "assemble_context", 1, 2, broken)], title="t")
     assert model["conversations"] == []
     (problem,) = model["problems"]
-    assert problem.startswith("turn 0 is passed over: span 1111111111111111 (assemble_context): assembly.kept.items")
+    assert problem.startswith("turn 0 is skipped: span 1111111111111111 (assemble_context): assembly.kept.items")
 
 
 @pytest.mark.parametrize("spans", [[], [StoredSpan("a" * 32, "b" * 16, None, "chat", 0, 1)]])

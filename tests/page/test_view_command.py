@@ -72,7 +72,7 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
         (["."], 2, "is a folder"),
         (["spans.jsonl", "-o", "no/such/folder/page.html"], 2, "the page cannot be written"),
         (["spans.jsonl", "--conversation", "third"], 1, "no conversation has the id 'third'; there are: first, second"),
-        (["spans.jsonl", "--trace-link", "javascript:alert(1)"], 2, "is no URL of a page of traces"),
+        (["spans.jsonl", "--trace-link", "javascript:alert(1)"], 2, "is not a URL of a page of traces"),
         (["spans.jsonl", "--with-text", "nowhere.jsonl"], 2, "nowhere.jsonl: does not exist"),
     ],
 )

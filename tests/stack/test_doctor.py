@@ -161,7 +161,7 @@ def test_addresses_that_are_mixed_up_are_told(stack, doctor):
         status=1,
         OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
     )
-    assert f"{stack.prometheus.url} is no Jaeger" in told["✖ probe trace"]
+    assert f"{stack.prometheus.url} is not Jaeger" in told["✖ probe trace"]
     for what in ("probe metric", "alert rules", KNOWS, "alerts arrive"):
         assert f"{stack.jaeger.url} says no JSON" in told[f"✖ {what}"]
         assert "is it the right address?" in told[f"✖ {what}"]

@@ -374,7 +374,7 @@ class NumberLikeNumPys(int):
     ("change", "said"),
     [
         ({"assembly.surprise": 1}, "'assembly.surprise' is not a registered attribute"),
-        ({c.POLICY_NAME: "x"}, "'assembly.policy.name' is registered, but not for it"),
+        ({c.POLICY_NAME: "x"}, "'assembly.policy.name' is not registered for it"),
         ({c.TURN: True}, "'assembly.turn' should be int, is bool"),
         ({c.TURN: 2.0}, "'assembly.turn' should be int, is float"),
         ({c.TURN: NumberLikeNumPys(2)}, "'assembly.turn' should be int, is NumberLikeNumPys"),
@@ -384,10 +384,10 @@ class NumberLikeNumPys(int):
         ({c.ARRIVED_TOKENS: [3, True]}, "'assembly.arrived.tokens' should be int[], is list[bool, int]"),
         ({c.KEPT_ITEMS: "2-4"}, "'assembly.kept.items' should be string[], is str"),
         ({c.PREFIX_BREAK: Reason.FIRST}, "'assembly.prefix.break' should be string, is Reason"),
-        ({c.TOKENS_METHOD: "guessed"}, "'assembly.tokens.method' has no value 'guessed'"),
-        ({c.ARRIVED_KINDS: ["response", "noise"]}, "'assembly.arrived.kinds' has no value 'noise'"),
+        ({c.TOKENS_METHOD: "guessed"}, "'assembly.tokens.method' must not be 'guessed'"),
+        ({c.ARRIVED_KINDS: ["response", "noise"]}, "'assembly.arrived.kinds' must not be 'noise'"),
         ({c.ARRIVED_BYTES: [118]}, "'assembly.arrived.bytes' has 1 entries, 'assembly.arrived.items' has 2"),
-        ({c.OVERFLOWED: True}, "'assembly.overflow.cause' is missing, which goes with 'assembly.overflowed'"),
+        ({c.OVERFLOWED: True}, "'assembly.overflow.cause' is missing, which 'assembly.overflowed' requires"),
         ({c.EVENTS_OUT: 4}, "events in + injected = 5, out + dropped + compacted = 6"),
         ({c.TOKENS_OUT: 401}, "'assembly.kind.tokens' sums to 400, 'assembly.tokens.out' is 401"),
     ],
@@ -444,7 +444,7 @@ def test_what_is_wrong_with_a_data_point_is_said():
         "assembly.items.dropped: 'assembly.policy.name' is missing"
     ]
     assert metric_violations("assembly.halts", "counter", {c.GEN_AI_CONVERSATION_ID: "c-1"}) == [
-        "assembly.halts: 'gen_ai.conversation.id' is registered, but not for it"
+        "assembly.halts: 'gen_ai.conversation.id' is not registered for it"
     ]
     assert metric_violations("assembly.surprises", "counter", {}) == ["'assembly.surprises' is not a registered metric"]
 

@@ -117,7 +117,7 @@ def test_an_export_that_hangs_holds_the_process_up_for_no_longer_than_told(recei
     with process(receiver, PROGRAM, "hanging", "sleep") as started:
         code, _, errors = ended(started, signal.SIGTERM)
     assert code == -signal.SIGTERM
-    assert "telemetry was not exported whole before the process ended by SIGTERM" in errors
+    assert "telemetry was not exported completely before the process ended by SIGTERM" in errors
 
 
 def test_a_second_signal_does_not_wait_for_the_export(receiver):

@@ -412,7 +412,7 @@ def test_log_records_go_to_a_file_of_their_own(tmp_path):
     (text,) = path.read_text().splitlines()
     record = json.loads(text)["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     assert record["eventName"] == "assembly.alert"
-    with pytest.raises(TranscriptError, match="another signal"):
+    with pytest.raises(TranscriptError, match="a signal other than traces"):
         list(read_spans(path))
 
 

@@ -104,7 +104,7 @@ async def test_a_step_whose_span_was_lost_is_recognised_by_the_counts(recorder, 
     assert turn.attributes["assembly.steps"] == len(steps_of(turn)) == 3
     gone = steps_of(turn)[lost].span_id
     (ledger,) = read_ledgers(span for span in recorder.spans if span.span_id != gone).values()
-    assert ledger.problems == ["turn 0: 1 of its 3 policies have no span here"]
+    assert ledger.problems == ["turn 0: 1 of its 3 policies have no span"]
     assert {item: exit_.policy for item, exit_ in ledger.exits(0).items() if exit_.policy is None}
 
 

@@ -49,7 +49,7 @@ def turn(number, offered, kept, *steps, arrived=None, sent=True, **attributes):
     return spans
 
 
-UNTOLD = "in a prompt, and the turn that told of the arrival is not here: "
+NOT_DESCRIBED = "items in a prompt that no available turn describes: "
 
 
 def size(run):
@@ -149,7 +149,7 @@ def test_of_several_the_turn_on_which_it_left_says_which():
 def test_a_lost_policy_takes_what_nobody_lists_and_nothing_else():
     one = turn(0, ["0-9"], ["8-9"], ("odd", ODD), ("window", WINDOW))
     ledger = read(one, lost={one[2].span_id})
-    assert ledger.problems[0] == "turn 0: 1 of its 2 policies have no span here"
+    assert ledger.problems[0] == "turn 0: 1 of its 2 policies have no span"
     assert why(ledger, 0) == {**dict.fromkeys("0123456", (None, None)), "7": ("odd", "policy")}
 
 
@@ -177,7 +177,7 @@ def test_without_its_arrival_an_item_has_no_tokens():
     assert ledger.problems == []
     ledger = read(turn(1, ["0-2"], ["1-2"], arrived={"2": 5}))
     assert ledger.tokens(1, "1") is None
-    assert ledger.problems == [UNTOLD + "1"]
+    assert ledger.problems == [NOT_DESCRIBED + "1"]
 
 
 def test_a_turn_that_sent_nothing_says_what_was_offered():
@@ -189,7 +189,7 @@ def test_a_turn_that_sent_nothing_says_what_was_offered():
 
 def test_where_the_input_could_not_be_known_nothing_is_said_of_what_is_out():
     ledger = read(turn(0, None, ["4-5"], ("trim", {}), **{"input.unknown": True}))
-    assert (ledger.turns[0].offered, why(ledger, 0), ledger.problems) == (None, {}, [UNTOLD + "4-5"])
+    assert (ledger.turns[0].offered, why(ledger, 0), ledger.problems) == (None, {}, [NOT_DESCRIBED + "4-5"])
 
 
 def test_since_when_is_known_as_far_as_no_turn_is_missing():
@@ -212,7 +212,7 @@ def test_spans_in_any_order_delivered_twice_and_with_arrays_as_text_read_the_sam
     ]
     for variant in (spans[::-1], spans + spans, in_text):
         assert [why(read(variant), number) for number in (0, 1)] == [why(read(spans), number) for number in (0, 1)]
-        assert read(variant).problems == [UNTOLD + "2-3"]
+        assert read(variant).problems == [NOT_DESCRIBED + "2-3"]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_malformed_span_is_a_problem_and_no_error(runs):
     ledger = read(turn(0, ["0"], ["0"]), _kept(1, runs))
     span = "span 0000000000000020 (assemble_context)"
     assert ledger.problems == [
-        f"turn 1 is passed over: {span}: assembly.kept.items cannot be read and is left out",
-        UNTOLD + "0",
+        f"turn 1 is skipped: {span}: assembly.kept.items has an invalid value and is ignored",
+        NOT_DESCRIBED + "0",
     ]
     assert [one.number for one in ledger.turns] == [0]
     with pytest.raises(KeyError):
@@ -239,7 +239,7 @@ def test_two_assemblies_of_one_number_are_a_problem():
     one, other = turn(0, ["0"], ["0"], arrived={"0": 5}), turn(0, ["0"], [], id="b0")
     other = [replace(other[0], trace_id="f" * 32)]
     ledger = read(one, other)
-    assert ledger.problems == ["turn 0: another assembly says that it is this turn"]
+    assert ledger.problems == ["turn 0: a second assembly has the same number and is skipped"]
     assert len(ledger.turns) == 1
 
 
@@ -248,8 +248,8 @@ def test_counts_that_do_not_add_up_are_named():
     (span,) = turn(0, ["0-3"], ["2-3"], arrived={"2": 5, "3": 5}, **counts)
     ledger = read([replace(span, attributes={**span.attributes, "assembly.events.out": 9})])
     assert ledger.problems == [
-        "turn 0: the assembly: 4 events in + 0 injected are not 9 out + 7 dropped + 0 compacted",
-        "turn 0: 9 events out, of which 2 are listed",
+        "turn 0: the assembly: the counts do not add up: 4 in + 0 injected, but 9 out + 7 dropped + 0 compacted",
+        "turn 0: 9 events are in the prompt, but 2 are listed",
     ]
 
 

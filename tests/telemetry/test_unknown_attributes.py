@@ -166,7 +166,9 @@ def test_an_attribute_that_is_left_out_is_named_with_its_span():
     odd = replace(span, attributes={**span.attributes, "assembly.kind.tokens": {"secret": 1}})
     others = [one for one in recorded() if one is not span]
     (problem,) = everything_of([odd, *others])
-    assert problem == f"span {span.span_id} (assemble_context): assembly.kind.tokens cannot be read and is left out"
+    assert (
+        problem == f"span {span.span_id} (assemble_context): assembly.kind.tokens has an invalid value and is ignored"
+    )
 
 
 def test_an_unknown_kind_is_another():
@@ -192,7 +194,7 @@ def test_a_policy_whose_lists_cannot_be_read_counts_as_one_that_is_missing():
         for span in recorded()
     ]
     ledger = next(iter(read_ledgers(spans).values()))
-    assert "turn 2: 1 of its 3 policies have no span here" in ledger.problems
+    assert "turn 2: 1 of its 3 policies have no span" in ledger.problems
     answer = Explainer(ledger, 2).explain("0")
     assert (answer.outcome, answer.reason) == ("dropped", None)
 
@@ -207,7 +209,7 @@ def test_a_ledger_that_cannot_be_named_is_told_of_by_its_span():
     ]
     everything_of(spans)
     read_ledgers([replace(spans[0], attributes={"assembly.turn": "x"})], on_problem=problems.append)
-    assert problems == [f"span {spans[0].span_id} ({spans[0].name}): assembly.turn cannot be read and is left out"]
+    assert problems == [f"span {spans[0].span_id} ({spans[0].name}): assembly.turn has an invalid value and is ignored"]
 
 
 @given(_JSON)
