@@ -117,7 +117,7 @@ class Envelope:
         try:
             return json.dumps({name: getattr(self, name) for name in _FIELDS}, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ProtocolError(f"an envelope of type {self.event_type!r} is no JSON: {error}") from error
+            raise ProtocolError(f"an envelope of type {self.event_type!r} is not valid JSON: {error}") from error
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Envelope:
@@ -129,7 +129,7 @@ class Envelope:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"an envelope is no JSON: {error}") from error
+            raise ProtocolError(f"an envelope is not valid JSON: {error}") from error
         return cls.from_dict(found)
 
     @classmethod
@@ -193,4 +193,4 @@ def check_id(what: str, given: Any) -> None:
     if not 0 < len(given) <= MAX_ID_CHARACTERS:
         raise ProtocolError(f"{what} has {len(given)} characters; it takes 1 to {MAX_ID_CHARACTERS}")
     if _UNSTORABLE.search(given):
-        raise ProtocolError(f"{what} has a NUL or half of a surrogate pair in it, which no store can hold")
+        raise ProtocolError(f"{what} contains a NUL or an unpaired surrogate, which no store can hold")

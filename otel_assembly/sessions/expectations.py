@@ -1,8 +1,8 @@
-"""Expectations: what a session waits for, since when and until when, all of it read from its log.
+"""Expectations: time limits for replies, turns and acknowledgments, computed from a session's log.
 
-`Waits` is folded beside an adapter's state; `deadlines` says what of a manifest stands on it; `violation` is the
-envelope of one that was not met. Nothing here looks at a clock: whoever serves the session does, and appends. The
-violation then stands in the log, so that it is told once, and every hub that folds the log comes to the same.
+`Waits` records the pending waits, `deadlines` applies the manifest's expectations to them, and `violation` builds the
+envelope of a missed deadline. Nothing here reads a clock: `Hub.sweep` compares the deadlines with its clock and
+appends the violations. A violation in the log is reported once, because all hubs read the same log.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.adapter import ExpectedTurn
     from otel_assembly.sessions.metadata import SessionMetadata
 
-#: What asks for a reply, and is one.
+#: The event types that ask for a reply and that count as a reply.
 _SAID: Final = frozenset({EV_TEXT, EV_PACKET})
 _TASK_PREFIX: Final = "ag2.task."
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The envelope that a wait began with.
+    """The envelope that started a wait.
 
     Attributes:
-        seq: Its place in the log.
-        envelope_id: Its id.
-        at: When it was accepted, in seconds since the epoch.
+        seq: The envelope's row number in the log.
+        envelope_id: The envelope's id.
+        at: The time at which the envelope was accepted, in seconds since the epoch.
     """
 
     seq: int
@@ -51,16 +51,16 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a session waits for. It is a value: what follows from one more envelope is another one.
+    """The pending waits of a session. It is immutable: `after` returns a new value.
 
     Attributes:
-        invited: Who has not answered the invitation, and since when.
-        opened: When all had joined.
-        heard: The newest envelope that is neither the protocol's own nor a task's.
-        unanswered: For each participant the first text or packet to it since its own last one.
-        turn: Whose turn it is, and since when.
-        turn_cause: The envelope that the adapter says it is the answer to.
-        violated: The violations that stand in the log of what is still waited for: since which row, and their key.
+        invited: The participants that have not answered their invitation, each with the invitation.
+        opened: The envelope that opened the session; None before all participants have joined.
+        heard: The newest envelope that is neither a system event nor a task event.
+        unanswered: For each participant, the first text or packet addressed to it since its own newest one.
+        turn: The participant whose turn it is, with the envelope that started the turn.
+        turn_cause: The envelope that started the turn according to the adapter.
+        violated: Logged violations of pending waits: the row that started the wait, and the violation's key.
     """
 
     invited: tuple[tuple[str, Since], ...] = ()
@@ -72,12 +72,12 @@ class Waits:
     violated: tuple[tuple[int, str], ...] = ()
 
     def after(self, envelope: Envelope, metadata: SessionMetadata, expected: ExpectedTurn | None) -> Waits:
-        """What is waited for after one more envelope.
+        """Return the pending waits after one more envelope.
 
         Args:
             envelope: The envelope.
-            metadata: The session.
-            expected: Whose turn it is after it, as the adapter's ``expected_next`` says.
+            metadata: The session's metadata.
+            expected: The next turn after the envelope, as returned by the adapter's ``expected_next``.
         """
         here = Since(envelope.seq, envelope.envelope_id, envelope.created_at)
         kind, sender = envelope.event_type, envelope.sender_id
@@ -103,14 +103,14 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """One expectation that stands.
+    """A pending expectation.
 
     Attributes:
-        kind: What is waited for.
-        action: What follows where it is not met.
-        seconds: How long it is waited for.
-        waited_for: Who is waited for; nobody in particular for ``max_silence``.
-        since: What the wait began with.
+        kind: The kind of wait.
+        action: The action if the deadline is missed.
+        seconds: The length of the wait.
+        waited_for: The participants that have to act; empty for ``max_silence``.
+        since: The envelope that started the wait.
     """
 
     kind: ExpectationKind
@@ -121,36 +121,36 @@ class Deadline:
 
     @property
     def due_at(self) -> float:
-        """From when on it is violated, in seconds since the epoch."""
+        """The time of the deadline, in seconds since the epoch."""
         return self.since.at + self.seconds
 
     @property
     def key(self) -> str:
-        """The idempotency key of its violation, the same in every hub: once for a kind, an action and since."""
+        """The idempotency key of the violation. It is the same in every hub, so the log accepts one violation."""
         return f"ag2.expectation:{self.kind}:{self.action}:{self.seconds!r}:{self.since.seq}"
 
 
 def deadlines(metadata: SessionMetadata, state: SessionState, waits: Waits) -> tuple[Deadline, ...]:
-    """What of a session's expectations stands, the earliest first; a violation that is in the log stands no more."""
-    told = {key for _, key in waits.violated}
-    found = [
-        Deadline(one.kind, one.action, float(one.seconds), who, since)
-        for one in metadata.manifest.expectations
-        for since, who in _waited(one, state, waits)
+    """Return the pending deadlines without those whose violation is in the log, the earliest first."""
+    reported = {key for _, key in waits.violated}
+    pending = [
+        Deadline(expectation.kind, expectation.action, float(expectation.seconds), participants, since)
+        for expectation in metadata.manifest.expectations
+        for since, participants in _waited(expectation, state, waits)
     ]
-    return tuple(sorted((one for one in found if one.key not in told), key=lambda one: (one.due_at, one.key)))
+    return tuple(sorted((d for d in pending if d.key not in reported), key=lambda d: (d.due_at, d.key)))
 
 
 def violation(metadata: SessionMetadata, deadline: Deadline, sender_id: str) -> Envelope:
-    """The envelope that says that a deadline was not met.
+    """Return the envelope that reports a missed deadline.
 
-    ``notify`` addresses it to who is waited for and the creator; ``hide`` and ``auto_close`` to everybody, as they
-    change what everybody does; ``audit`` and ``warn`` to nobody: they are for the log.
+    The action selects the audience. ``notify`` addresses the participants that have to act, and the creator. ``hide``
+    and ``auto_close`` address all participants. ``audit`` and ``warn`` address none: the log records the violation.
 
     Args:
-        metadata: The session.
-        deadline: What was not met.
-        sender_id: Who says so; all hubs take the same, so that the key holds among them.
+        metadata: The session's metadata.
+        deadline: The missed deadline.
+        sender_id: The sender. All hubs must use the same id, because idempotency keys belong to a sender.
     """
     audience: tuple[str, ...] | None = ()
     if deadline.action == "notify":
@@ -176,7 +176,7 @@ def violation(metadata: SessionMetadata, deadline: Deadline, sender_id: str) -> 
 
 
 def _turned(waits: Waits, here: Since, expected: ExpectedTurn | None) -> Waits:
-    """With the turn as it stands; its time begins with the envelope that gave it to its participant."""
+    """Return the waits with the current turn; its time starts at the envelope that started the turn."""
     if expected is None or waits.opened is None:
         return replace(waits, turn=None, turn_cause=None)
     cause = expected.triggering_envelope_id
@@ -186,23 +186,23 @@ def _turned(waits: Waits, here: Since, expected: ExpectedTurn | None) -> Waits:
 
 
 def _still_waited_for(waits: Waits) -> Waits:
-    """Without the violations of what is waited for no more, so that they do not pile up."""
+    """Remove the violations of waits that have ended; otherwise they would accumulate."""
     if not waits.violated:
         return waits
     waited = [since for _, since in (*waits.invited, *waits.unanswered, *((waits.turn,) if waits.turn else ()))]
     rows = {since.seq for since in (*waited, waits.heard or waits.opened) if since is not None}
-    return replace(waits, violated=tuple(one for one in waits.violated if one[0] in rows))
+    return replace(waits, violated=tuple(v for v in waits.violated if v[0] in rows))
 
 
-def _waited(one: Expectation, state: SessionState, waits: Waits) -> Iterable[tuple[Since, tuple[str, ...]]]:
-    """Since when an expectation waits, and for whom."""
-    if one.kind == "acks_within":
+def _waited(expectation: Expectation, state: SessionState, waits: Waits) -> Iterable[tuple[Since, tuple[str, ...]]]:
+    """Return the waits of an expectation: the envelope that started each, and the participants that have to act."""
+    if expectation.kind == "acks_within":
         return _by_since(waits.invited) if state is SessionState.PENDING else ()
     if state is not SessionState.ACTIVE:
         return ()
-    if one.kind == "reply_within":
+    if expectation.kind == "reply_within":
         return _by_since(waits.unanswered)
-    if one.kind == "turn_within":
+    if expectation.kind == "turn_within":
         return () if waits.turn is None else ((waits.turn[1], (waits.turn[0],)),)
     heard = waits.heard or waits.opened
     return () if heard is None else ((heard, ()),)
@@ -220,5 +220,5 @@ def _with(waiting: tuple[tuple[str, Since], ...], more: Iterable[str], here: Sin
     return (*waiting, *((p, here) for p in more if p not in known))
 
 
-def _without(waiting: tuple[tuple[str, Since], ...], gone: str) -> tuple[tuple[str, Since], ...]:
-    return tuple(one for one in waiting if one[0] != gone)
+def _without(waiting: tuple[tuple[str, Since], ...], removed: str) -> tuple[tuple[str, Since], ...]:
+    return tuple(wait for wait in waiting if wait[0] != removed)

@@ -1,4 +1,4 @@
-"""`TransitionGraph`: who speaks after whom in a workflow, as data that a session keeps among its knobs."""
+"""`TransitionGraph`: the order of speakers in a workflow, stored as JSON in the session's knobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TransitionRegistry:
-    """The targets and conditions that a graph's data may name; it has the built-in ones from the start."""
+    """The targets and conditions that a graph's data may name, including the built-in ones."""
 
     def __init__(self) -> None:
         targets = (AgentTarget, RoundRobinTarget, StayTarget, RevertToInitiatorTarget, TerminateTarget)
@@ -43,26 +43,26 @@ class TransitionRegistry:
         self._conditions: dict[str, type[TransitionCondition]] = {kind.name: kind for kind in conditions}
 
     def register_target(self, kind: type[TransitionTarget]) -> None:
-        """Know a target by its name; the last one of a name is taken."""
+        """Register a target under its name; it replaces an earlier target of the same name."""
         self._targets[kind.name] = kind
 
     def register_condition(self, kind: type[TransitionCondition]) -> None:
-        """Know a condition by its name; the last one of a name is taken."""
+        """Register a condition under its name; it replaces an earlier condition of the same name."""
         self._conditions[kind.name] = kind
 
     def target(self, found: Any) -> TransitionTarget:
-        """The target that data describes.
+        """Build a target from its data.
 
         Raises:
-            ConfigurationError: It names none that is registered, or not its fields.
+            ConfigurationError: The name is not registered, or the fields do not fit.
         """
         return cast("TransitionTarget", _made(found, self._targets, "target"))
 
     def condition(self, found: Any) -> TransitionCondition:
-        """The condition that data describes.
+        """Build a condition from its data.
 
         Raises:
-            ConfigurationError: It names none that is registered, or not its fields.
+            ConfigurationError: The name is not registered, or the fields do not fit.
         """
         return cast("TransitionCondition", _made(found, self._conditions, "condition"))
 
@@ -71,27 +71,27 @@ _DEFAULT: Final = TransitionRegistry()
 
 
 def register_target(kind: type[TransitionTarget]) -> None:
-    """Let graphs everywhere in this process name a target of your own."""
+    """Register a target class for all graphs in this process."""
     _DEFAULT.register_target(kind)
 
 
 def register_condition(kind: type[TransitionCondition]) -> None:
-    """Let graphs everywhere in this process name a condition of your own."""
+    """Register a condition class for all graphs in this process."""
     _DEFAULT.register_condition(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionGraph:
-    """Who speaks after whom.
+    """The order of speakers in a workflow.
 
     Attributes:
-        initial_speaker: Who begins.
-        transitions: The rules; the first that fits is taken.
-        default_target: Where it goes when none fits.
-        max_turns: After so many turns the session ends; None for no end.
+        initial_speaker: The participant that speaks first.
+        transitions: The rules. The first matching rule applies, in ascending order of priority.
+        default_target: The target if no rule matches.
+        max_turns: The number of turns after which the session ends; None for no limit.
 
     Raises:
-        ConfigurationError: A number of turns that is none.
+        ConfigurationError: `initial_speaker` is not a text, or `max_turns` is not a whole number above 0.
     """
 
     initial_speaker: str
@@ -107,50 +107,50 @@ class TransitionGraph:
             raise ConfigurationError(f"max_turns of a graph is {self.max_turns!r}; give 1 or more, or None")
 
     def select(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Who speaks after an envelope; the state is the one after it."""
-        for transition in sorted(self.transitions, key=lambda one: one.priority):
+        """Return the decision about the next speaker; `state` is the state after the envelope."""
+        for transition in sorted(self.transitions, key=lambda transition: transition.priority):
             if transition.when.evaluate(state, envelope):
                 return transition.then.resolve(state, envelope)
         return self.default_target.resolve(state, envelope)
 
     def named(self) -> tuple[str, ...]:
-        """The participants whom it names: its first speaker, and those of its built-in targets and conditions."""
+        """Return the first speaker and the participants that built-in targets and conditions name."""
         parts = [*(t.when for t in self.transitions), *(t.then for t in self.transitions), self.default_target]
-        return (self.initial_speaker, *(one.agent_id for one in parts if isinstance(one, AgentTarget | FromSpeaker)))
+        return (self.initial_speaker, *(part.agent_id for part in parts if isinstance(part, AgentTarget | FromSpeaker)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph as JSON, for a session's knobs; `loads` reads it back."""
+        """Return the graph as a JSON object for a session's knobs; `loads` reads it."""
         return {
             "initial_speaker": self.initial_speaker,
             "transitions": [
-                {"when": _described(one.when), "then": _described(one.then), "priority": one.priority}
-                for one in self.transitions
+                {"when": _described(rule.when), "then": _described(rule.then), "priority": rule.priority}
+                for rule in self.transitions
             ],
             "default_target": _described(self.default_target),
             "max_turns": self.max_turns,
         }
 
     def dumps(self) -> str:
-        """`to_dict` as a JSON text."""
+        """Return `to_dict` as a JSON text."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def loads(cls, found: str | Mapping[str, Any], *, registry: TransitionRegistry | None = None) -> TransitionGraph:
-        """Read what `to_dict` or `dumps` wrote.
+        """Build a graph from the output of `to_dict` or `dumps`.
 
         Args:
-            found: The data.
-            registry: The targets and conditions that it may name; None for those of the process.
+            found: The JSON object or text.
+            registry: The targets and conditions that the data may name; None for the registry of the process.
 
         Raises:
-            ConfigurationError: It is no graph, or names what is not registered; the message says where.
+            ConfigurationError: The data is not a graph, or contains an unregistered name; the message names the place.
         """
         known = _DEFAULT if registry is None else registry
         if isinstance(found, str):
             try:
                 found = json.loads(found)
             except (ValueError, RecursionError) as error:
-                raise ConfigurationError(f"a graph is no JSON: {error}") from error
+                raise ConfigurationError(f"a graph is not valid JSON: {error}") from error
         if not isinstance(found, Mapping):
             raise ConfigurationError(f"a graph is a JSON object, not {type(found).__name__}")
         listed = found.get("transitions") or []
@@ -158,18 +158,22 @@ class TransitionGraph:
             raise ConfigurationError(f"transitions of a graph is a list, not {type(listed).__name__}")
         default = found.get("default_target")
         return cls(
-            initial_speaker=found.get("initial_speaker"),  # type: ignore[arg-type]  # looked at when it is made
-            transitions=tuple(_transition(one, index, known) for index, one in enumerate(listed)),
+            initial_speaker=found.get("initial_speaker"),  # type: ignore[arg-type]  # __post_init__ checks it
+            transitions=tuple(_transition(rule, index, known) for index, rule in enumerate(listed)),
             default_target=TerminateTarget() if default is None else known.target(default),
             max_turns=found.get("max_turns"),
         )
 
     @classmethod
     def round_robin(cls, participants: Iterable[str], *, max_turns: int | None = None) -> TransitionGraph:
-        """All in turn, as the session lists them, until `max_turns`; the first of these begins.
+        """Return a graph in which all participants speak in the session's order, until `max_turns`.
+
+        Args:
+            participants: The participants; only the first is used, as the first speaker.
+            max_turns: The number of turns after which the session ends; None for no limit.
 
         Raises:
-            ConfigurationError: There is nobody.
+            ConfigurationError: `participants` is empty.
         """
         first = next(iter(participants), None)
         if first is None:
@@ -180,21 +184,23 @@ class TransitionGraph:
 
     @classmethod
     def sequence(cls, steps: Iterable[str]) -> TransitionGraph:
-        """One after the other, and then the end (``sequence_complete``).
+        """Return a graph in which each participant speaks once, in this order; then the session ends.
+
+        The session closes with the reason ``sequence_complete``.
 
         Raises:
-            ConfigurationError: There is no step, or one participant has two; give transitions for that.
+            ConfigurationError: `steps` is empty or names a participant twice. For repeated speakers, write transitions.
         """
         steps = list(steps)
         if not steps:
             raise ConfigurationError("sequence takes at least 1 step")
         if twice := sorted({step for step in steps if steps.count(step) > 1}):
             raise ConfigurationError(
-                f"sequence names {', '.join(map(repr, twice))} twice, and a step follows from who spoke; "
-                "give transitions with conditions that tell the two apart"
+                f"sequence names {', '.join(map(repr, twice))} twice, but the speaker alone selects the next step; "
+                "write transitions with conditions that distinguish the two steps"
             )
         pairs = pairwise(steps)
-        transitions = tuple(Transition(FromSpeaker(one), AgentTarget(other)) for one, other in pairs)
+        transitions = tuple(Transition(FromSpeaker(speaker), AgentTarget(after)) for speaker, after in pairs)
         return cls(steps[0], transitions, TerminateTarget("sequence_complete"), len(steps))
 
 
@@ -220,12 +226,12 @@ def _made(found: Any, kinds: Mapping[str, Any], what: str) -> Any:
     try:
         made = kinds[name](**args)
     except TypeError as error:
-        raise ConfigurationError(f"transition {what} {name!r} cannot be made of {args!r}: {error}") from error
+        raise ConfigurationError(f"transition {what} {name!r} does not accept {args!r}: {error}") from error
     wrong = [key for key in ("agent_id", "tool_name", "key", "reason") if not isinstance(args.get(key, ""), str)]
     if wrong:
         raise ConfigurationError(f"{wrong[0]} of transition {what} {name!r} is {args[wrong[0]]!r}; give a text")
     return made
 
 
-def _described(one: Any) -> dict[str, Any]:
-    return {"name": one.name, "args": asdict(one) if is_dataclass(type(one)) else {}}
+def _described(part: Any) -> dict[str, Any]:
+    return {"name": part.name, "args": asdict(part) if is_dataclass(type(part)) else {}}

@@ -1,4 +1,4 @@
-"""`KnownSession`: one session as a hub knows it, and how it reads on in the session's log."""
+"""`KnownSession`: a hub's in-memory state of one session, and how the hub updates it from the log."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How many rows of a log are read and folded at a time.
+#: The number of rows that are read and folded at a time.
 _PAGE: Final = 200
 
 
 def envelope_of(row: LogRow) -> Envelope:
-    """The envelope that a log kept.
+    """Decode the envelope of a log's row.
 
     Raises:
-        LogDamagedError: The row is not what was written.
+        LogDamagedError: The row contains no envelope, or its columns do not match its envelope.
     """
     where = f"session {row.session_id!r}, row {row.seq}"
     try:
@@ -44,16 +44,16 @@ def envelope_of(row: LogRow) -> Envelope:
 
 
 class KnownSession:
-    """One session as a hub knows it: what was folded of its log so far. Others may have appended since.
+    """A hub's in-memory state of one session. Other hubs may have appended rows that it does not include yet.
 
     Attributes:
-        metadata: What was settled when it was created.
-        adapter: Its protocol's code.
-        folded: The session up to the last row that was read.
-        cursors: How far the participants had confirmed when it was last asked. They only grow, so that an old answer
-            holds back too much and never too little.
-        lock: Held while one post of this hub reads, decides and appends.
-        snapshot_seq: The row of the newest snapshot that is known.
+        metadata: The session's metadata, fixed at its creation.
+        adapter: The adapter of the session's protocol.
+        folded: The session after the newest row that this hub has read.
+        cursors: Each participant's confirmed position at the last query. Positions only increase, so an outdated one
+            can delay a post but never lets an inbox exceed its limit.
+        lock: Held while a post of this hub reads the log, checks the envelope and appends it.
+        snapshot_seq: The row of the newest snapshot that this hub has read or saved.
     """
 
     __slots__ = ("_log", "_stopped", "adapter", "cursors", "folded", "lock", "metadata", "searched", "snapshot_seq")
@@ -71,43 +71,45 @@ class KnownSession:
 
     @property
     def position(self) -> LogPosition:
-        """The row that the next append goes on top of."""
+        """The row that the next append must follow."""
         return LogPosition(self.folded.seq, self.folded.envelope_id)
 
     def next(self, envelope: Envelope) -> FoldedSession:
-        """The session after one more envelope, which need not be accepted yet."""
+        """Return the session after one more envelope, accepted or not; `folded` does not change."""
         return self.folded.after(envelope, self.metadata, self.adapter)
 
     async def hydrate(self) -> int:
-        """Begin from the newest snapshot that can be read, and read on from there.
+        """Load the newest snapshot if it is readable, and fold the rows after it.
 
         Returns:
-            How many envelopes were folded.
+            The number of folded envelopes.
 
         Raises:
-            NetworkError: As `refresh`.
+            NetworkError: As in `refresh`.
         """
         name = self.metadata.session_id
         if snapshot := await self._log.snapshot(name, adapter_key(self.adapter)):
             try:
                 found = load_snapshot(snapshot, self.folded, self.adapter)
-            except Exception as error:  # noqa: BLE001 - a snapshot only saves time: whatever is wrong with it, the log is right
-                _log.warning("session %r: its snapshot cannot be read (%s): folding from the start", name, error)
+            except Exception as error:  # noqa: BLE001 - the log is complete without the snapshot
+                _log.warning(
+                    "session %r: its snapshot cannot be read (%s); folding its log from the start", name, error
+                )
                 found = None
             if found is not None and found.seq == snapshot.seq:
                 self.folded, self.snapshot_seq = found, snapshot.seq
         return await self.refresh()
 
     async def refresh(self) -> int:
-        """Fold what was appended since; whoever calls it holds the `lock`.
+        """Fold the rows that were appended since the last call. The caller must hold `lock`.
 
         Returns:
-            How many envelopes were folded.
+            The number of folded envelopes.
 
         Raises:
-            LogRegressed: What was read before is not there any more: the session stops in this hub.
-            LogDamagedError: A row is missing, or is not what was written.
-            AdapterError: The adapter could not fold a row.
+            LogRegressed: A row that this hub has read is gone or differs. Later calls raise the same error.
+            LogDamagedError: A row is missing, or its columns do not match its envelope.
+            AdapterError: The adapter's ``fold`` raised.
         """
         if self._stopped is not None:
             raise self._stopped
@@ -119,11 +121,11 @@ class KnownSession:
                 self._fold(row)
             if len(rows) < _PAGE:
                 return self.folded.seq - before
-            # A long session is folded in pieces, so that the others of this event loop are not kept waiting.
+            # A long session must not block the other tasks of the event loop.
             await asyncio.sleep(0)
 
     def _fold(self, row: LogRow) -> None:
-        """Fold the next row; one that was folded before is left."""
+        """Fold the next row; a row that is already folded is skipped."""
         if row.seq <= self.folded.seq:
             return
         if row.seq != self.folded.seq + 1:
@@ -132,25 +134,25 @@ class KnownSession:
         self.folded = self.next(envelope_of(row))
 
     def _still_there(self, rows: Sequence[LogRow]) -> None:
-        """Stop where the newest row that was read is not the one that the log has."""
+        """Raise `LogRegressed` if the log no longer contains the newest row that this hub has read."""
         seq = self.folded.seq
         if seq == 0 or (rows and (rows[0].seq, rows[0].envelope_id) == (seq, self.folded.envelope_id)):
             return
-        has = "another envelope there" if rows else "no such row any more"
+        has = "a different envelope there" if rows else "no such row any more"
         self._stopped = LogRegressed(
-            f"session {self.metadata.session_id!r}: row {seq} was read, and the log has {has}: it went back, as after "
-            "a failover to a copy that lagged; look at what was lost, then open a new hub"
+            f"session {self.metadata.session_id!r}: row {seq} was read, and the log has {has}: the log lost rows, "
+            "for example in a failover to a lagging replica; check what was lost, then open a new hub"
         )
         raise self._stopped
 
     async def save_snapshot(self) -> None:
-        """Keep the folded state, so that another hub need not read from the start; a failure is a logged warning."""
+        """Save the folded state, which lets other hubs skip older rows; a failure is logged as a warning."""
         snapshot = dump_snapshot(self.folded, self.adapter)
         if snapshot is None:
             return
         try:
             await self._log.save_snapshot(self.metadata.session_id, adapter_key(self.adapter), snapshot)
         except NetworkError as error:
-            _log.warning("session %r: no snapshot was saved: %s", self.metadata.session_id, error)
+            _log.warning("session %r: its snapshot was not saved: %s", self.metadata.session_id, error)
         else:
             self.snapshot_seq = snapshot.seq

@@ -169,7 +169,7 @@ class TestGraphData:
     @pytest.mark.parametrize(
         ("data", "said"),
         [
-            ("{", "a graph is no JSON"),
+            ("{", "a graph is not valid JSON"),
             ([], "a graph is a JSON object, not list"),
             ({}, "initial_speaker of a graph is None; give a participant's id"),
             ({"initial_speaker": "ann", "max_turns": 0}, "max_turns of a graph is 0; give 1 or more"),
@@ -182,13 +182,13 @@ class TestGraphData:
             ),
             (
                 {"initial_speaker": "ann", "default_target": {"name": "agent", "args": {"agent": "bob"}}},
-                "transition target 'agent' cannot be made of {'agent': 'bob'}",
+                "transition target 'agent' does not accept {'agent': 'bob'}",
             ),
             (
                 {"initial_speaker": "ann", "default_target": {"name": "agent", "args": {"agent_id": []}}},
                 r"agent_id of transition target 'agent' is \[\]; give a text",
             ),
-            ({"initial_speaker": "ann", "default_target": {"name": "agent", "args": [1]}}, "cannot be made of"),
+            ({"initial_speaker": "ann", "default_target": {"name": "agent", "args": [1]}}, "does not accept"),
             (
                 {"initial_speaker": "a", "transitions": [{"when": {"name": "always"}, "then": {}, "priority": "1"}]},
                 "priority of transition 0 of a graph is '1'; give a whole number",
