@@ -1,4 +1,4 @@
-"""Sessions between agents: a log that loses nothing, and views of it that are assemblies."""
+"""Sessions between agents, kept as logs of envelopes, with a view for each participant."""
 
 from __future__ import annotations
 

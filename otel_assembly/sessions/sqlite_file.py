@@ -1,4 +1,4 @@
-"""The file of a log of sessions: its connections, and the lock file that its writers queue on. All of this blocks."""
+"""The SQLite file of a session log: its connections, and the lock file of its writers. All calls block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: What the file says of itself, so that a later release can tell an earlier one's.
+#: The version of the file format, stored in the file.
 FILE_VERSION: Final = 1
 
 STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
@@ -42,17 +42,17 @@ _ADD_ROW: Final = "INSERT INTO otel_assembly_session_rows VALUES (?, ?, ?, ?, ?,
 
 _HAS_TURNS: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'otel_assembly_session_work'"
 
-#: Connections that are open in the process that forked this one; nothing is done with them.
+#: Connections of the parent process; they are kept open and never used.
 _of_parents: list[sqlite3.Connection] = []
 
 
 class SqliteFile:
-    """One process's way to the file.
+    """One process's access to the file.
 
-    Whoever writes, checkpoints or closes does it between `take` and `give`: in a queue that the kernel keeps, for all
-    processes. So nobody ever finds the file busy and backs off, which starves some for seconds; a process that is
-    killed has given its turn back; and no commit ever meets a checkpoint of another process, which in SQLite before
-    3.51.3 can lose what was committed (https://www.sqlite.org/wal.html#walresetbug). Readers take no part.
+    Writes, checkpoints and closes happen between `take` and `give`, which queue on a lock of the kernel across
+    processes (the turn). No writer finds the file busy and backs off, which can starve writers for seconds. The kernel
+    releases the turn of a killed process. No commit runs during a checkpoint of another process, which can lose commits
+    in SQLite before 3.51.3 (https://www.sqlite.org/wal.html#walresetbug). Readers need no turn.
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:
@@ -72,7 +72,7 @@ class SqliteFile:
         in_child(self._leave)
 
     def take(self) -> None:
-        """Wait for the turn, behind all who asked for it before; there is none where the file is closed."""
+        """Acquire the turn in the order of requests; raise if the file is closed."""
         if self._queue is None:
             if self._ending:
                 return
@@ -80,21 +80,21 @@ class SqliteFile:
         self._fcntl.flock(self._queue, self._fcntl.LOCK_EX)
 
     def give(self) -> None:
-        """Let the next one."""
+        """Release the turn."""
         if self._queue is not None:
             self._fcntl.flock(self._queue, self._fcntl.LOCK_UN)
 
     def open(self) -> None:
-        """Make the file if it is missing, and find out whether it is whole; in turn."""
+        """Create the file if it is missing, and check it for damage; needs the turn."""
         with self.telling("the log"):
             self._writing()
 
     def end(self) -> None:
-        """Open nothing any more: what is open is left for `close`, and what is not is never made."""
+        """Refuse new connections; `close` closes the open ones."""
         self._ending = True
 
     def reader(self) -> sqlite3.Connection:
-        """A connection to read through; the file is open."""
+        """Return a new connection for reading; the file must be open."""
         self._refuse_after_the_end()
         with self.telling("the log"):
             connection = self._connected()
@@ -102,13 +102,13 @@ class SqliteFile:
             return connection
 
     def close_reader(self, connection: sqlite3.Connection) -> None:
-        """Close one of them; in turn, for the last one out checkpoints."""
+        """Close a reader; needs the turn, because closing the last connection runs a checkpoint."""
         if connection in self._readers:
             self._readers.remove(connection)
             connection.close()
 
     def create(self, session_id: str, metadata: str, checksum: int, first: LogRow) -> None:
-        """Write a session and its first row; in turn."""
+        """Write a session and its first row; needs the turn."""
         with self.telling(f"session {session_id!r}: row 1", writing=True), self._transaction() as db:
             try:
                 ((number,),) = db.execute(_ADD_SESSION, (session_id, metadata, checksum)).fetchall()
@@ -118,7 +118,7 @@ class SqliteFile:
         self._note(first)
 
     def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None) -> None:
-        """Write rows on top of one, which has to be the newest, and finish the turn of a claim; in turn."""
+        """Append rows after the newest row, and finish the turn of a claim; needs the turn."""
         session_id, seq = rows[0].session_id, rows[0].seq
         with self.telling(f"session {session_id!r}: row {seq}", writing=True), self._transaction() as db:
             found = db.execute(STANDS_ON, (session_id, on.seq, on.envelope_id)).fetchone()
@@ -133,12 +133,12 @@ class SqliteFile:
         self._note(rows[-1])
 
     def end_turn(self, claim: TurnClaim, finished: bool) -> bool:
-        """Give a claim up, or finish its turn; in turn."""
+        """Release a claim, or finish its turn; needs the turn."""
         with self.telling(f"session {claim.session_id!r}: a turn"), self._transaction() as db:
             return _end(db, claim_arguments(claim), finished=finished)
 
     def add_work(self, claim: TurnClaim, number: int, body: str, checksum: int) -> bool:
-        """Store a step of a turn, unless it is stored; in turn."""
+        """Store a step of a turn, unless it is stored already; needs the turn."""
         arguments = claim_arguments(claim) | {"number": number, "body": body, "checksum": checksum, "now": 0.0}
         what = f"session {claim.session_id!r}: step {number} of a turn"
         with self.telling(what, writing=True), self._transaction() as db:
@@ -158,12 +158,12 @@ class SqliteFile:
             note_newest(self._queue, newest)
 
     def write(self, what: str, statement: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Run one statement that writes, and that may be run twice, and return its rows; in turn."""
+        """Run one idempotent writing statement and return its rows; needs the turn."""
         with self.telling(what), self._transaction() as db:
             return db.execute(statement, arguments).fetchall()
 
     def close(self) -> None:
-        """Close all connections, and leave the queue; in turn."""
+        """Close all connections and the lock file; needs the turn."""
         for connection in self._readers:
             connection.close()
         self._readers.clear()
@@ -177,7 +177,7 @@ class SqliteFile:
 
     @contextmanager
     def telling(self, what: str, *, writing: bool = False) -> Iterator[None]:
-        """Say of what SQLite raises what it means for whoever asked."""
+        """Translate errors of SQLite to log errors."""
         with telling(self.path, what, writing=writing):
             yield
 
@@ -199,7 +199,7 @@ class SqliteFile:
             raise
 
     def _writing(self) -> sqlite3.Connection:
-        """The connection that writes, to the very file that stands at the path."""
+        """Return the connection for writing; check that the path still names the same file."""
         if self._writer is None:
             self._refuse_after_the_end()
             self._writer = self._made()
@@ -269,9 +269,9 @@ class SqliteFile:
                 connection.close()
 
     def _leave(self) -> None:
-        """SQLite forbids a child to use, or to close, its parent's connections; the turn is the parent's as well.
+        """Drop the parent's connections and turn: SQLite forbids a child to use or close them.
 
-        The descriptor is closed, not unlocked: the lock is the parent's, and would outlive it in a child.
+        The child closes the lock's descriptor without unlocking it, because the lock belongs to the parent.
         """
         _of_parents.extend(self._readers)
         if self._writer is not None:
@@ -282,7 +282,7 @@ class SqliteFile:
 
 @contextmanager
 def telling(path: str, what: str, *, writing: bool = False) -> Iterator[None]:
-    """Say of what SQLite raises what it means for whoever asked for something in a file."""
+    """Translate errors of SQLite to log errors that name the file."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -293,16 +293,16 @@ def telling(path: str, what: str, *, writing: bool = False) -> Iterator[None]:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise LogDamagedError(f"{what} cannot be read or written in {path}: {error}; restore the file") from error
         if code == sqlite3.SQLITE_IOERR and writing:
-            # The frames may stand in the file whole, and be found there after a crash.
+            # The file may contain complete frames, which SQLite recovers after a crash.
             raise LogUnsureError(f"{what} may or may not be written in {path}: {error}") from error
         raise LogUnavailableError(f"{what} cannot be had in {path}: {error}") from error
 
 
 def check_whole(path: str) -> None:
-    """Refuse a file of whose rows SQLite would leave some out without a word; nobody may be writing to it.
+    """Refuse a file from which SQLite would silently omit rows; no process may be writing to it.
 
     Raises:
-        LogDamagedError: Rows that were accepted are damaged, or the file that they belong to is gone.
+        LogDamagedError: Accepted rows are damaged, or their file is missing.
     """
     wal = f"{path}-wal"
     with suppress(FileNotFoundError):
@@ -321,7 +321,7 @@ def check_whole(path: str) -> None:
 
 
 def claim_arguments(claim: TurnClaim) -> dict[str, Any]:
-    """The arguments of a statement on a turn."""
+    """Return the arguments of a statement on a turn."""
     return {
         "id": claim.session_id,
         "participant": claim.participant_id,
@@ -332,7 +332,7 @@ def claim_arguments(claim: TurnClaim) -> dict[str, Any]:
 
 
 def _end(db: sqlite3.Connection, arguments: Mapping[str, Any], *, finished: bool) -> bool:
-    """Give a claim up; return False if it does not hold."""
+    """Release a claim; return False if it is not valid."""
     ended = db.execute(FINISH if finished else RELEASE, arguments).fetchall()
     if ended and finished:
         db.execute(DELETE_WORK, arguments)

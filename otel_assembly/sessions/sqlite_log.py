@@ -63,23 +63,23 @@ _CHANGED = """SELECT max(added.rowid), sessions.id FROM otel_assembly_session_ro
 
 
 class SqliteSessionLog:
-    """A `SessionLog` in the SQLite file at `path`, which is made at the first use; its directory has to be there.
+    """A `SessionLog` in an SQLite file, which is created at first use; its directory must exist.
 
-    Any number of logs, threads and processes of one machine may share the file; not over a network's file system.
-    Beside it lie ``path-wal`` and ``path-shm``, which SQLite keeps and which belong to it, and ``path.queue``, which
-    the writers of all processes queue on; leave it there while anybody has the log open. The newest accepted row is
-    noted in it, so that a file that was cut is told.
+    Any number of logs, threads and processes of one machine may share the file, but not on a network file system.
+    SQLite keeps ``path-wal`` and ``path-shm`` next to the file. Writers of all processes lock ``path.queue``; do not
+    delete it while a process has the log open. It also records the newest accepted row, so that a truncated file is
+    detected.
 
-    *Accepted* means that the row was synced to this machine's disk: it outlives the process, the kernel and the power.
-    There is no second machine: what the disk loses is lost.
+    *Accepted* means that the row was synced to this machine's disk: it survives a crash of the process or the kernel,
+    and a power loss. There is no replica: rows are lost with the disk.
 
-    What blocks runs in threads of the log's own. A forked child opens the file anew. Close it with ``close()``, or use
-    it as an async context manager.
+    Blocking calls run in the log's own threads. A forked child opens the file again. Close the log with ``close()``, or
+    use it as an async context manager.
 
     Args:
         path: The file.
-        patience: Seconds that a call waits for other processes, and for the disk.
-        poll_seconds: How often `changes` looks whether somebody has appended; it reads no page where nobody has.
+        patience: Seconds that a call waits for other processes and for the disk.
+        poll_seconds: The interval at which `changes` checks for new rows. Without new rows, a check reads no page.
 
     Raises:
         ConfigurationError: The path is ``:memory:``, a time is not above 0, or the system has no ``flock``.
@@ -99,7 +99,7 @@ class SqliteSessionLog:
         self._begin()
         self._closed = False
         in_child(self._begin)
-        # A log that nobody closed lets go of its threads and of its file when it is collected.
+        # A log that is not closed releases its threads and its file when it is garbage-collected.
         finalize(self, self._writing.stop, self._file.close).atexit = False
         finalize(self, self._reading.stop).atexit = False
 
@@ -231,7 +231,7 @@ class SqliteSessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; it is of the whole file, for a file has one writer at a time."""
+        """See `SessionLog.press`; it locks the whole file, because a file has one writer at a time."""
         if held_press(self) is not None:
             yield
             return
@@ -245,7 +245,7 @@ class SqliteSessionLog:
             self._writing.let_go(press)
 
     async def close(self) -> None:
-        """See `SessionLog.close`; once it is done, nothing of this log touches the file or what lies beside it."""
+        """See `SessionLog.close`; afterwards, this log no longer uses its files."""
         if self._closed:
             return
         self._closed = True
@@ -291,7 +291,7 @@ class SqliteSessionLog:
         return await self._read(read)
 
     def _connection(self) -> sqlite3.Connection:
-        """The connection that reads, in its thread."""
+        """Return the connection for reading, in its thread."""
         if self._reader is None:
             self._reader = self._file.reader()
         return self._reader
@@ -302,7 +302,7 @@ class SqliteSessionLog:
 
 
 class _Follower:
-    """What one iterator of changes has seen; its connection's ``data_version`` tells whether others have written."""
+    """Finds new rows for one `changes` iterator; ``data_version`` shows writes of other connections."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -310,7 +310,7 @@ class _Follower:
         self._newest = self._asked(_NEWEST)
 
     def changed(self) -> list[str | None]:
-        """The sessions that were appended to since the last call; None for all, where rows are gone."""
+        """Return the sessions with new rows since the last call; None for all if rows disappeared."""
         version = self._asked("PRAGMA data_version")
         if version == self._version:
             return []

@@ -1,4 +1,4 @@
-"""`SqliteReader`: reads a log in SQLite as a guest: it makes, checkpoints and deletes nothing."""
+"""`SqliteReader`: reads a log in SQLite; it creates, checkpoints and deletes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from otel_assembly.sessions.sqlite_newest import missing_newest, noted_newest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds that whoever writes may keep the file to itself.
+#: Seconds to wait while a writer locks the file.
 _PATIENCE: Final = 30.0
 _TABLE: Final = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'otel_assembly_session_rows'"
 
@@ -27,15 +27,15 @@ _TABLE: Final = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND nam
 class SqliteReader(LogReader):
     """Reads the log in a file.
 
-    Beside hubs it is one more reader. Where no write-ahead log lies beside the file, nobody has it open, and reading it
-    in the ordinary way would make one: then it is read as a file that nobody changes, until somebody does.
+    Hubs can use the file at the same time. Without a write-ahead log next to the file, no process has it open, and an
+    ordinary connection would create one. The file is then opened as immutable, until a process begins to write.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigurationError: There is no such file, or it is no log of this release.
-        LogDamagedError: Rows that were accepted are gone from it.
+        ConfigurationError: There is no such file, or it is not a log of this format version.
+        LogDamagedError: Accepted rows are missing.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,7 +54,7 @@ class SqliteReader(LogReader):
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
@@ -69,12 +69,12 @@ class SqliteReader(LogReader):
             else:
                 if self._is_as_it_was():
                     return found
-            # A hub began to write: what was read may be half of before and half of after.
+            # A hub began to write, so the rows may mix states from before and after.
             self._connection.close()
             self._connection = self._opened()
 
     def problems(self) -> Iterator[str]:
-        """What SQLite finds wrong with its pages and indexes, the newest row where it is gone, rows of no session."""
+        """Yield damaged pages and indexes, a missing newest row, and rows without a session."""
         for (found,) in self.ask("the file", "PRAGMA integrity_check(20)"):
             if found != "ok":
                 yield f"{self._path}: {found}; restore the file"
@@ -83,7 +83,7 @@ class SqliteReader(LogReader):
         yield from super().problems()
 
     def _noted(self) -> tuple[str, int, str] | None:
-        """What writers noted of the newest row, before it is looked for: it is noted once it is there."""
+        """Return the writers' record of the newest row; read it before the rows, because it is written after them."""
         try:
             queue = os.open(f"{self._path}.queue", os.O_RDONLY)
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class SqliteReader(LogReader):
 
     def _opened(self) -> sqlite3.Connection:
         alone = not os.path.exists(f"{self._path}-wal")
-        #: What the file was when nobody had it open; None where somebody has.
+        #: The file's state if no process had it open; else None.
         self._unchanged = self._state() if alone else None
         with telling(self._path, "the log"):
             name = f"{Path(self._path).absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
@@ -128,7 +128,7 @@ class SqliteReader(LogReader):
 
 @contextmanager
 def _nobody_writes(path: str) -> Iterator[None]:
-    """Keep writers waiting for a moment, where there can be any, so that what they write is seen whole."""
+    """Block writers briefly, if there can be any, so that their writes are read completely."""
     try:
         queue = os.open(f"{path}.queue", os.O_RDONLY)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Whether SQLite's write-ahead log is whole, asked before SQLite reads it.
+"""Checks SQLite's write-ahead log for damage before SQLite reads it.
 
-SQLite ends the log at the first frame that is not what was written, and says nothing of the frames behind it. After a
-crash that is right, for one transaction at most was being written, and was not accepted. Where more than one stand
-behind, accepted ones were damaged (https://www.sqlite.org/fileformat.html#the_write_ahead_log).
+SQLite silently ignores all frames from the first one with a wrong checksum on. After a crash this is correct: at most
+one transaction was being written, and it was not accepted. If more transactions follow, accepted ones are damaged
+(https://www.sqlite.org/fileformat.html#the_write_ahead_log).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
-#: The last bit says how the checksums read words.
+#: The last bit sets the byte order of the checksums.
 _MAGIC: Final = 0x377F0682
 
 
 @dataclass(frozen=True, slots=True)
 class WalState:
-    """What a write-ahead log was found to hold.
+    """The state of a write-ahead log.
 
     Attributes:
-        whole: Its frames that are what was written, from the first on.
-        behind: The transactions, one after another, whose ends stand behind the first frame that is not.
-        torn: Whether anything of this log stands behind its last whole transaction.
-        readable: Whether its header is what was written, or nothing stands behind it.
+        whole: The number of intact frames at the start.
+        behind: The number of consecutive transactions that end after the first damaged frame.
+        torn: True if this log continues after its last complete transaction.
+        readable: True if the header is intact, or no frames follow it.
     """
 
     whole: int = 0
@@ -39,7 +39,7 @@ class WalState:
 
 
 def look_at_wal(path: str) -> WalState:
-    """Read a write-ahead log, if there is one; nobody may be writing to it."""
+    """Check a write-ahead log, if there is one; no process may be writing to it."""
     try:
         log = Path(path).read_bytes()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def look_at_wal(path: str) -> WalState:
     for at, head in _frames(log, page_size):
         _, size_after, salt_1, salt_2, first, second = head
         if [salt_1, salt_2] != salts:
-            break  # what an earlier log, which is in the database by now, left behind
+            break  # left by an earlier log, which is already checkpointed
         content = log[at : at + 8] + log[at + _FRAME.size : at + _FRAME.size + page_size]
         follows = len(content) == 8 + page_size and _summed(content, words, sums) == (first, second)
         sums = first, second
@@ -64,20 +64,20 @@ def look_at_wal(path: str) -> WalState:
             committed = whole if size_after else committed
         else:
             rest += 1
-            # Transactions that failed one after another, at one place, leave frames that do not follow each other.
+            # Failed transactions that overwrote each other leave frames that are not consecutive.
             ended = (ended if follows else 0) + (size_after > 0)
             behind = max(behind, ended)
     return WalState(whole, behind, torn=rest > 0 or whole > committed)
 
 
 def _frames(log: bytes, page_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Where each frame begins, and its head; the last one may be cut."""
+    """Yield the offset and header of each frame; the last frame may be truncated."""
     for at in range(_HEADER.size, len(log) - _FRAME.size + 1, _FRAME.size + page_size):
         yield at, _FRAME.unpack_from(log, at)
 
 
 def _summed(content: bytes, words: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """SQLite's checksum of a content, going on from what came before it."""
+    """Return SQLite's checksum of a content, continued from the previous checksum."""
     first, second = sums
     numbers = iter(struct.unpack(f"{words}{len(content) // 4}I", content[: len(content) // 4 * 4]))
     for even, odd in zip(numbers, numbers, strict=False):

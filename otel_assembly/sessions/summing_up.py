@@ -1,4 +1,4 @@
-"""`SessionSummary`: where a session of a log stands, read without the code of its protocol."""
+"""`SessionSummary`: the state of a stored session, read without the code of its protocol."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """Where a session stands.
+    """The state of a session.
 
     Attributes:
         session_id: Its id.
-        metadata: What was settled when it was created; None where that cannot be read.
-        state: Where it stands, after the last row that can be read.
+        metadata: Its metadata; None if it cannot be read.
+        state: Its lifecycle state after the last readable row.
         joined: The participants who have joined.
-        envelopes: How many rows it has, up to there.
-        last_at: When the last of them was accepted, in seconds since the epoch.
-        damage: What cannot be read; None where all can.
+        envelopes: The number of rows up to the last readable row.
+        last_at: The time of the last readable row, in seconds since the epoch.
+        damage: A description of unreadable data; None if all is readable.
     """
 
     session_id: str
@@ -43,7 +43,7 @@ class SessionSummary:
 
 
 def summed_up(reader: LogReader, stored: StoredSession) -> SessionSummary:
-    """Where a session stands: its newest snapshot, and what was appended since."""
+    """Return the state of a session, from its newest snapshot and the rows after it."""
     try:
         metadata = metadata_of(stored)
     except LogDamagedError as error:
@@ -67,7 +67,7 @@ def summed_up(reader: LogReader, stored: StoredSession) -> SessionSummary:
 
 
 def _kept(state: str) -> FoldedSession | None:
-    """What a snapshot says besides its adapter's state; None where it is of another form."""
+    """Return a snapshot's fields without the adapter's state; None if its format version differs."""
     try:
         found: dict[str, Any] = json.loads(state)
         return FoldedSession(

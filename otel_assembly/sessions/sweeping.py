@@ -1,4 +1,4 @@
-"""Sweeping: what a session waited for, and in vain, is told in its log."""
+"""Sweeping: appends violations of expectations to a session's log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def tell_violations(session: KnownSession, log: SessionLog, clock: Callabl
     """Append a violation for each expectation whose time is over, the earliest first.
 
     Returns:
-        Those that this call appended; what another hub told is not among them.
+        The violations that this call appended, without those of other hubs.
 
     Raises:
-        NetworkError: The log did not do what was asked, or the adapter raised.
+        NetworkError: The log failed, or the adapter raised.
     """
     metadata = session.metadata
     found: list[Envelope] = []
@@ -48,7 +48,7 @@ async def tell_violations(session: KnownSession, log: SessionLog, clock: Callabl
                     continue
                 tell_violated(metadata, due.kind)
         except ProtocolError as error:
-            # What was waited for came first.
+            # The expected envelope came first.
             _log.debug("session %r: %s", metadata.session_id, error)
             return found
         found.append(told)

@@ -1,4 +1,4 @@
-"""`TextAdapter`: what the built-in protocols have in common, and what a protocol of one's own can begin with."""
+"""`TextAdapter`: the base class of the built-in protocols and of custom ones."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _ACTIONS: Final = get_args(ViolationAction)
 
 
 class TextAdapter(Generic[_State]):
-    """A protocol of participants who send each other texts.
+    """A protocol whose participants exchange texts.
 
-    A subclass names its `type`, its `participants_least` and `participants_most`, its `default_expectations`, and has
+    A subclass sets `type`, `participants_least`, `participants_most` and `default_expectations`, and defines
     `initial_state`, `fold` and `default_view_policy`.
 
     Args:
-        expectations: What the protocol expects within which times; None for its own. A session keeps those that it was
-            created with.
+        expectations: The expected events with their time limits; None for the defaults. A session keeps the
+            expectations that it was created with.
 
     Raises:
-        ConfigurationError: An expectation that the protocol cannot hold anybody to.
+        ConfigurationError: The protocol does not support an expectation.
     """
 
     type: ClassVar[str]
@@ -56,7 +56,7 @@ class TextAdapter(Generic[_State]):
     participants_least: ClassVar[int] = 2
     participants_most: ClassVar[int | None] = None
     default_expectations: ClassVar[tuple[Expectation, ...]] = ()
-    #: Whether it has a rotation that a silent participant can be left out of.
+    #: True if the protocol has a rotation that can skip a silent participant.
     can_hide: ClassVar[bool] = False
 
     def __init__(self, expectations: Iterable[Expectation] | None = None) -> None:
@@ -80,19 +80,19 @@ class TextAdapter(Generic[_State]):
             )
 
     def initial_state(self, metadata: SessionMetadata) -> _State:
-        """The state of a fresh session."""
+        """Return the state of a new session."""
         raise NotImplementedError
 
     def fold(self, envelope: Envelope, state: _State) -> _State:
-        """The state after one more envelope; an unknown type changes nothing."""
+        """Return the state after one more envelope; unknown types are ignored."""
         raise NotImplementedError
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """The view that a participant's model sees the session through, where nobody says otherwise."""
+        """Return the default view of a participant's model."""
         raise NotImplementedError
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` where too few or too many take part, or one of them twice."""
+        """Raise `ProtocolError` for too few, too many or duplicate participants."""
         given, least, most = metadata.participants, self.participants_least, self.participants_most
         where = f"{self.type} {metadata.session_id!r}"
         if not least <= len(given) <= (most or len(given)):
@@ -106,13 +106,13 @@ class TextAdapter(Generic[_State]):
             )
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: _State) -> None:
-        """Raise `ProtocolError` for a text that is none, or from a stranger; other types are no affair of it."""
+        """Raise `ProtocolError` for an invalid text or sender; other types are not checked."""
         if envelope.event_type == EV_TEXT:
             self.check_sender(metadata, envelope)
             check_text(envelope)
 
     def check_sender(self, metadata: SessionMetadata, envelope: Envelope) -> None:
-        """Raise `ProtocolError` where the sender takes no part."""
+        """Raise `ProtocolError` if the sender is not a participant."""
         if envelope.sender_id not in metadata.participants:
             raise ProtocolError(
                 f"{self.type} {metadata.session_id!r} only accepts sends from participants "
@@ -120,7 +120,7 @@ class TextAdapter(Generic[_State]):
             )
 
     def refuse_out_of_turn(self, metadata: SessionMetadata, envelope: Envelope, expected: str | None) -> None:
-        """Raise `ProtocolError` where another one is to speak."""
+        """Raise `ProtocolError` if it is another participant's turn."""
         if envelope.sender_id != expected:
             awaited = "nobody" if expected is None else repr(expected)
             raise ProtocolError(
@@ -129,15 +129,15 @@ class TextAdapter(Generic[_State]):
             )
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: _State) -> AdapterResult:
-        """What follows from an envelope: a violated expectation can close the session."""
+        """Return the consequences of an envelope: a violated expectation can close the session."""
         return closed_by(envelope)
 
     def expected_next(self, metadata: SessionMetadata, state: _State) -> ExpectedTurn | None:
-        """Whose turn it is; None where nobody in particular is to speak."""
+        """Return the participant whose turn it is; None if any participant may speak."""
         return default_expected_next(metadata, state)
 
     def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
-        """The text that the next speaker's model is asked; None where the envelope asks for no round."""
+        """Return the text for the next speaker's model; None if the envelope needs no answer."""
         return default_extract_turn_input(envelope)
 
     def build_round_envelope(
@@ -149,16 +149,16 @@ class TextAdapter(Generic[_State]):
         state: _State,
         hub: Any,
     ) -> Envelope | None:
-        """The envelope of one round of an agent; None where the round said nothing."""
+        """Return the envelope of an agent's round; None if the round has no answer."""
         return default_build_round_envelope(metadata, sender_id, reply, events, state, hub)
 
     def render_envelope(self, envelope: Envelope) -> str | None:
-        """What a model sees of an envelope; None where a view leaves it out."""
+        """Return an envelope's text for a model; None if views omit it."""
         return default_render_envelope(envelope)
 
 
 def check_text(envelope: Envelope) -> None:
-    """Raise `ProtocolError` where an ``EV_TEXT`` has no text."""
+    """Raise `ProtocolError` if an ``EV_TEXT`` has no text."""
     if not isinstance(envelope.event_data.get("text"), str):
         raise ProtocolError(
             f"session {envelope.session_id!r}: an envelope of type {EV_TEXT!r} from {envelope.sender_id!r} "
@@ -167,7 +167,7 @@ def check_text(envelope: Envelope) -> None:
 
 
 def closed_by(envelope: Envelope) -> AdapterResult:
-    """That the session closes, where an envelope says that an expectation with ``auto_close`` was violated."""
+    """Close the session if an envelope reports a violation with the action ``auto_close``."""
     data = envelope.event_data
     if envelope.event_type == EV_EXPECTATION_VIOLATED and data.get("action") == "auto_close":
         return AdapterResult(SessionState.CLOSED, f"expectation_violated:{data.get('kind')}")

@@ -1,4 +1,4 @@
-"""What a participant has seen of a session, and the policy that cuts a prompt down to the newest of it."""
+"""The envelopes that a participant has read, and the policy that keeps the newest of them in a prompt."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ if TYPE_CHECKING:
 
 
 def on_one_line(name: str) -> str:
-    """A name without line breaks: what stands in front of a line, or in it, begins no other one."""
+    """Return a name without line breaks, so that it cannot start a new line of a prompt."""
     return " ".join(name.split()) if len(name.splitlines()) > 1 else name
 
 
 class Transcript:
-    """Which events stand for envelopes of a session, as one participant has read it; it grows with a `History`.
+    """The events of a participant's `History` that represent envelopes of a session.
 
     Attributes:
-        envelopes: How many envelopes were read, whether anything of them is shown or not.
+        envelopes: The number of envelopes read, including those without an event.
     """
 
     __slots__ = ("_first_said", "_numbers", "envelopes")
 
     def __init__(self) -> None:
         self.envelopes = 0
-        #: By the id of an event, how many such events came before it.
+        #: For each event id, the number of such events before it.
         self._numbers: dict[str, int] = {}
-        #: By the name of a speaker, the number of the first event that stands for something it said.
+        #: For each speaker's name, the number of its first event.
         self._first_said: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def add(self, event_id: str, speaker: str) -> None:
-        """One more event, which stands for what somebody said."""
+        """Add an event that represents an envelope of this speaker."""
         if event_id not in self._numbers:
             self._first_said.setdefault(speaker, len(self._numbers))
             self._numbers[event_id] = len(self._numbers)
 
     def holds(self, event: Any) -> bool:
-        """Whether an event stands for an envelope."""
+        """Return True if an event represents an envelope."""
         return getattr(event, "id", None) in self._numbers
 
     def speakers(self, count: int) -> list[str]:
-        """The names of those who said the first so many, sorted."""
+        """Return the sorted names of the speakers of the first `count` entries."""
         return sorted(name for name, first in self._first_said.items() if first < count)
 
 
 class TranscriptPolicy(DecidingPolicy):
-    """Shows a session: all of it, or the newest entries, and one line that stands for those before them.
+    """Keeps all entries of a session, or the newest entries and one line that replaces the others.
 
-    An entry is an event that stands for an envelope, whoever sent it. What a participant did on its own between two
-    entries, such as its calls of tools, is shown with the entries around it, and goes with them. The newest request,
-    the newest call of a tool with its results, and calls that await an approval stay, as in every reduction.
+    An entry is an event that represents an envelope of any sender. A participant's own events between two entries, such
+    as tool calls, are kept or dropped with these entries. As in every reduction, the newest request, the newest tool
+    pair and pending approvals are kept.
 
     Args:
-        view: The view's name, which is the policy's.
-        transcript: What was read of the session.
-        recent_n: How many of the newest entries it shows; None for all.
-        step: How many entries leave it at a time; until as many have come, it shows those too.
+        view: The view's name, also the policy's name.
+        transcript: The entries of the session.
+        recent_n: The number of newest entries to keep; None for all.
+        step: The number of entries dropped at a time; up to `step` - 1 more entries are kept until then.
     """
 
-    #: It takes parts of the conversation alone, so that whatever injects may stand behind it.
+    #: It drops only conversation events, so that injections can follow it.
     filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
 
     def __init__(self, view: str, transcript: Transcript, recent_n: int | None = None, step: int = 1) -> None:
@@ -87,12 +87,12 @@ class TranscriptPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """How many entries it shows, where it does not show all."""
+        """Return the window's parameters; empty if all entries are kept."""
         shown = {} if self.recent_n is None else {"recent_n": self.recent_n}
         return shown if self.step == 1 else {**shown, "step": self.step}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what is shown, and say what stands for the rest."""
+        """Return the kept events, and the line that replaces the others."""
         began = time.time_ns()
         view, transcript = as_view(events), self._transcript
         left_out = self._left_out()
@@ -104,13 +104,13 @@ class TranscriptPolicy(DecidingPolicy):
         return outcome
 
     def _left_out(self) -> int:
-        """How many of the oldest entries are not shown."""
+        """Return the number of oldest entries to drop."""
         if self.recent_n is None:
             return 0
         return max(len(self._transcript) - self.recent_n, 0) // self.step * self.step
 
     def _cut(self, view: View, recent_n: int) -> int | None:
-        """The index of the oldest entry that is shown; found from the newest backwards, however long the session is."""
+        """Return the index of the oldest kept entry; search from the end, so that the cost is bounded."""
         history, found = view.history, 0
         for position in view.backward():
             if self._transcript.holds(history.event(position)):
@@ -144,7 +144,7 @@ class TranscriptPolicy(DecidingPolicy):
         return Outcome(prompts, edited, [stands, *others], compactions=[Compaction(gone, summary)])
 
     def _summarised(self, count: int) -> CompactionSummary:
-        """The line that stands for the first so many entries; the same event for as long as they are the same."""
+        """Return the line that replaces the first `count` entries; cached, so that the event stays identical."""
         if self._summary is None or self._summary[0] != count:
             messages = "1 message" if count == 1 else f"{count} messages"
             speakers = ", ".join(map(on_one_line, self._transcript.speakers(count)))
@@ -153,7 +153,7 @@ class TranscriptPolicy(DecidingPolicy):
         return self._summary[1]
 
     def _tell(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
-        """Let telemetry know what the participant gets to see: counts, and nothing that anybody said."""
+        """Record the size of the view in telemetry: only counts, no content."""
         whose, envelopes = context.whose, self._transcript.envelopes
         DEFAULT.recorder.projected(
             Projection(self.name, context.model, whose, began, envelopes, shown, None, measured(outcome, view, context))
@@ -161,7 +161,7 @@ class TranscriptPolicy(DecidingPolicy):
 
 
 def measured(outcome: Outcome, view: View, context: Context) -> Callable[[], tuple[int, int, str, str]]:
-    """What counts the events and the tokens that a view lets out."""
+    """Return a function that counts the events and tokens of a view's output."""
 
     def measure() -> tuple[int, int, str, str]:
         meter = context.meter

@@ -1,4 +1,4 @@
-"""What a workflow's graph is made of: where the next turn goes, and when."""
+"""The parts of a workflow's graph: transitions, their conditions and their targets."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from otel_assembly.sessions.envelope import EV_PACKET, Envelope
 
 
 class Turns(Protocol):
-    """What a transition sees of a workflow's state, the envelope that it follows included."""
+    """The workflow's state for a transition, after the current envelope."""
 
     @property
     def participant_order(self) -> tuple[str, ...]:
-        """All who take part, in order."""
+        """The participants in order."""
         ...
 
     @property
     def last_speaker_id(self) -> str | None:
-        """Who spoke last."""
+        """The participant who spoke last."""
         ...
 
     @property
@@ -35,11 +35,11 @@ class Turns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransitionDecision:
-    """Where a workflow goes.
+    """The result of a transition.
 
     Attributes:
-        next_speaker: Whose turn it is; None ends the session.
-        close_reason: Why it ends.
+        next_speaker: The next speaker; None ends the session.
+        close_reason: The reason for the end.
     """
 
     next_speaker: str | None
@@ -47,22 +47,22 @@ class TransitionDecision:
 
 
 class TransitionTarget(Protocol):
-    """Where the next turn goes: a dataclass with a `name`, whose fields are JSON."""
+    """Chooses the next speaker; a dataclass with a `name`, whose fields are JSON."""
 
     name: ClassVar[str]
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Who speaks next; pure, so that every hub comes to the same."""
+        """Return the next speaker; a pure function, so that all hubs get the same result."""
         ...
 
 
 class TransitionCondition(Protocol):
-    """When a transition is taken: a dataclass with a `name`, whose fields are JSON."""
+    """Decides if a transition is taken; a dataclass with a `name`, whose fields are JSON."""
 
     name: ClassVar[str]
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Whether it is; pure, so that every hub comes to the same."""
+        """Return True to take the transition; a pure function, so that all hubs get the same result."""
         ...
 
 
@@ -80,12 +80,12 @@ class AgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTarget:
-    """Who comes after the last speaker in the order of the participants."""
+    """The participant after the last speaker, in the order of the participants."""
 
     name: ClassVar[str] = "round_robin"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """The next one; the first one after somebody who is not in the order."""
+        """Return the next participant; the first participant if the last speaker is not in the order."""
         order = state.participant_order
         if not order:
             return TransitionDecision(None, "no_participants")
@@ -95,7 +95,7 @@ class RoundRobinTarget:
 
 @dataclass(frozen=True, slots=True)
 class StayTarget:
-    """Who spoke last, once more."""
+    """The last speaker again."""
 
     name: ClassVar[str] = "stay"
 
@@ -117,13 +117,13 @@ class RevertToInitiatorTarget:
 
 @dataclass(frozen=True, slots=True)
 class TerminateTarget:
-    """Nobody: the session ends."""
+    """No next speaker: the session ends."""
 
     reason: str = "after_work"
     name: ClassVar[str] = "terminate"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """The end, and its reason."""
+        """Return the end of the session, with its reason."""
         return TransitionDecision(None, self.reason)
 
 
@@ -140,13 +140,13 @@ class Always:
 
 @dataclass(frozen=True, slots=True)
 class FromSpeaker:
-    """What one participant sent."""
+    """Envelopes of one participant."""
 
     agent_id: str
     name: ClassVar[str] = "from_speaker"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Whether that participant sent it."""
+        """Return True if that participant is the sender."""
         return envelope.sender_id == self.agent_id
 
 
@@ -158,7 +158,7 @@ class ToolCalled:
     name: ClassVar[str] = "tool_called"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Whether the packet's routing names the tool."""
+        """Return True if the packet's routing names the tool."""
         routing = envelope.event_data.get("routing") if envelope.event_type == EV_PACKET else None
         return isinstance(routing, Mapping) and routing.get("tool") == self.tool_name
 
@@ -172,7 +172,7 @@ class ContextEquals:
     name: ClassVar[str] = "context_equals"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Whether it has, once the envelope's own updates are made."""
+        """Return True if the variable has this value, after the envelope's own updates."""
         return bool(state.context_vars.get(self.key) == self.value)
 
 
@@ -181,9 +181,9 @@ class Transition:
     """One rule.
 
     Attributes:
-        when: When it is taken.
-        then: Where it goes.
-        priority: The lowest is looked at first; of equal ones the one that is listed first.
+        when: Its condition.
+        then: Its target.
+        priority: The lowest is checked first; equal priorities in the order of the list.
     """
 
     when: TransitionCondition

@@ -23,16 +23,16 @@ _log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The lease is renewed so many times while it lasts, so that a renewal or two may be lost.
+#: Renewals per lease, so that a lease survives one or two lost renewals.
 _RENEWALS: Final = 3
-#: The longest time that a server that is stopped waits for the log to take its claim back, in seconds.
+#: The longest time in seconds that a stopping server waits for the release of its claim.
 _RELEASE_SECONDS: Final = 2.0
-#: The shortest and the longest pause before a step is stored again, in seconds.
+#: The shortest and the longest pause in seconds before a step is stored again.
 _STORE_AGAIN: Final = (0.05, 5.0)
 
 
 class TurnState(Enum):
-    """What came of an attempt to acquire a turn."""
+    """The result of an attempt to acquire a turn."""
 
     HELD = "held"
     BUSY = "busy"
@@ -47,7 +47,7 @@ class TurnLease:
     lease, such as a process that was paused, can neither store a step nor post an answer: the log refuses both.
 
     Args:
-        log: Where the session is kept.
+        log: The log of the session.
         session_id: The session.
         participant_id: The participant.
         clock: The hub's clock, for logs without a clock of their own.
@@ -56,7 +56,7 @@ class TurnLease:
     Attributes:
         claim: The claim on the turn that this server holds; None if it holds none.
         work: The steps of unfinished turns that were stored before the turn was acquired.
-        retry_seconds: How long to wait before a turn that was busy is looked at again.
+        retry_seconds: The pause before a busy turn is checked again.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class TurnLease:
         self._clock = clock
         self._seconds = seconds
         self._number = 0
-        #: The token of a claim of our own that the log may still have.
+        #: The token of an own claim that the log may still contain.
         self._orphan = ""
-        #: The version of another server's turn, and since when, by the event loop's clock, it has not changed.
+        #: The version of another server's turn, and the event loop's time since which it has not changed.
         self._unchanged = (0, 0.0)
         self._storing = asyncio.Lock()
 
@@ -85,7 +85,7 @@ class TurnLease:
             continues: True if the participant sent the row itself.
 
         Raises:
-            NetworkError: The log did not do what was asked.
+            NetworkError: The log failed.
         """
         turn = await self._log.turn(self._session_id, self._participant_id, self._clock())
         if turn is not None and turn.is_finished(seq, continues=continues):
@@ -120,10 +120,10 @@ class TurnLease:
         return now - self._unchanged[1] >= seconds
 
     async def while_held(self, work: Coroutine[None, None, T]) -> T:
-        """Do work, and renew the lease meanwhile.
+        """Await `work` while renewing the lease.
 
         Raises:
-            TurnClaimLostError: Another server has taken the turn over; the work was cancelled.
+            TurnClaimLostError: Another server has taken the turn over; the work was canceled.
         """
         claim = self.claim
         working = asyncio.ensure_future(work)
@@ -182,11 +182,11 @@ class TurnLease:
         """Give the turn up, if this server holds one.
 
         Args:
-            finished: True if the turn is over. False if another server is to continue it; then a log that does not
-                answer is not waited for, because the lease ends by itself.
+            finished: True if the turn is over. False if another server is to continue it; then errors of the log are
+                ignored, because the lease expires.
 
         Raises:
-            NetworkError: The turn is over, and the log did not take that.
+            NetworkError: The turn is over, but the log did not record its end.
         """
         claim, self.claim = self.claim, None
         if claim is None:

@@ -1,4 +1,4 @@
-"""`SessionCheck`: reads one session of a log from its start, and says what is not as hubs leave it."""
+"""`SessionCheck`: reads a stored session from its start and reports damage and inconsistencies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """Something of a session that is not as a hub left it.
+    """Damage to, or an inconsistency of, a stored session.
 
     Attributes:
-        row: The row that it is found at; None where it is none of the rows.
-        what: What it is; it names session and row.
+        row: The number of the row; None if the problem concerns no single row.
+        what: A description, with session and row.
     """
 
     row: int | None
@@ -35,10 +35,10 @@ class LogProblem:
 
 
 def metadata_of(stored: StoredSession) -> SessionMetadata:
-    """The metadata of a session in a log.
+    """Return the verified metadata of a stored session.
 
     Raises:
-        LogDamagedError: They are not what was written, or are another session's.
+        LogDamagedError: The checksum is wrong, or the metadata belongs to another session.
     """
     try:
         metadata = SessionMetadata.from_json(read_metadata(stored.id, stored.metadata, stored.checksum))
@@ -50,17 +50,17 @@ def metadata_of(stored: StoredSession) -> SessionMetadata:
 
 
 class SessionCheck:
-    """One session, read from its first row to its last, of which one is held at a time.
+    """Checks one session from its first row to its last, with one page of rows in memory.
 
     Args:
         reader: The log.
         stored: The session.
-        adapters: The protocols that can be folded, by type and version.
+        adapters: The available protocols, by type and version.
 
     Attributes:
-        envelopes: How many rows were read.
-        metadata: What was settled when it was created; None where that cannot be read.
-        folded: The session up to the last row that could be folded; None where its protocol is not known.
+        envelopes: The number of rows read.
+        metadata: The session's metadata; None if it cannot be read.
+        folded: The session up to the last row that could be folded; None if its protocol is unknown.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class SessionCheck:
 
     @property
     def adapter(self) -> SessionAdapter | None:
-        """The code of its protocol; None where it is not known."""
+        """The code of the session's protocol; None if it is unknown."""
         manifest = self.metadata.manifest if self.metadata is not None else None
         return None if manifest is None else self._adapters.get((manifest.type, manifest.version))
 
     def problems(self) -> Iterator[LogProblem]:
-        """What is wrong with it, in the order of its rows."""
+        """Yield the problems of the session, in the order of its rows."""
         try:
             self.metadata = metadata_of(self._stored)
         except LogDamagedError as error:
@@ -91,11 +91,11 @@ class SessionCheck:
             for sender_id, key, row in self._reader.posted_twice(self._stored):
                 yield LogProblem(row, self._said(f"row {row}: {sender_id!r} posted under the key {key!r} before"))
         except LogDamagedError as error:
-            # What the store itself cannot read; where it is a row, the one behind all that were read.
+            # The storage cannot read this: if it is a row, then the one after the last row read.
             yield LogProblem(self._seq + 1, str(error))
 
     def _rows_and_state(self) -> Iterator[LogProblem]:
-        # Before the rows: what is saved while they are read is of rows that may not be read any more.
+        # Read the snapshots before the rows: a later snapshot may include rows that this check does not read.
         snapshots = self._reader.snapshots(self._stored)
         cursors = self._reader.cursors(self._stored)
         for adapter, _, state, checksum in snapshots:
@@ -133,7 +133,7 @@ class SessionCheck:
                 yield LogProblem(None, self._said(f"{who!r} confirmed row {cursor.seq}, which is missing"))
 
     def _missing(self, seq: Any) -> Iterator[LogProblem]:
-        """What is missing in front of a row; the rows behind a gap are looked at as well."""
+        """Report rows missing before a row; the rows after a gap are still checked."""
         expected, self._seq = self._seq + 1, seq if type(seq) is int else self._seq + 1
         if seq != expected:
             yield LogProblem(expected, self._said(f"row {expected} is missing, row {seq} is there"))
@@ -152,14 +152,14 @@ def _wrong(envelope: Envelope, last: Envelope | None) -> Iterator[str]:
 
 
 class _Folding:
-    """Folds a session for as long as its rows are whole, and compares its snapshots on the way."""
+    """Folds a session up to the first damaged row, and compares its snapshots with the folded state."""
 
     def __init__(self, check: SessionCheck) -> None:
         self._check = check
         self._going_on = check.adapter is not None
 
     def stop(self) -> None:
-        """A row cannot be folded: what follows from it is not known."""
+        """Stop folding, because a row cannot be folded and the state after it is unknown."""
         self._going_on = False
 
     def take(self, envelope: Envelope | None, snapshots: Sequence[tuple[str, Any, Any, Any]]) -> Iterator[LogProblem]:
@@ -184,7 +184,7 @@ class _Folding:
         where = f"session {metadata.session_id!r}: its snapshot for {adapter_key(adapter)} of row {snapshot.seq}"
         try:
             kept = load_snapshot(snapshot, FoldedSession.fresh(metadata, adapter), adapter)
-        except Exception as error:  # noqa: BLE001 - whatever stands in it, and whatever an adapter does with that
+        except Exception as error:  # noqa: BLE001 - an adapter may raise any error for a damaged state
             yield LogProblem(snapshot.seq, f"{where} cannot be read: {type(error).__name__}")
             return
         if kept is not None and kept != folded:

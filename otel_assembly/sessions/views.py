@@ -1,8 +1,9 @@
-"""Views: how a participant's model sees a session; an adapter says which one is the default.
+"""Views: select the part of a session in a participant's prompt; each adapter has a default view.
 
-A view of ours is a renderer, which makes an event of each envelope, and policies, which say what of these events a
-prompt holds. They run in front of what reduces in the participant's own chain, so that a turn is one assembly, whose
-ledger tells what the view left out. A view of one's own is an object with a `name` and an async `project`.
+A built-in view consists of a renderer, which makes an event of each envelope, and of policies, which select the events
+of a prompt. The policies run before the reductions of the participant's own chain. Each turn is therefore one assembly,
+and its ledger records the events that the view dropped. A custom view is an object with a `name` and an async
+`project`.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def default_name_resolver(participant_id: str) -> str:
-    """A participant's name for the model: its id."""
+    """Return a participant's id as its name for the model."""
     return participant_id
 
 
 @runtime_checkable
 class ViewPolicy(Protocol):
-    """Makes of a session's log what a participant's model gets to see."""
+    """Selects the events of a session for a participant's model."""
 
     @property
     def name(self) -> str:
-        """What the view is called, in spans too."""
+        """The view's name, also in spans."""
         ...
 
     async def project(
@@ -48,30 +49,30 @@ class ViewPolicy(Protocol):
         render_envelope: Callable[[Envelope], str | None],
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> list[Any]:
-        """The events that the model gets to see, in order.
+        """Return the events for the model, in order.
 
         Args:
-            wal: The session's log, as far as the participant may see it.
+            wal: The envelopes of the session that the participant may see.
             participant_id: The participant.
             session: The session.
-            render_envelope: What a model sees of an envelope; None where a view leaves it out.
-            name_for: The name of a participant for the model.
+            render_envelope: Returns an envelope's text for the model; None to omit the envelope.
+            name_for: Returns a participant's name for the model.
         """
         ...
 
 
 class TranscriptView:
-    """What the views of this package share: a renderer and policies, of which `project` is made."""
+    """The base class of the built-in views: `project` applies a renderer and policies."""
 
     __slots__ = ()
     name: ClassVar[str]
-    #: Whether what others said has their names in front.
+    #: True to prefix the messages of other participants with their names.
     named: ClassVar[bool] = False
 
     def render(self, envelope: Envelope, text: str, participant_id: str, name_for: Callable[[str], str]) -> Event:
-        """Return the event that stands for an envelope: a response if the participant sent it, else a request.
+        """Return the event of an envelope: a response if the participant sent it, else a request.
 
-        A request has no finish reason, so that the text itself says that the sender's answer is incomplete.
+        A request has no finish reason, so the text itself marks an incomplete answer of the sender.
         """
         if envelope.sender_id == participant_id:
             return ModelResponse(id=envelope.envelope_id, content=text, finish_reason=envelope.finish_reason)
@@ -81,7 +82,7 @@ class TranscriptView:
         return ModelRequest(id=envelope.envelope_id, content=said)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """What decides which of the rendered events a prompt holds."""
+        """Return the policies that select the rendered events of a prompt."""
         return (TranscriptPolicy(self.name, transcript),)
 
     async def project(
@@ -93,7 +94,7 @@ class TranscriptView:
         render_envelope: Callable[[Envelope], str | None],
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> list[Any]:
-        """The events that the model gets to see of this log, which holds what the participant may see and no more."""
+        """Return the events for the model from the envelopes that the participant may see."""
         history, transcript = History(), Transcript()
         for envelope in wal:
             transcript.envelopes += 1
@@ -110,20 +111,19 @@ class TranscriptView:
 
 @dataclass(frozen=True, slots=True)
 class FullTranscript(TranscriptView):
-    """Everything that a participant may see, word for word."""
+    """All envelopes that a participant may see, verbatim."""
 
     name: ClassVar[str] = "full_transcript"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedSummary(TranscriptView):
-    """The newest entries word for word, and one line that stands for those before them.
+    """The newest entries verbatim, and one line that replaces the earlier entries.
 
     Attributes:
-        recent_n: How many of the newest there are; 1 or more.
-        step: How many entries leave the window at a time; 1 or more. Whatever leaves changes the line at its front, and
-            with it the whole prompt for a provider's cache. With a step of 10 that is every tenth entry, and the window
-            holds up to 9 more.
+        recent_n: The number of newest entries; 1 or more.
+        step: The number of entries dropped at a time; 1 or more. Each drop changes the first line, and so invalidates
+            the provider's prompt cache. A step of 10 drops entries only every tenth time, and keeps up to 9 more.
     """
 
     recent_n: int
@@ -134,13 +134,13 @@ class WindowedSummary(TranscriptView):
         _check_window(self.name, self.recent_n, self.step)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """The window."""
+        """Return the policy of the window."""
         return (TranscriptPolicy(self.name, transcript, self.recent_n, self.step),)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTranscript(TranscriptView):
-    """Everything that a participant may see, what others said with their names in front."""
+    """`FullTranscript`, with the names of other participants before their messages."""
 
     name: ClassVar[str] = "named_transcript"
     named: ClassVar[bool] = True
@@ -148,7 +148,7 @@ class NamedTranscript(TranscriptView):
 
 @dataclass(frozen=True, slots=True)
 class NamedWindowedSummary(WindowedSummary):
-    """`WindowedSummary`, what others said with their names in front."""
+    """`WindowedSummary`, with the names of other participants before their messages."""
 
     name: ClassVar[str] = "named_windowed_summary"
     named: ClassVar[bool] = True
@@ -156,13 +156,13 @@ class NamedWindowedSummary(WindowedSummary):
 
 @dataclass(frozen=True, slots=True)
 class BudgetedView(TranscriptView):
-    """The newest that fits a budget of tokens, what others said with their names in front.
+    """The newest entries that fit a token budget, with the names of other participants.
 
     Attributes:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        step_tokens: How far the cut moves at a time, as in `BudgetPolicy`.
-        compact: ``"extractive"`` to have a summary stand for what is cut; None drops it.
+        step_tokens: The step of the cut in tokens, as in `BudgetPolicy`.
+        compact: ``"extractive"`` to summarize the dropped entries; None for no summary.
         summary_tokens: The most tokens of that summary, as in `BudgetPolicy`.
     """
 
@@ -187,11 +187,11 @@ class BudgetedView(TranscriptView):
         )
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """The whole transcript, and the budget behind it."""
+        """Return the policy of the full transcript, followed by the budget policy."""
         return (TranscriptPolicy(self.name, transcript), self._budget())
 
 
-#: The views that the package has.
+#: The built-in views.
 BuiltInView: TypeAlias = FullTranscript | WindowedSummary | NamedTranscript | NamedWindowedSummary | BudgetedView
 
 

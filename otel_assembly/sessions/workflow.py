@@ -1,4 +1,4 @@
-"""`WorkflowAdapter`: a graph says who speaks after whom; agents hand over to each other and share variables."""
+"""`WorkflowAdapter`: a graph sets the order of speakers; agents can hand off and share variables."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: What takes a turn: a text, or a packet, which is one round of an agent.
+#: The envelope types that take a turn: a text, or a packet, which is one round of an agent.
 _TURNS = frozenset({EV_TEXT, EV_PACKET})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowState:
-    """Where a workflow stands.
+    """The state of a workflow.
 
     Attributes:
-        participant_order: All who take part, in order.
-        expected_next_speaker: Whose turn it is; None once the workflow has ended.
-        last_speaker_id: Who took the last turn.
-        last_envelope_id: That turn.
-        turn_count: How many turns there were.
-        pending_close_reason: Why the workflow ended.
-        creator_id: Who created the session.
+        participant_order: The participants in order.
+        expected_next_speaker: The next speaker; None once the workflow has ended.
+        last_speaker_id: The participant who took the last turn.
+        last_envelope_id: The envelope of that turn.
+        turn_count: The number of turns taken.
+        pending_close_reason: The reason for the workflow's end.
+        creator_id: The creator of the session.
         graph_data: The graph, as `TransitionGraph.dumps` writes it.
         context_vars: The workflow's variables; JSON.
     """
@@ -62,14 +62,16 @@ class WorkflowState:
 
 
 class WorkflowAdapter(TextAdapter[WorkflowState]):
-    """Two or more participants, who speak as a `TransitionGraph` says; it ends with the graph, `max_turns` or `Finish`.
+    """A protocol for two or more participants whose turns follow a `TransitionGraph`.
 
-    Its knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the variables that it begins with) and
+    It ends with the graph, `max_turns` or a `Finish`.
+
+    The knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the initial variables) and
     ``names`` (names of participants, by their ids, that a `Handoff` may use).
 
     Args:
-        expectations: What it expects within which times; None for its own.
-        registry: The targets and conditions that its graphs may name; None for those of the process.
+        expectations: The expected events with their time limits; None for the defaults.
+        registry: The targets and conditions available to its graphs; None for those of the process.
     """
 
     type: ClassVar[str] = "workflow"
@@ -90,7 +92,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         self._graph = lru_cache(maxsize=128)(read)
 
     def initial_state(self, metadata: SessionMetadata) -> WorkflowState:
-        """The graph's first speaker begins."""
+        """Return the initial state, with the graph's first speaker."""
         graph = TransitionGraph.loads(metadata.knobs["graph"], registry=self._registry)
         begin = Envelope(
             metadata.session_id, metadata.creator_id, EV_CONTEXT_SET, {"set": metadata.knobs.get("context_vars", {})}
@@ -104,7 +106,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         )
 
     def fold(self, envelope: Envelope, state: WorkflowState) -> WorkflowState:
-        """First the variables; then a finish, a handoff's target or the graph says who is next; then `max_turns`."""
+        """Apply the variables, then the finish, handoff or graph transition, then `max_turns`."""
         if envelope.sender_id not in state.participant_order:
             return state
         if envelope.event_type == EV_CONTEXT_SET:
@@ -142,7 +144,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return decision
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` for a graph that is none or names a stranger, and for such variables and names."""
+        """Raise `ProtocolError` for an invalid graph, invalid variables or unknown participants."""
         super().validate_create(metadata)
         where, graph_data = f"workflow {metadata.session_id!r}", metadata.knobs.get("graph")
         if not isinstance(graph_data, Mapping):
@@ -165,7 +167,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         _check_names(metadata, where)
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> None:
-        """Raise `ProtocolError` for a turn out of turn, and for packets and updates that are none."""
+        """Raise `ProtocolError` for a sender out of turn, and for invalid packets and updates."""
         super().validate_send(metadata, envelope, state)
         if envelope.event_type == EV_CONTEXT_SET:
             self.check_sender(metadata, envelope)
@@ -177,28 +179,28 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             check_packet(envelope, metadata.participants)
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> AdapterResult:
-        """The turn that ends the workflow closes the session."""
+        """Close the session after the turn that ends the workflow."""
         if envelope.event_type in _TURNS and state.expected_next_speaker is None:
             return AdapterResult(SessionState.CLOSED, state.pending_close_reason)
         return super().on_accepted(metadata, envelope, state)
 
     def expected_next(self, metadata: SessionMetadata, state: WorkflowState) -> ExpectedTurn | None:
-        """Whom the graph, or a handoff, gave the turn to; the last speaker once more, where they left it there."""
+        """Return the next speaker by the graph or a handoff; this can be the last speaker again."""
         speaker = state.expected_next_speaker
         if speaker is None:
             return None
         return ExpectedTurn(speaker, state.last_envelope_id, again=speaker == state.last_speaker_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """Two rounds of it with names, and a line for what was before."""
+        """Return a named window of two rounds, with a line that replaces the earlier entries."""
         return NamedWindowedSummary(max(2 * len(metadata.participants), 4))
 
     def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
-        """A text, or a packet's handoff and body."""
+        """Return a text, or a packet's handoff and body."""
         return self.render_envelope(envelope)
 
     def render_envelope(self, envelope: Envelope) -> str | None:
-        """A text, or a packet's handoff and body."""
+        """Return a text, or a packet's handoff and body."""
         return packet_text(envelope) if envelope.event_type == EV_PACKET else default_render_envelope(envelope)
 
     def build_round_envelope(
@@ -210,7 +212,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         state: WorkflowState,
         hub: Any,
     ) -> Envelope | None:
-        """The packet of one round: its text, and who its tools handed over to; None where it did neither."""
+        """Return the packet of one round, with its text and handoff; None if it has neither."""
         graph = self._graph(state.graph_data)
         tools = frozenset(one.when.tool_name for one in graph.transitions if isinstance(one.when, ToolCalled))
         routing = routing_of_round(events, tools)
@@ -232,20 +234,20 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         audience: tuple[str, ...] | None = None,
         causation_id: str | None = None,
     ) -> Envelope:
-        """A packet, for whoever takes part without an agent.
+        """Build a packet, for participants without an agent.
 
         Args:
             metadata: The session.
-            sender_id: Who sends it.
-            body: What it says.
-            routing: Who is next, or that it was the last one; None leaves that to the graph.
+            sender_id: The sender.
+            body: The text.
+            routing: The handoff or finish; None if the graph decides.
             context_set: Variables to set.
             context_delete: Variables to delete.
-            audience: Whom it is for; None for all.
+            audience: The recipients; None for all.
             causation_id: The envelope that caused it.
 
         Raises:
-            ProtocolError: It hands over to somebody who takes no part.
+            ProtocolError: The target of the handoff is not a participant.
         """
         asked = routing_of_round([] if routing is None else [routing], frozenset())
         if "target" in asked:
@@ -259,7 +261,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
 
 
 def resolved(metadata: SessionMetadata, target: str) -> str:
-    """The participant's id that a handoff means: an id, or a name of the knob ``names``; else what was given."""
+    """Return the id for a handoff's target: resolve a name of the knob ``names``, else return it unchanged."""
     if target in metadata.participants:
         return target
     names = metadata.knobs.get("names") or {}
