@@ -1,9 +1,8 @@
-"""Whether an event still says what it said when it was read: found for whole lists at the speed of comparing them.
+"""Detection of changed messages, by comparing them with copies.
 
-Where a framework persists a conversation, every turn brings fresh objects of the messages that were there before. What
-was read of a message holds for a fresh object of it too, as long as that says the same. So what ``describe()`` reads an
-event's facts from is copied when it is read, and compared: an event that says something else is read anew, whatever its
-id is, and however it came to say it.
+If a framework persists a conversation, each turn creates new objects for the same messages. The facts of a message stay
+valid for a new object with equal content. So the content that ``describe()`` reads is copied and compared. A message is
+described again only if its content has changed, whatever its id is.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from otel_assembly.messages.event_facts import NO_ID, EventFacts, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-#: Messages that are remembered beyond those of the conversation itself.
+#: Messages that are cached in addition to those of the conversation itself.
 _SPARE: Final = 1_024
-#: So deep inside a content a change in place is seen.
+#: Changes in place are detected up to this depth of nesting.
 _DEEPEST: Final = 32
-#: What cannot be changed in place.
+#: Immutable types, which are not copied.
 _FIXED: Final = (str, bytes, int, float, type, Enum, EventFacts)
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
-#: So many contents of one message are remembered: what it says, and what a reducer made of it.
+#: Versions of one message that are cached: the original, and one that a reducer changed.
 _VERSIONS: Final = 2
 
 
@@ -39,43 +38,48 @@ _contents_of = singledispatch(_whole)
 
 
 def read_from(event_type: type, *attributes: str) -> None:
-    """Say what the ``describe()`` row of a type reads, so that a fresh object of a known message is not read anew.
+    """Register the attributes that ``describe()`` reads of a type, so that equal objects share their facts.
 
     Args:
-        event_type: The type; its subclasses are read from the same attributes, unless they have a row of their own.
-        attributes: Every attribute that the row reads, and the framework's id.
+        event_type: The type. The attributes also apply to subclasses without their own ``describe()`` function.
+        attributes: Every attribute that ``describe()`` reads, and the framework's id.
     """
     read_as(event_type, attrgetter(*attributes))
 
 
 def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
-    """Say it by a function that gives what the row reads, where that is less than what the attributes hold.
+    """Register a function that returns the content that ``describe()`` reads of a type.
+
+    Use it instead of `read_from` if ``describe()`` reads only a part of the attributes.
 
     Args:
         event_type: The type, and its subclasses, as for `read_from`.
-        content: Gives the same for two events of which the row says the same, and for no others.
+        content: Returns equal values for two events exactly if their facts are equal.
     """
     _contents_of.register(event_type, content)
 
 
 _contents_of.register(dict, _whole)
 
-#: Types of messages that their framework writes on after they were sent.
+#: Message types that a framework modifies after sending.
 _WRITTEN_ON: Final[set[type]] = set()
 
 
 def written_on(*event_types: type) -> None:
-    """Say that a framework goes on to write on messages of exactly these types: the very objects are then compared."""
+    """Register message types (without subclasses) that a framework modifies after sending."""
     _WRITTEN_ON.update(event_types)
 
 
 def may_change(events: Iterable[Any]) -> bool:
-    """Whether one of these events is known to be written on after it was sent."""
+    """Return True if a framework may modify one of these events after sending."""
     return bool(_WRITTEN_ON) and not _WRITTEN_ON.isdisjoint(map(type, events))
 
 
 def _getter(event_type: type) -> Callable[[Any], Any] | None:
-    """How the content of a type is got; None where a subclass's own row may read more than is known of here."""
+    """Return the function that reads a type's content.
+
+    None if the content is unknown, because a subclass has its own ``describe()`` function.
+    """
     for base in event_type.__mro__:
         if base in _contents_of.registry and base is not object:
             return _contents_of.registry[base]
@@ -85,12 +89,12 @@ def _getter(event_type: type) -> Callable[[Any], Any] | None:
 
 
 def readable(events: Sequence[Any]) -> bool:
-    """Whether it is known of all of these events what their facts are read from."""
+    """Return True if the content of all these events is known."""
     return None not in map(_getter, set(map(type, events)))
 
 
 def contents(events: Sequence[Any]) -> Sequence[Any]:
-    """What the facts of these events are read from, alive: themselves, where that is not known."""
+    """Return the content of each event, not copied. If it is unknown, the event itself."""
     types = list(map(type, events))
     getters = {one: _getter(one) or _whole for one in set(types)}
     several = set(getters.values())
@@ -104,7 +108,7 @@ def contents(events: Sequence[Any]) -> Sequence[Any]:
 
 
 def _content(getter: Callable[[Any], Any], event: Any) -> Any:
-    """The content of an event; of a malformed one, which cannot be described either, the event itself."""
+    """Return the content of an event; for a malformed event, the event itself."""
     try:
         return getter(event)
     except AttributeError:
@@ -112,9 +116,9 @@ def _content(getter: Callable[[Any], Any], event: Any) -> Any:
 
 
 def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """A content with what can be changed in it copied, so that a change in place shows.
+    """Return a copy of a content, so that a later change in place can be detected.
 
-    What contains itself is copied once, and what is nested without end only so deep.
+    Circular references are not followed. Nesting is copied up to a depth of 32.
     """
     if value is None or isinstance(value, _FIXED) or id(value) in inside or len(inside) == _DEEPEST:
         return value
@@ -129,9 +133,9 @@ def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
 
 
 def _cloned(value: Any, inside: tuple[int, ...]) -> Any:
-    """An object of a framework's, such as a tool's result in a message, if its type says what makes two equal.
+    """Return a copy of a framework's object, such as a tool result, if its type defines ``__eq__``.
 
-    One that cannot be copied is then equal to nothing, so that its event is read again.
+    If the copy fails, return an object that equals nothing, so that the event is described again.
     """
     own_equality: Any = type(value).__eq__
     if own_equality is object.__eq__:
@@ -140,13 +144,13 @@ def _cloned(value: Any, inside: tuple[int, ...]) -> Any:
         clone = copy(value)
         for name in _attributes(value):
             object.__setattr__(clone, name, copied(getattr(value, name), inside))
-    except Exception:  # noqa: BLE001  # a type of somebody else's
+    except Exception:  # noqa: BLE001  # foreign code can raise anything
         return object()
     return clone
 
 
 def _attributes(value: Any) -> Iterator[str]:
-    """The names of what an object holds."""
+    """Yield the names of an object's attributes."""
     yield from getattr(value, "__dict__", ())
     for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -156,11 +160,11 @@ def _attributes(value: Any) -> Iterator[str]:
 
 
 class DescribedEvent(NamedTuple):
-    """An event as it was read.
+    """An event's content and facts.
 
     Attributes:
-        content: What its facts were read from, copied; the event itself where that is not known.
-        facts: What ``describe()`` said of it.
+        content: A copy of the content that ``describe()`` read. If the content is unknown, the event itself.
+        facts: The return value of ``describe()``.
     """
 
     content: Any
@@ -168,7 +172,7 @@ class DescribedEvent(NamedTuple):
 
 
 class DescribedEvents:
-    """What was read of one conversation's messages, by their framework's ids: a fresh object is not read anew."""
+    """A cache of the facts of a conversation's messages, by the ids of their framework."""
 
     __slots__ = ("_held", "_most")
 
@@ -177,14 +181,14 @@ class DescribedEvents:
         self._most = _SPARE
 
     def serve(self, events: int) -> None:
-        """Remember what a conversation of so many events needs."""
+        """Set the size of the cache for a conversation of this many events."""
         self._most = _VERSIONS * events + _SPARE
 
     def of(self, event: Any) -> DescribedEvent:
-        """What an event says.
+        """Return the content and facts of an event.
 
         Raises:
-            DescribeError: It cannot be read.
+            DescribeError: ``describe()`` failed.
         """
         getter = _getter(type(event))
         if getter is None:
@@ -192,7 +196,7 @@ class DescribedEvents:
             return DescribedEvent(copied(event) if isinstance(event, dict) else event, facts)
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
-        # Of what has no id, the object is known again; should another one have its place, it says something else.
+        # Events without an id are found by identity. If Python reuses an identity, the contents differ.
         key = type(event), name if isinstance(name, str) and name != NO_ID else id(event)
         held = self._held.get(key, ())
         for one in held:
@@ -210,12 +214,12 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def changed(before: Sequence[Any], now: Sequence[Any]) -> Iterator[int]:
-    """Where contents are not what they were when they were read; those that are pass at the speed of C."""
+    """Yield the indexes at which the contents differ. The comparison runs in C."""
     return compress(range(len(before)), map(ne, before, now))
 
 
 def says_the_same(then: DescribedEvent, now: DescribedEvent) -> bool:
-    """Whether two are one message that says the same; an id that one of them lacks makes no other of it."""
+    """Return True if two events are the same message with equal content. A missing id matches any id."""
     one, other = then.facts, now.facts
     if (
         have_different_ids(one, other)
@@ -227,25 +231,25 @@ def says_the_same(then: DescribedEvent, now: DescribedEvent) -> bool:
 
 
 def have_different_ids(one: EventFacts, other: EventFacts) -> bool:
-    """Whether two events are two by their ids: each was given one, and they are not the same."""
+    """Return True if both events have an assigned id and the ids differ."""
     return one.id != other.id and None not in {one.id, other.id} and one.id_given and other.id_given
 
 
 def comparison_key(facts: EventFacts) -> tuple[Any, ...]:
-    """What the model reads of an event, and the calls that it belongs to."""
+    """Return the parts of an event's facts that the model reads, and the ids of its calls."""
     return str(facts.kind), facts.texts, (*facts.opens,), (*facts.closes,), facts.media_tokens
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same; by identity first, so that lists are compared at the speed of C."""
+    """Return True if two values are equal. A comparison that fails counts as unequal."""
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
+    except Exception:  # noqa: BLE001  # foreign code can raise anything
         return False
 
 
 def _same_parts(one: Any, other: Any) -> bool:
-    """Whether two contents hold the same, down to parts whose type does not say what makes two of them equal."""
+    """Return True if two contents are equal. Objects without ``__eq__`` are compared by their attributes."""
     if equal(one, other):
         return True
     if type(one) is not type(other):

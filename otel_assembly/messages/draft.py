@@ -1,4 +1,4 @@
-"""`Draft`: the facts of a message that is more than one text, while its parts are read, whoever's form they have."""
+"""`Draft` collects the facts of a message with several parts, in the format of any framework."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: What an image, audio clip or file is counted as, where its size in tokens cannot be read from the message: the cost
-#: of a 1024 × 1024 image at high detail in OpenAI's published rule.
+#: Tokens of an image, audio clip or file of unknown size: by OpenAI's published rule, those of a 1024 × 1024 image at
+#: high detail.
 MEDIA_TOKENS: Final = 765
-#: What an image costs that is looked at with ``detail: low``, by the same rule.
+#: Tokens of an image with ``detail: low``, by the same rule.
 LOW_DETAIL_TOKENS: Final = 85
-#: What is encrypted is a text that nobody here can read: of so many characters of base64, one token is made.
+#: Characters of base64 per token of encrypted text. Only the provider can decrypt it, so this is an estimate.
 _ENCRYPTED_PER_TOKEN: Final = 16 / 3
-#: So many unknown types are warned of in a process; a type is named by so many of its characters.
+#: The most unknown types that a process warns about, and the most characters of a type in a warning.
 _MOST_WARNINGS: Final = 64
 _LONGEST_NAME: Final = 64
 
@@ -30,26 +30,26 @@ _warning = new_lock()
 
 
 def encrypted_tokens(data: str | bytes) -> int:
-    """What something that only the provider can read is counted as; the rule goes by its base64."""
+    """Return the estimated tokens of encrypted data in base64."""
     return int(len(data) / _ENCRYPTED_PER_TOKEN)
 
 
 class Draft:
-    """What is found in the parts of one message, in their order.
+    """The facts of one message, collected from its parts in order.
 
     Attributes:
         texts: Each text that the model reads.
-        opens: Ids of the tool calls that are asked for.
-        calls: The calls, with what they call.
-        closes: Ids of the tool calls that are answered.
-        awaiting: Those of `opens` that wait for an approval.
-        media: Tokens of images, clips, files and what is encrypted, by estimate.
-        unknown: Types that nobody knows.
-        results: How many parts are results of tools.
-        said: Whether anything but results of tools is said.
-        provider: The provider whose form the parts have, if no other provider has that form.
-        spoken: Whether it holds anything but what a model thought.
-        thought: Whether it holds what a model thought.
+        opens: Ids of the tool calls that the message requests.
+        calls: These calls with the tool's name and arguments.
+        closes: Ids of the tool calls that the message answers.
+        awaiting: Ids in `opens` that wait for an approval.
+        media: Estimated tokens of images, clips, files and encrypted data.
+        unknown: Unknown types of parts.
+        results: The number of tool results.
+        said: True if the message contains text or files apart from tool results.
+        provider: The provider, if the format of the parts is unique to it.
+        spoken: True if the message contains anything but reasoning.
+        thought: True if the message contains reasoning.
     """
 
     __slots__ = (
@@ -80,11 +80,11 @@ class Draft:
         self.said = False
         self.provider = ""
         self.spoken = self.thought = False
-        #: Whether the first of the texts is one that was said, and not the name of a tool.
+        #: True if the first text is part of the message's content, and not the name of a tool.
         self._leads = False
 
     def text(self, text: Any) -> None:
-        """A text that is said; anything else is none."""
+        """Add a text. Empty texts and other types are ignored."""
         if isinstance(text, str) and text:
             if not self.texts:
                 self._leads = True
@@ -92,43 +92,43 @@ class Draft:
             self.said = self.spoken = True
 
     def file(self, detail: Any = None) -> None:
-        """An image, a clip or a file.
+        """Add an image, a clip or a file.
 
         Args:
-            detail: How closely an image is looked at, if the message states it: ``low`` costs the same for any size.
+            detail: The detail of an image, if the message has it. ``low`` costs the same for images of any size.
         """
         self.media += LOW_DETAIL_TOKENS if detail == "low" else MEDIA_TOKENS
         self.spoken = True
         self.said = True
 
     def encrypted(self, data: Any) -> None:
-        """Something that only the provider can read."""
+        """Add encrypted data, which only the provider can read."""
         if isinstance(data, (str, bytes)):
             self.media += encrypted_tokens(data)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is read in this block stands in the message, such as what a tool gave, and nobody says it."""
+        """Add parts in this block without setting `said`, for example those of a tool result."""
         said = self.said
         yield
         self.said = said
 
     @contextmanager
     def thinking(self) -> Iterator[None]:
-        """What is read in this block is what a model thought."""
+        """Add the parts in this block as reasoning."""
         spoken = self.spoken
         yield
         self.spoken, self.thought = spoken, True
 
     def spell(self, name: Any, arguments: Any) -> None:
-        """The texts of a call."""
+        """Add the texts of a call: its name and its arguments."""
         self.spoken = True
         self.texts.append(name if isinstance(name, str) else "")
         if arguments is not None:
             self.texts.append(arguments if isinstance(arguments, str) else spelled(arguments))
 
     def call(self, call: Any, name: Any, arguments: Any, *, awaiting: bool = False) -> None:
-        """A tool's call; one without an id cannot be answered."""
+        """Add a tool call. A call without an id cannot be answered."""
         known = isinstance(call, str)
         if known:
             self.opens.append(call)
@@ -139,7 +139,7 @@ class Draft:
         self.calls.append(ToolCallFacts(call if known else "", self.texts[at], "".join(self.texts[at + 1 :])))
 
     def result(self, call: Any) -> None:
-        """A tool's result; one for a call of the same message ends that call."""
+        """Add a tool result. It closes its call, which can be in the same message."""
         self.results += 1
         self.spoken = True
         if isinstance(call, str):
@@ -151,20 +151,20 @@ class Draft:
                 self.closes.append(call)
 
     def other(self, kind: str, part: Any) -> None:
-        """Something of a type that nobody knows: it counts by its JSON, and is told once."""
+        """Add a part of an unknown type as its JSON. The first part of each type logs a warning."""
         name = kind[:_LONGEST_NAME]
         self.unknown.append(name)
         self.text(spelled(part))
         _warn(name)
 
     def facts(self, kind: EventKind, message: Mapping[str, Any], name: str = "", **known: Any) -> EventFacts:
-        """What the engine is told of the message.
+        """Return the collected facts of the message.
 
         Args:
-            kind: What it is.
+            kind: The kind of message.
             message: The message, for its id.
-            name: Who speaks.
-            known: What else is known of it, by the names of `EventFacts`.
+            name: The name of the speaker.
+            known: Further fields of `EventFacts`.
         """
         lead = self.texts[0] if self._leads else ""
         return EventFacts(

@@ -1,7 +1,7 @@
-"""What the engine counts with: what counts a text, what a message costs beyond its texts, and the meter of both.
+"""Token counting: counters of text, the framing of messages, and the meter that combines them.
 
-This is the one place that knows a provider's framing of messages. What tools take is in `tool_schemas`, how a long text
-is counted in `long_runs`.
+Only this module knows how many tokens a provider adds to each message. `tool_schemas` counts tool definitions, and
+`long_runs` counts long texts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
     long_runs = Later("otel_assembly.tokens.long_runs")
 
-#: From so many characters on, counting takes more than asking how.
+#: Texts of at least this many characters are counted by `long_runs`.
 _LONG: Final = 16_384
 #: Sets of tool definitions whose tokens are remembered.
 _TOOL_SETS: Final = 16
@@ -48,7 +48,7 @@ CountMethod: TypeAlias = Literal["exact", "calibrated", "estimated"]
 
 
 class TokenCounter(Protocol):
-    """How many tokens a text is; anything with these four members can count for the engine."""
+    """Counts the tokens of a text. Any object with these four members can be used as a counter."""
 
     @property
     def name(self) -> str:
@@ -60,29 +60,29 @@ class TokenCounter(Protocol):
 
     @property
     def generation(self) -> int:
-        """Changes when counts that were made earlier should be made anew."""
+        """A number that changes when earlier counts are out of date."""
 
     def count(self, text: str) -> int:
-        """The tokens of one text, at least 0; the same for the same text within a generation."""
+        """Return the tokens of a text, at least 0. Equal texts have equal counts within a generation."""
 
 
 class TiktokenCounter:
-    """Counts as OpenAI's models do, offline; what looks like a special token (``<|endoftext|>``) is plain text.
+    """Counts with an OpenAI tokenizer, offline. Special tokens such as ``<|endoftext|>`` count as plain text.
 
     ``o200k_base`` and ``cl100k_base`` come with the package. ``r50k_base``, ``p50k_base``, ``p50k_edit`` and ``gpt2``
-    are read from the directory that ``TIKTOKEN_CACHE_DIR`` names. Nothing is ever fetched. A vocabulary is read at the
-    first count, or in a thread from `prepare` on, once for the process; instances share it, across threads.
-    Counts are exact for texts of any length. A lone surrogate counts as the replacement character U+FFFD, for it has no
-    UTF-8 form to be sent in.
+    are read from the directory in ``TIKTOKEN_CACHE_DIR``. Nothing is downloaded. A vocabulary is read once per process,
+    at the first count or by the thread that `prepare` starts. All instances share it.
+    Counts are exact for texts of any length. A lone surrogate counts as the replacement character U+FFFD, because it
+    cannot be encoded as UTF-8.
 
     Args:
         encoding_name: The encoding.
         vocabulary: A ``.tiktoken.xz`` file to read instead of the bundled one. Its content must have the same hash.
 
     Raises:
-        UnknownNameError: No such encoding.
-        TokenizerError: At once for an encoding whose vocabulary is not in the cache; at the first count for a bundled
-            one that is damaged.
+        UnknownNameError: The encoding does not exist.
+        TokenizerError: The encoding is not bundled, and its vocabulary is not in the cache. A damaged bundled
+            vocabulary raises this error at the first count instead.
     """
 
     __slots__ = ("_encoding", "_file", "name")
@@ -98,7 +98,7 @@ class TiktokenCounter:
         self._encoding: tiktoken.Encoding | None = None if encoding_name in BUNDLED else shared_encoding(encoding_name)
 
     def count(self, text: str) -> int:
-        """The exact number of tokens.
+        """Return the exact number of tokens.
 
         Raises:
             TokenizerError: The vocabulary is damaged, or tiktoken cannot split the text.
@@ -111,7 +111,7 @@ class TiktokenCounter:
             splits = bundled.splits_trailing_space if bundled is not None else None
             return long_runs.count_long(encoding, text, splits_trailing_space=splits)
         except BaseException as error:
-            # A panic of the Rust core is no Exception, so no caller's handler would ever see it.
+            # A panic of the Rust core is a BaseException, which `except Exception` in a caller would miss.
             if type(error).__name__ != "PanicException":
                 raise
             raise TokenizerError(
@@ -120,16 +120,16 @@ class TiktokenCounter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can count at once; False where the vocabulary is yet to be read."""
+        """True if the vocabulary is loaded."""
         return self._encoding is not None
 
     def prepare(self) -> None:
-        """Begin to read the vocabulary in a thread, where nobody has; what is wrong with it is raised by `count`."""
+        """Start loading the vocabulary in a thread, if necessary. `count` raises any error."""
         if self._encoding is None and self._file is None:
             prepare_encoding(self.name)
 
     async def ready(self) -> None:
-        """Wait until the vocabulary was read, without blocking the event loop; what is wrong with it, the same."""
+        """Wait for the vocabulary without blocking the event loop. `count` raises any error."""
         if self._encoding is None and self._file is None:
             await encoding_ready(self.name)
 
@@ -144,28 +144,28 @@ class TiktokenCounter:
 
 @dataclass(frozen=True, slots=True)
 class MessageFraming:
-    """Tokens of a prompt that are no text of anybody: message marks, roles, tool calls, tool schemas, priming.
+    """Tokens that a provider adds to the texts: message marks, roles, tool calls, tool schemas, reply priming.
 
-    The figures are those of the OpenAI cookbook, "How to count tokens with tiktoken": a message costs 3, its role 1,
-    a name 1 (beside its text), the priming of the reply 3. Ids of tool calls are not billed as text and are not
-    counted; the mark-up around a call is `per_tool_call`, our figure, for the cookbook gives none. For other
-    providers' models the same figures are an estimate, which calibration corrects together with the texts.
+    The defaults come from the OpenAI cookbook, "How to count tokens with tiktoken": 3 per message, 1 per role, 1 per
+    name (in addition to its text), 3 for the priming of the reply. Ids of tool calls are not counted, because they are
+    not billed as text. The cookbook has no figure for the markup around a call: `per_tool_call` is our estimate. For
+    models of other providers all figures are estimates, which `CalibratedCounter` corrects together with the texts.
 
     Attributes:
         per_message: Tokens of each message.
         per_role: Tokens of its role.
-        per_name: Tokens of a speaker's or tool's name, beside the name's own text.
-        per_tool_call: Tokens around each tool call, beside the texts of its name and arguments.
-        reply_priming: Tokens with which every prompt ends.
-        per_prompt: Tokens of each system prompt beside those of any message, such as a name that the client gives it.
-        per_result: Tokens around each tool's result beside those of its message, such as an object that it stands in.
-        items: Whether each call is a message of its own, as in OpenAI's Responses.
-        names: Whether the client sends names of speakers. If a framework calls the client, this is known from the
-            client; False here means that no name is counted whatever the client is.
-        result_names: Whether a client that sends no names of speakers sends the tool's name with each result.
+        per_name: Tokens of a speaker's or tool's name, in addition to the text of the name.
+        per_tool_call: Tokens of each tool call, in addition to the texts of its name and arguments.
+        reply_priming: Tokens at the end of every prompt.
+        per_prompt: Tokens of each system prompt in addition to those of a message, such as a name that the client sets.
+        per_result: Tokens of each tool result in addition to those of its message, such as a JSON object around it.
+        names: True if the client sends the names of speakers. For a known client, its rules decide; False excludes
+            names for every client.
+        items: True if each call is a message of its own, as in OpenAI's Responses API.
+        result_names: True if the client sends the tool's name with each result, even if it sends no other names.
 
     Raises:
-        ConfigurationError: A number is negative or no whole number, or `names` is no bool.
+        ConfigurationError: A number is negative or not an integer, or a flag is not a bool.
     """
 
     per_message: int = 3
@@ -188,9 +188,9 @@ class MessageFraming:
             whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
     def message(self, facts: EventFacts) -> int:
-        """The framing of one event; 0 for what the model does not see, and for a text that is part of a message.
+        """Return the framing of one event in tokens; 0 if the model does not see the event.
 
-        An event that holds the results of several calls is sent as a message for each.
+        A text that is part of another message has no framing of its own. Each result of a tool counts as a message.
         """
         if not facts.rendered:
             return 0
@@ -200,25 +200,25 @@ class MessageFraming:
         messages = max(1, len(facts.closes))
         if self.items and facts.opens:
             messages = len(facts.opens) + bool(facts.text or facts.media_tokens)
-        if self.per_result and facts.closes and facts.provider != _GEMINI:  # whose own form has the object already
+        if self.per_result and facts.closes and facts.provider != _GEMINI:  # Gemini's own format contains the object
             calls += self.per_result * len(facts.closes)
         name = self.per_name if facts.name and self.sends_name(facts) else 0
         return messages * (self.per_message + self.per_role) + name + calls
 
     def sends_name(self, facts: EventFacts) -> bool:
-        """Return whether the client sends the name of an event: a speaker's, or that of a result's tool."""
+        """Return True if the client sends the event's name (of the speaker, or of the tool)."""
         return self.names or (self.result_names and bool(facts.closes))
 
     def prompt(self) -> int:
-        """The framing of one system prompt."""
+        """Return the framing of one system prompt in tokens."""
         return self.per_message + self.per_role + self.per_prompt
 
     def for_client(self, rules: ClientRules, count: Callable[[str], int]) -> MessageFraming:
-        """Return the framing of a client that adds to messages what these rules say.
+        """Return this framing adjusted to the rules of a client.
 
         Args:
             rules: The client's rules.
-            count: The tokens of a text.
+            count: Returns the tokens of a text.
         """
         if rules == type(rules)():
             return self
@@ -236,15 +236,15 @@ class MessageFraming:
     def tool_schemas(
         self, tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], *, encoding: str = "o200k_base"
     ) -> int:
-        """The tokens of tool definitions, texts and framing together; 0 for no tools.
+        """Return the tokens of tool definitions, including framing; 0 for no tools.
 
-        By the constants of the OpenAI cookbook, "How to count tokens with tiktoken", section on tool calls: they fit
-        flat parameters. A definition that nests, or uses what the cookbook does not cover (defaults, formats, arrays,
-        references), costs the tokens of its compact JSON, and never less than the cookbook's figure for its flat part.
+        The constants come from the OpenAI cookbook, "How to count tokens with tiktoken", section on tool calls. They
+        fit flat parameters. The cookbook does not cover nested parameters, defaults, formats, arrays and references: a
+        definition with these counts as its compact JSON, and at least as the cookbook's figure for its flat part.
 
         Args:
             tools: Definitions as JSON objects: OpenAI's (nested under ``function``, or flat), or Anthropic's.
-            count: The tokens of a text.
+            count: Returns the tokens of a text.
             encoding: The counter's name; ``cl100k_base`` models frame a function with 10 tokens, others with 7.
 
         Raises:
@@ -254,19 +254,19 @@ class MessageFraming:
 
 
 class TokenMeter:
-    """What the engine measures with: texts, events, prompts and tool schemas, in the tokens of one counter.
+    """Counts the tokens of texts, events, prompts and tool schemas with one counter.
 
-    Counts are remembered by text, the least recently used forgotten first, and all of them when the counter's
-    generation changes. Safe to share between threads.
+    Counts are cached by text (least recently used first out). A change of the counter's generation clears the cache.
+    Thread-safe.
 
     Args:
-        counter: What counts a text.
-        framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
-        max_characters: Characters of all remembered texts together.
-        max_entries: Remembered texts.
-        max_text: Characters of the longest text that is remembered.
+        counter: Counts the tokens of a text.
+        framing: The tokens of a message in addition to its texts. None: the figures of the OpenAI cookbook.
+        max_characters: The most characters of all cached texts together.
+        max_entries: The most cached texts.
+        max_text: The most characters of a text that is cached.
 
-    Every method that counts raises `TokenizerError` where the counter returns anything but a whole number, 0 or more.
+    Each method that counts raises `TokenizerError` if the counter returns a negative number or anything but an int.
     """
 
     __slots__ = (
@@ -295,7 +295,7 @@ class TokenMeter:
     ) -> None:
         self.counter = counter
         self.framing = framing or MessageFraming()
-        #: Whether the counter is known to have all it needs to count.
+        #: True if the counter has loaded all that it needs.
         self.ready = False
         self._max_characters = max_characters
         self._max_entries = max_entries
@@ -318,16 +318,16 @@ class TokenMeter:
 
     @property
     def priming(self) -> int:
-        """Tokens with which every prompt ends, for the reply."""
+        """Tokens at the end of every prompt, which start the reply."""
         return self.framing.reply_priming
 
     @property
     def key(self) -> Hashable:
-        """Equal for two meters exactly while a count of the one holds for the other: counter, generation, framing."""
+        """A key of counter, generation and framing. Meters with equal keys have equal counts."""
         return _Same(self.counter), self.counter.generation, self.framing
 
     def text(self, text: str) -> int:
-        """The tokens of one text, without framing."""
+        """Return the tokens of one text, without framing."""
         if self.counter.generation != self._generation:
             self._forget()
         tokens = self._cache.get(text)
@@ -335,12 +335,12 @@ class TokenMeter:
             return self._count_and_keep(text)
         try:  # noqa: SIM105  # suppress() would cost more than the rest of this method
             self._cache.move_to_end(text)
-        except KeyError:  # another thread has just forgotten it
+        except KeyError:  # another thread removed it
             pass
         return tokens
 
     def event(self, facts: EventFacts) -> int:
-        """The tokens of one event: framing, texts and media; 0 for what the model does not see."""
+        """Return the tokens of one event (framing, texts and media); 0 if the model does not see it."""
         if not facts.rendered:
             return 0
         tokens = self.framing.message(facts) + facts.media_tokens
@@ -351,11 +351,11 @@ class TokenMeter:
         return tokens
 
     def prompt(self, text: str) -> int:
-        """The tokens of one system prompt."""
+        """Return the tokens of one system prompt, including framing."""
         return self.framing.prompt() + self.text(text)
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
-        """The tokens of tool definitions (`MessageFraming.tool_schemas`), counted once for equal definitions.
+        """Return the tokens of tool definitions (`MessageFraming.tool_schemas`), cached for equal definitions.
 
         Raises:
             ConfigurationError: A definition is not JSON.
@@ -369,7 +369,7 @@ class TokenMeter:
         tokens = self._tools.get(key)
         if tokens is not None:
             return tokens
-        canonical_json(schemas)  # refuses what no provider could be sent
+        canonical_json(schemas)  # raises an error if a definition is not JSON
         tokens = self.framing.tool_schemas(schemas, self.text, encoding=self.counter.name)
         with self._lock:
             if generation == self._generation == self.counter.generation:
@@ -391,7 +391,7 @@ class TokenMeter:
         if len(text) > self._max_text:
             return tokens
         with self._lock:
-            # A count that a change of generation overtook is good for its caller, not for later ones.
+            # If the generation changed during the count, the count is not cached.
             if generation == self._generation == self.counter.generation and text not in self._cache:
                 self._cache[text] = tokens
                 self._characters += len(text)
@@ -413,7 +413,7 @@ class TokenMeter:
 
 
 class _Same:
-    """Equal for the very same counter, however that counter itself defines equality; keeps it, and so its identity."""
+    """Compares a counter by identity, and keeps it alive so that its id is not reused."""
 
     __slots__ = ("_counter",)
 

@@ -1,4 +1,4 @@
-"""Which counter a model gets."""
+"""Selection of the token counter for a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
 
-#: What stands before an OpenAI model's name where several providers are reached through one interface.
+#: Prefixes of OpenAI model names in interfaces to several providers, such as LiteLLM.
 _OPENAI_PREFIXES = frozenset(
     {
         "azure",
@@ -35,7 +35,7 @@ _KEPT_MODELS = 256
 
 
 class _UnknownModelCounter(TiktokenCounter):
-    """Counts exactly as some models do, where nobody knows which one will be called."""
+    """The counter for an unknown model: an OpenAI tokenizer, labeled ``estimated``."""
 
     __slots__ = ()
 
@@ -49,15 +49,15 @@ _lock = new_lock()
 
 
 def counter_for(model: str | None = None) -> TokenCounter:
-    """The counter for a model, the same object for every caller of the process.
+    """Return the counter for a model. Callers in one process share it.
 
-    An OpenAI model, bare or behind a provider's prefix (``openai/gpt-4o``, ``azure/gpt-4o``), is counted exactly, by
-    tiktoken's table of models. A model without a public tokenizer (Claude, Gemini, an unknown name) gets a
-    `CalibratedCounter` of its own over ``o200k_base``: labelled ``estimated`` until it has observed billed usage, and
-    shared by all who count for that model, as long as it is among the 256 used last.
+    OpenAI models are counted exactly, with or without a provider's prefix (``openai/gpt-4o``, ``azure/gpt-4o``). The
+    encoding comes from tiktoken's table of models. Other models (Claude, Gemini, unknown names) have no public
+    tokenizer: each has a `CalibratedCounter` over ``o200k_base``, labeled ``estimated`` until it has observed billed
+    usage. The 256 most recently used of these counters are kept.
 
     Args:
-        model: The model's name. None: no model is known; ``o200k_base`` counts, labelled ``estimated``.
+        model: The model's name. None: the model is unknown, and ``o200k_base`` counts, labeled ``estimated``.
 
     Raises:
         TokenizerError: The model's vocabulary is public but neither bundled nor in ``TIKTOKEN_CACHE_DIR``.
@@ -80,14 +80,14 @@ def counter_for(model: str | None = None) -> TokenCounter:
 
 
 def prepare(counter: TokenCounter) -> None:
-    """Begin to read, in a thread, the vocabulary that a counter will need; what is wrong is raised as it counts."""
+    """Start loading a counter's vocabulary in a thread. Its `count` raises any error."""
     by_vocabulary = _by_vocabulary(counter)
     if by_vocabulary is not None:
         by_vocabulary.prepare()
 
 
 def is_ready(counter: TokenCounter) -> bool:
-    """Whether a counter can count at once; False where it has a vocabulary to read first."""
+    """Return True if a counter needs no vocabulary or has loaded it."""
     by_vocabulary = _by_vocabulary(counter)
     return by_vocabulary is None or by_vocabulary.is_ready
 
@@ -112,10 +112,10 @@ def _exact_counter(encoding: str) -> TiktokenCounter:
 
 
 def _encoding_name(model: str) -> str | None:
-    """The encoding of an OpenAI model, or None."""
+    """Return the encoding of an OpenAI model, or None."""
     name = model.strip().lower()
     while True:
-        # By its bare prefixes tiktoken's table takes ft:gpt-4.1 for a gpt-4; the base model's own row knows better.
+        # tiktoken's table of prefixes maps ft:gpt-4.1 to gpt-4, so the base model is looked up first.
         base_model = name.split(":")[1] if name.startswith("ft:") else name
         encoding = _in_table(base_model) or _in_table(name)
         if encoding is not None:

@@ -1,6 +1,6 @@
-"""What a model's input costs, and how much of it there may be, as `genai-prices` knows it; nothing is fetched.
+"""Input prices and context windows of models, from the optional package `genai-prices`. Nothing is downloaded.
 
-What that package brings along is read when the first model is asked for, once in a process.
+The package's list is loaded once per process, at the first lookup.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _logger = logging.getLogger("otel_assembly")
 _PER: Final = 1_000_000
 _KEPT_MODELS: Final = 256
 
-#: A module that one thread imports while another one forks can never be imported in the child.
+#: If one thread forks while another imports a module, the child can never import that module.
 _importing = new_lock(awaited=True)
 
-#: What stands before a model's name and names no provider.
+#: Prefixes of model names that do not name a provider.
 _ROUTES: Final = frozenset({"chat", "litellm_proxy", "responses"})
 
 
 class Cost(NamedTuple):
-    """What a prompt costs as input, in US dollars.
+    """The input cost of a prompt, in US dollars.
 
     Attributes:
-        reusable: Its beginning that the provider's cache can serve.
-        uncached: The rest.
+        reusable: The cost of the prefix that the provider's cache can serve.
+        uncached: The cost of the rest.
     """
 
     reusable: float
@@ -39,36 +39,36 @@ class Cost(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Both."""
+        """The sum of both."""
         return self.reusable + self.uncached
 
 
-#: US dollars a token, by the tokens of the prompt that a rate begins above; the largest first.
+#: Pairs of (threshold, US dollars per token). A rate applies to prompts above its threshold. Highest first.
 _Rates = tuple[tuple[int, float], ...]
 
 
 class InputPrice(NamedTuple):
-    """What a token of input costs; with some models it is more where the prompt is long."""
+    """The price of input tokens. Some models charge more per token for long prompts."""
 
     uncached: _Rates
     cached: _Rates
 
     def of_prompt(self, tokens: int, reusable: int) -> Cost:
-        """What a prompt costs, of which so many tokens can come from the provider's cache."""
+        """Return the cost of a prompt of `tokens`, of which the provider's cache can serve `reusable`."""
         reusable = min(reusable, tokens)
         return Cost(reusable * _rate(self.cached, tokens), (tokens - reusable) * _rate(self.uncached, tokens))
 
     def of_left_out(self, left_out: int, prompt: int) -> float:
-        """What so many tokens more would have cost, at the rate of the prompt that they left."""
+        """Return the cost that dropping `left_out` tokens saved, at the rate of a prompt of `prompt` tokens."""
         return left_out * _rate(self.uncached, prompt)
 
 
 @lru_cache(_KEPT_MODELS)
 def input_price(model: str) -> InputPrice | None:
-    """What input of a model costs; None where nobody knows, or `genai-prices` is not installed.
+    """Return the input price of a model; None if it is unknown or `genai-prices` is not installed.
 
-    Of ``provider/model`` the provider's price counts. A name behind a provider that is unknown has none: what a server
-    of one's own costs, no list says.
+    For ``provider/model`` this is the provider's price. A model of an unknown provider (such as your own server) has
+    no price.
     """
     found = _listed(model)
     if found is None:
@@ -76,21 +76,21 @@ def input_price(model: str) -> InputPrice | None:
     try:
         uncached = _rates(found.model_price.input_mtok)
         cached = _rates(found.model_price.cache_read_mtok) or uncached
-    except Exception as error:  # noqa: BLE001  # a price that cannot be read is a price that is not known
+    except Exception as error:  # noqa: BLE001  # an unreadable price counts as unknown
         _logger.debug("the price of a model could not be read: %s", type(error).__name__)
         return None
     return InputPrice(uncached, cached) if uncached else None
 
 
 class ListedWindow(int):
-    """A model's window as a table has it that a package brought along, and nobody can set: one list beside others."""
+    """A context window from a package's built-in table, not from the user's configuration."""
 
 
 def known_window(said: int | None, model: str) -> int | None:
-    """A model's window, of which this is said already: what somebody has set holds, of lists the one that says most.
+    """Return a model's context window in tokens. A configured window takes precedence over listed windows.
 
-    A window that is too small would call prompts too long that are sent and answered; of those over one that is too
-    large, the provider says so itself.
+    Of several listed windows the largest is returned. A window that is too small would report an overflow for prompts
+    that the provider accepts. If it is too large, the provider rejects the prompt.
     """
     if said is not None and not isinstance(said, ListedWindow):
         return said
@@ -99,10 +99,10 @@ def known_window(said: int | None, model: str) -> int | None:
 
 @lru_cache(_KEPT_MODELS)
 def context_window(model: str) -> int | None:
-    """How many tokens a model takes at most; None where nobody knows, or `genai-prices` is not installed.
+    """Return a model's context window in tokens; None if it is unknown or `genai-prices` is not installed.
 
-    The name is read as `input_price` reads it. Some windows in the list are round numbers, and of some models the reply
-    has to fit in as well: whoever knows better says so, with ``model_window``.
+    The name is interpreted as by `input_price`. Some windows in the list are rounded, and for some models the window
+    includes the reply. Set ``model_window`` to override it.
     """
     window = getattr(getattr(_listed(model), "model", None), "context_window", None)
     return window if isinstance(window, int) and window > 0 else None
@@ -110,7 +110,7 @@ def context_window(model: str) -> int | None:
 
 @lru_cache(_KEPT_MODELS)
 def _listed(model: str) -> Any:
-    """What the list says of a model, by the likeliest meaning of its name that it knows; None where it knows none."""
+    """Return the list's entry of a model, or None. The likeliest reading of the name is tried first."""
     find = _finder()
     if find is None:
         return None
@@ -119,7 +119,7 @@ def _listed(model: str) -> Any:
             return find(name, provider)
         except LookupError:
             continue
-        except Exception as error:  # noqa: BLE001  # what cannot be read is not known
+        except Exception as error:  # noqa: BLE001  # an unreadable entry counts as unknown
             _logger.debug("a model could not be looked up: %s", type(error).__name__)
             return None
     return None
@@ -127,11 +127,11 @@ def _listed(model: str) -> Any:
 
 @cache
 def _finder() -> Callable[[str, str | None], Any] | None:
-    """Finds a provider's model in the list; None without the package that brings it."""
+    """Return a function that looks up a provider's model; None if `genai-prices` is not installed."""
     try:
         with _importing:
             from genai_prices import Usage, calc_price
-    except Exception as error:  # noqa: BLE001  # it is not there, or cannot be loaded: no price is known
+    except Exception as error:  # noqa: BLE001  # not installed or broken: all prices are unknown
         _logger.debug("no prices are known: %s", type(error).__name__)
         return None
     nothing = Usage(input_tokens=0, output_tokens=0)
@@ -139,7 +139,7 @@ def _finder() -> Callable[[str, str | None], Any] | None:
 
 
 def _readings(model: str) -> Iterator[tuple[str | None, str]]:
-    """What a name may mean, the likeliest first: a model, or a provider and its model."""
+    """Yield the readings of a name as (provider, model), the likeliest first."""
     yield None, model
     place = min((at for mark in "/:" if (at := model.find(mark)) > 0), default=0)
     if place:
@@ -151,7 +151,7 @@ def _readings(model: str) -> Iterator[tuple[str | None, str]]:
 
 
 def _rates(price: Any) -> _Rates:
-    """The rates of a price, which is a number, or one with higher rates for long prompts; empty where it is none."""
+    """Return the rates of a price: a number, or an object with tiers for long prompts. Empty for None."""
     if price is None:
         return ()
     tiers = [(tier.start, tier.price) for tier in getattr(price, "tiers", ())]

@@ -1,7 +1,7 @@
-"""Vocabularies: read from the package or from tiktoken's cache, checked by hash, never fetched.
+"""Vocabularies of tokenizers, loaded from the package or tiktoken's cache. Nothing is downloaded.
 
-Reading one takes a third of a second of processor time. Who knows that one will be needed says so, and it is read in a
-thread of its own; who needs it waits for that thread, or reads it where no other does. Each is read once in a process.
+Each file is checked by its SHA-256. Loading a vocabulary takes a third of a second of CPU time, once per process.
+`prepare_encoding` loads it in a thread ahead of time. `shared_encoding` waits for that thread, or loads it itself.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BundledVocabulary:
-    """A vocabulary that the package carries.
+    """A vocabulary that is bundled with the package.
 
     Attributes:
         name: The encoding's name, also the stem of its file.
         sha256: The published hash of the uncompressed ``.tiktoken`` file.
         pat_str: The pattern that splits a text into pieces before merging, as tiktoken's constructor has it.
         end_of_text: The rank of ``<|endoftext|>``.
-        splits_trailing_space: Whether whitespace that ends the text is a piece of its own behind the last newline.
+        splits_trailing_space: True if whitespace after the text's last newline is a separate piece.
     """
 
     name: str
@@ -81,7 +81,7 @@ BUNDLED = {
     )
 }
 
-#: What tiktoken fetches for the encodings that are not bundled: address and SHA-256, by encoding.
+#: Files of the encodings that are not bundled: URL and SHA-256. tiktoken would download them.
 _PUBLISHED = "https://openaipublic.blob.core.windows.net/"
 _R50K = (
     _PUBLISHED + "encodings/r50k_base.tiktoken",
@@ -103,26 +103,29 @@ _GPT2 = (
 )
 CACHED = {"r50k_base": (_R50K,), "p50k_base": (_P50K,), "p50k_edit": (_P50K,), "gpt2": _GPT2}
 
-#: Bytes of a vocabulary that are parsed at once: other threads have their turn between two pieces.
+#: Bytes that are parsed in one step. Other threads can run between two steps.
 _PIECE = 32_768
 
 
 class _Reading:
-    """One encoding that somebody is reading."""
+    """An encoding that is being loaded."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Found here, and not by the thread that reads: what looks for it imports modules, and a module that another
-        #: thread is importing can never be imported in a forked child.
+        #: Located here and not in the loading thread: the lookup imports modules. If the process forks during an
+        #: import in another thread, the child can never import that module.
         self.file = _bundled(name) if name in BUNDLED else None
         self.done = threading.Event()
         self.error: BaseException | None = None
-        #: Tasks that wait for it, each with its loop.
+        #: Waiting tasks: the event loop of each, and the event that it awaits.
         self.waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
 
 class _Encodings:
-    """The encodings of this process. A forked child keeps what was read, and reads itself what was being read."""
+    """The encodings of this process.
+
+    A forked child keeps loaded encodings, and loads unfinished ones itself.
+    """
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -151,7 +154,7 @@ class _Encodings:
             thread = threading.Thread(target=self._do, args=(reading,), name="otel-assembly-vocabulary", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no more threads, or the interpreter is coming to its end
+            except RuntimeError:  # no thread can be started, or the interpreter is shutting down
                 self._ended(reading, None)
 
     async def ready(self, name: str) -> None:
@@ -165,13 +168,13 @@ class _Encodings:
         await done.wait()
 
     def _asked(self, name: str) -> tuple[_Reading, bool]:
-        """Who reads it, and whether that is left to the caller."""
+        """Return the load in progress, and True if the caller must perform it."""
         with self._lock:
             reading = self._reading.get(name)
             if reading is not None:
                 return reading, False
             reading = _Reading(name)
-            if name in self._read:  # meanwhile
+            if name in self._read:  # loaded in the meantime
                 reading.done.set()
                 return reading, False
             self._reading[name] = reading
@@ -182,7 +185,7 @@ class _Encodings:
         error: BaseException | None = None
         try:
             self._read[name] = _from_cache(name) if name in CACHED else read_encoding(name, reading.file)
-        except BaseException as raised:  # noqa: BLE001  # raised where it is needed
+        except BaseException as raised:  # noqa: BLE001  # `get` raises it
             error = raised
         self._ended(reading, error)
 
@@ -193,7 +196,7 @@ class _Encodings:
         reading.error = error
         reading.done.set()
         for loop, done in reading.waiting:
-            with suppress(RuntimeError):  # the loop was closed, so nobody waits
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
 
@@ -201,22 +204,22 @@ _encodings = _Encodings()
 
 
 def shared_encoding(name: str) -> tiktoken.Encoding:
-    """The process's one encoding of that name, read where it was not (about a quarter of a second).
+    """Return the process's encoding of that name. The first call loads it (about a quarter of a second).
 
     Raises:
-        UnknownNameError: No such encoding.
-        TokenizerError: Its vocabulary is missing or not what it claims to be.
+        UnknownNameError: The encoding does not exist.
+        TokenizerError: The vocabulary is missing or has the wrong hash.
     """
     return _encodings.get(name)
 
 
 def prepare_encoding(name: str) -> None:
-    """Begin to read an encoding in a thread, where nobody has; what is wrong with it is raised by `shared_encoding`."""
+    """Start loading an encoding in a thread, if necessary. `shared_encoding` raises any error."""
     _encodings.prepare(name)
 
 
 async def encoding_ready(name: str) -> None:
-    """Wait until an encoding was read, without blocking the event loop; what is wrong with it, the same."""
+    """Wait for an encoding without blocking the event loop. `shared_encoding` raises any error."""
     await _encodings.ready(name)
 
 
@@ -224,7 +227,7 @@ def read_encoding(name: str, file: Path | Traversable | None = None) -> tiktoken
     """Build a bundled encoding from its ``.tiktoken.xz`` file, by default the one in the package.
 
     Raises:
-        UnknownNameError: The package bundles no such encoding.
+        UnknownNameError: The encoding is not bundled.
         TokenizerError: The file is missing, damaged, or its content has another hash than the published one.
     """
     if name not in BUNDLED:
@@ -263,7 +266,7 @@ def _damaged(file: Path | Traversable, problem: str) -> TokenizerError:
 def _from_cache(name: str) -> tiktoken.Encoding:
     directory = os.environ.get("TIKTOKEN_CACHE_DIR", "")
     for address, sha256 in CACHED[name]:
-        # tiktoken would fetch what is missing, and delete and fetch what has another hash: so both are checked here.
+        # Check both here: tiktoken downloads a missing file, and replaces a file with a wrong hash.
         file = Path(directory, hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest())
         mend = (
             f"download {address} and store it as {file.name} in the directory that TIKTOKEN_CACHE_DIR names"
