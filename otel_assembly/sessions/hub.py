@@ -1,4 +1,4 @@
-"""`Hub`: where agents create sessions, post to them and read what was said to them; it owns nothing."""
+"""`Hub`: creates sessions, accepts envelopes and delivers them to participants."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-#: How many rows of a log are read at once where somebody looks for what is addressed to them.
+#: The number of rows that `Hub.inbox` reads from a log at a time.
 _PAGE: Final = 200
 
 
 class Hub:
-    """Creates sessions, accepts envelopes and delivers them, on a log that any number of hubs share.
+    """Creates sessions, accepts envelopes and delivers them, on a log that several hubs can share.
 
-    No hub owns a session: whatever it knows it has folded from the log, and an append counts only on top of the row
-    that was folded last. So hubs may be started, killed and doubled in any process; what one accepted is there for all.
+    A hub computes a session's state from the log. An append succeeds only if it follows the row that the hub folded
+    last. Hubs can therefore start and stop at any time, in any process; all hubs see an accepted envelope.
     A hub belongs to one event loop. It is an async context manager.
 
     Args:
-        log: Where the sessions' logs are kept; whoever made it closes it.
-        adapters: The protocols that sessions may be of.
-        inbox_limit: How many envelopes a participant may leave unconfirmed before posts to it wait or are refused.
-        snapshot_every: After how many envelopes of a session its state is saved, so that another hub need not read all;
-            0 saves none.
-        max_envelope_bytes: The longest envelope, as JSON.
-        clock: The time, in seconds since the epoch.
+        log: The store of the sessions' logs. The hub does not close it.
+        adapters: The supported protocols.
+        inbox_limit: The number of unconfirmed envelopes of a participant at which posts to it wait or are refused.
+        snapshot_every: The number of envelopes between two snapshots of a session's state; 0 saves no snapshots. With a
+            snapshot, another hub does not have to read the whole log.
+        max_envelope_bytes: The maximum size of an envelope as JSON.
+        clock: Returns the time, in seconds since the epoch.
 
     Raises:
-        ConfigurationError: Two adapters are of one type and version, or a limit cannot work.
+        ConfigurationError: Two adapters have the same type and version, or a limit is not a valid number.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Hub:
         for adapter in adapters:
             key = (adapter.manifest.type, adapter.manifest.version)
             if key in self._adapters:
-                raise ConfigurationError(f"two adapters are of type {key[0]!r} and version {key[1]}; give one of them")
+                raise ConfigurationError(f"two adapters have type {key[0]!r} and version {key[1]}; remove one of them")
             self._adapters[key] = adapter
         self._inbox_limit = inbox_limit
         self._snapshot_every = snapshot_every
@@ -119,7 +119,7 @@ class Hub:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop following the log; the log stays open. Closing twice is no error."""
+        """Stop following the log. The log stays open. A second call does nothing."""
         await self._follower.aclose()
 
     # --- sessions
@@ -135,20 +135,20 @@ class Hub:
         knobs: Mapping[str, Any] | None = None,
         ttl_seconds: float | None = None,
     ) -> SessionMetadata:
-        """Create a session and invite its participants; it opens when all have joined.
+        """Create a session and invite its participants; the session opens when all have joined.
 
         Args:
             type: The protocol's name.
-            creator_id: Who creates it; the creator has joined.
-            participants: All who take part, in order; the creator is put in front where it is not among them.
-            version: The protocol's version; None for the newest that this hub has.
+            creator_id: The participant that creates the session. It joins without an invitation.
+            participants: All participants, in order. The creator is inserted in front if it is not listed.
+            version: The protocol's version; None for the newest version that this hub has an adapter for.
             session_id: The session's id; None for a random one.
-            knobs: The protocol's settings; JSON.
-            ttl_seconds: How long the session lives; None for ever.
+            knobs: The protocol's settings; a JSON object.
+            ttl_seconds: The session's lifetime; None for no limit.
 
         Raises:
             NotFoundError: This hub has no such adapter.
-            ProtocolError: Such a session cannot be, or there is one of this id.
+            ProtocolError: The session is invalid, or its id is already in use.
         """
         adapter = self._adapter(type, version)
         who = tuple(participants) if creator_id in participants else (creator_id, *participants)
@@ -156,7 +156,7 @@ class Hub:
             check_id("participant", participant_id)
         if len(set(who)) != len(who) or HUB_ID in who:
             raise ProtocolError(
-                f"the participants are {', '.join(map(repr, who))}; give each once, and none {HUB_ID!r}"
+                f"the participants are {', '.join(map(repr, who))}; name each once, and do not use {HUB_ID!r}"
             )
         if ttl_seconds is not None and not 0 < ttl_seconds < math.inf:
             raise ProtocolError(f"ttl_seconds of a session is {ttl_seconds!r}; give seconds above 0, or None")
@@ -164,7 +164,7 @@ class Hub:
         check_id("session_id", name)
         now = self._clock()
         metadata = SessionMetadata(name, adapter.manifest, creator_id, who, dict(knobs or {}), now, ttl_seconds)
-        # As another hub will read it: a tuple among the knobs is a list there.
+        # Other hubs read the metadata from JSON, in which a tuple among the knobs becomes a list.
         metadata = SessionMetadata.from_json(metadata.to_json())
         try:
             adapter.validate_create(metadata)
@@ -190,11 +190,11 @@ class Hub:
                 if await self._log.metadata(name) is not None:
                     continue
             except LogConflictError as error:
-                # After a lost answer it may be this very session that is there.
+                # If the answer to an earlier attempt was lost, the existing session may be this one.
                 if unsure and (row := await self._log.by_id(name, invite.envelope_id)) and row.seq == 1:
                     return
                 raise ProtocolError(
-                    f"there is a session {name!r}; give another id, or None for a random one"
+                    f"session {name!r} already exists; choose another id, or None for a random one"
                 ) from error
             else:
                 return
@@ -210,30 +210,30 @@ class Hub:
         return adapter
 
     async def session_ids(self) -> Sequence[str]:
-        """The ids of all sessions of the log, in the order of their creation."""
+        """Return the ids of all sessions of the log, in the order of their creation."""
         return await self._log.session_ids()
 
     async def metadata(self, session_id: str) -> SessionMetadata:
-        """What was settled when a session was created.
+        """Return a session's metadata, which is fixed at its creation.
 
         Raises:
-            NotFoundError: There is no such session, or no adapter for it here.
+            NotFoundError: There is no such session, or this hub has no adapter for it.
         """
         return (await self._session(session_id)).metadata
 
     async def adapter(self, session_id: str) -> SessionAdapter:
-        """The code of a session's protocol.
+        """Return the adapter of a session's protocol.
 
         Raises:
-            NotFoundError: There is no such session, or no adapter for it here.
+            NotFoundError: There is no such session, or this hub has no adapter for it.
         """
         return (await self._session(session_id)).adapter
 
     async def folded(self, session_id: str) -> FoldedSession:
-        """A session as its log has it now.
+        """Return a session's current state, computed from its log.
 
         Raises:
-            NetworkError: It is not there, or its log cannot be read.
+            NetworkError: There is no such session, or its log cannot be read.
         """
         session = await self._session(session_id)
         async with session.lock:
@@ -241,7 +241,7 @@ class Hub:
             return session.folded
 
     async def _session(self, session_id: str) -> KnownSession:
-        """A session, folded up to some row; hydrated once, however many ask for it at a time."""
+        """Return a session, possibly outdated; concurrent calls share one hydration."""
         if (known := self._known.get(session_id)) is not None:
             return known
         task = self._hydrating.get(session_id)
@@ -268,50 +268,50 @@ class Hub:
     async def post(
         self,
         envelope: Envelope,
-        timeout: float = 0.0,  # noqa: ASYNC109 - for room, not for an answer
+        timeout: float = 0.0,  # noqa: ASYNC109 - limits the wait for inbox room, not the call
         *,
         claim: TurnClaim | None = None,
     ) -> Envelope:
         """Append an envelope to its session's log.
 
         Args:
-            envelope: What is said; see `Envelope` for what is given and what is stamped.
-            timeout: How many seconds it may wait for room in the inboxes it goes to.
-            claim: The claim on the turn that the envelope answers: it is accepted only while the claim holds, and ends
-                the turn.
+            envelope: The envelope; see `Envelope` for the fields that the sender sets and those that the hub sets.
+            timeout: The maximum time to wait for room in the recipients' inboxes, in seconds.
+            claim: The claim on the turn that the envelope answers. The envelope is accepted only while the claim is
+                valid, and ends the turn.
 
         Returns:
-            It, as it was accepted: with its place, id and time. The first acceptance, where the same was posted under
-            this key before.
+            The accepted envelope with its row number, id and time. If the sender posted the same content with this
+            idempotency key before, the envelope that was accepted then.
 
         Raises:
-            NotFoundError: There is no such session, or no adapter for it here.
-            AccessDeniedError: The sender takes no part.
-            ProtocolError: The protocol refuses it, or it is none that a log could hold.
-            InboxFull: Somebody it is for has too much to read.
+            NotFoundError: There is no such session, or this hub has no adapter for it.
+            AccessDeniedError: The sender is not a participant.
+            ProtocolError: The protocol does not allow the envelope, or a field is invalid.
+            InboxFull: A recipient has too many unconfirmed envelopes.
             AdapterError: The adapter raised.
-            TurnClaimLostError: The claim does not hold any more.
-            SessionLogError: The log did not do what was asked.
+            TurnClaimLostError: The claim is no longer valid.
+            SessionLogError: The append to the log failed.
         """
         return await self._post(envelope, timeout, claim=claim)
 
     async def join(self, session_id: str, participant_id: str) -> Envelope:
-        """Accept an invitation; the session opens when the last one does. Joining twice is no error."""
+        """Accept an invitation; the session opens when all participants have joined. A second call does nothing."""
         return await self._step(session_id, participant_id, EV_SESSION_INVITE_ACK, key="ag2.join")
 
     async def reject(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
-        """Refuse an invitation: the session closes, as it needs everybody."""
+        """Refuse an invitation, which closes the session."""
         return await self._step(session_id, participant_id, EV_SESSION_INVITE_REJECT, reason)
 
     async def close(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
-        """End a session; what was said stays in its log."""
+        """Close a session; its log stays readable."""
         return await self._step(session_id, participant_id, EV_SESSION_CLOSED, reason)
 
     async def expire(self, session_id: str) -> bool:
-        """End a session whose time is over.
+        """End a session whose TTL has passed.
 
         Returns:
-            Whether it was over, and the session had not ended before.
+            True if this call ended the session.
         """
         session = await self._session(session_id)
         ttl = session.metadata.ttl_seconds
@@ -321,19 +321,19 @@ class Hub:
         try:
             await self._post_own(session, over)
         except ProtocolError:
-            # It ended before its time was over.
+            # Another post ended the session first.
             return False
         return True
 
     async def sweep(self, session_id: str | None = None) -> Sequence[Envelope]:
-        """Append what has run out: violations of expectations, and the end of sessions whose time is over.
+        """Append violations of expectations, and end the sessions whose TTL has passed.
 
-        Each violation is appended once, whichever hubs sweep: for each kind and each wait. Call it every few seconds;
-        `serve` does so for the sessions that it serves.
+        Each missed deadline is appended once, even if several hubs sweep. Call this method every few seconds; `serve`
+        does so for the sessions that it serves.
 
         Args:
-            session_id: The session to look at; None for all of the log. A session that cannot be read is then passed
-                over with a warning.
+            session_id: The session to sweep; None for all sessions. If None, a session that cannot be read is skipped
+                with a warning.
 
         Returns:
             The violations that this call appended.
@@ -368,12 +368,12 @@ class Hub:
     async def _post(
         self, envelope: Envelope, patience: float, *, step: bool = False, claim: TurnClaim | None = None
     ) -> Envelope:
-        """Post for a participant, and note in the audit log what was refused; a step is the protocol's own."""
+        """Post for a participant, and write refusals to the audit log; only a `step` may have a system type."""
         with recorded_post(envelope) as recording, audited(envelope):
             check_envelope(envelope)
             if envelope.event_type in SYSTEM_TYPES and not step:
                 raise ProtocolError(
-                    f"{envelope.event_type!r} is the protocol's own; use join(), reject(), close() or expire()"
+                    f"{envelope.event_type!r} is a system type; use join(), reject(), close() or expire()"
                 )
             session = await self._session(envelope.session_id)
             recording.known(session.metadata)
@@ -385,23 +385,23 @@ class Hub:
                 named = ", ".join(map(repr, sorted(strangers)))
                 raise ProtocolError(f"session {envelope.session_id!r}: {named} of the audience take no part in it")
             if await self.expire(envelope.session_id):
-                raise ProtocolError(f"session {envelope.session_id!r} is expired; nothing more is posted to it")
+                raise ProtocolError(f"session {envelope.session_id!r} is expired and accepts no more envelopes")
             accepted = await self._posted(session, folding, patience, recording, claim)
-        # The caller's own data goes back to the caller: what was folded is nobody's to change.
+        # The caller may change the returned data, so it must not be the data that was folded.
         return replace(accepted, event_data=envelope.event_data)
 
     def _as_read(self, envelope: Envelope) -> Envelope:
-        """The envelope as whoever reads the log will read it: of JSON alone, and a value of its own."""
+        """Return a copy of the envelope with the data that readers of the log will see, decoded from JSON."""
         text = envelope.to_json()
         if len(text) > self._max_bytes:
             raise ProtocolError(
-                f"session {envelope.session_id!r}: an envelope of {len(text):,} bytes is too large; "
-                f"it takes {self._max_bytes:,}: store what it says elsewhere, and say where"
+                f"session {envelope.session_id!r}: an envelope of {len(text):,} bytes is too large; the limit is "
+                f"{self._max_bytes:,} bytes: store the content elsewhere, and post a reference to it"
             )
         return replace(envelope, event_data=json.loads(text)["event_data"])
 
     async def _post_own(self, session: KnownSession, envelope: Envelope) -> Envelope:
-        """Post what no participant says."""
+        """Post an envelope of the hub itself."""
         with recorded_post(envelope) as recording:
             recording.known(session.metadata)
             return await self._posted(session, envelope, 0.0, recording)
@@ -430,13 +430,13 @@ class Hub:
     async def envelopes(
         self, session_id: str, *, participant_id: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Sequence[Envelope]:
-        """What a session's log holds, in order.
+        """Return the envelopes of a session, in order.
 
         Args:
             session_id: The session.
-            participant_id: Only what this participant may see; None for everything.
-            after_seq: Only what stands behind this row.
-            limit: How many rows are read at most, whoever may see them.
+            participant_id: Return only the envelopes that this participant may see; None for all envelopes.
+            after_seq: Return only the envelopes after this row.
+            limit: The maximum number of rows to read, before the filter by `participant_id`.
 
         Raises:
             NetworkError: There is no such session, or its log cannot be read.
@@ -449,20 +449,20 @@ class Hub:
         return [e for e in found if participant_id is None or e.visible_to(participant_id)]
 
     async def posted_under(self, session_id: str, sender_id: str, key: str) -> Envelope | None:
-        """What a participant posted under an idempotency key; None where nothing of it was accepted."""
+        """Return the accepted envelope of a participant with an idempotency key, or None."""
         row = await self._log.by_key(session_id, sender_id, key)
         return None if row is None else envelope_of(row)
 
     async def envelope(self, session_id: str, envelope_id: str) -> Envelope | None:
-        """The envelope of a session that has this id; None where there is none."""
+        """Return the envelope with this id, or None."""
         row = await self._log.by_id(session_id, envelope_id)
         return None if row is None else envelope_of(row)
 
     async def inbox(self, session_id: str, participant_id: str, *, limit: int = 100) -> Sequence[Delivery]:
-        """What is addressed to a participant and not confirmed: at least once each, in order.
+        """Return a participant's unconfirmed envelopes, in order. Delivery is at least once.
 
-        An envelope whose time is over when it is looked at here is said to be `Delivery.expired`, which is noted in the
-        log once for each recipient, and then holds for every hub.
+        If an envelope's TTL has passed, its delivery has `Delivery.expired` set. The log records this once for each
+        recipient, and the envelope then counts as expired in every hub.
 
         Raises:
             NetworkError: There is no such session or participant, or the log cannot be read.
@@ -492,7 +492,7 @@ class Hub:
         return found
 
     async def confirm(self, delivery: Delivery) -> None:
-        """Say that an envelope, and everything addressed to the participant before it, has been dealt with."""
+        """Mark an envelope, and all earlier ones addressed to the participant, as processed."""
         cursor = Cursor(delivery.envelope.seq, delivery.count)
         await self._log.move_cursor(delivery.envelope.session_id, delivery.participant_id, cursor)
 
@@ -505,9 +505,9 @@ class Hub:
             return True
         if self._clock() <= envelope.created_at + envelope.ttl_seconds:
             return False
-        said = {"envelope_id": envelope.envelope_id, "participant_id": participant_id}
+        data = {"envelope_id": envelope.envelope_id, "participant_id": participant_id}
         note = Envelope(
-            name, HUB_ID, EV_ENVELOPE_EXPIRED, said, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
+            name, HUB_ID, EV_ENVELOPE_EXPIRED, data, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
         )
         await self._post_own(session, note)
         return True
@@ -517,15 +517,15 @@ class Hub:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
 
     def turn_lease(self, session_id: str, participant_id: str, seconds: float) -> TurnLease:
-        """The lease by which one server of a participant keeps the other servers from working on its turns.
+        """Return a lease with which only one server of a participant works on a turn at a time.
 
         Args:
             session_id: The session.
             participant_id: The participant.
-            seconds: How long a turn stays claimed after its server died.
+            seconds: The time for which a turn stays claimed after its server stopped.
         """
         return TurnLease(self._log, session_id, participant_id, self._clock, seconds)
 
     def changes(self) -> AsyncGenerator[str | None, None]:
-        """The ids of sessions as anybody appends to them; None, first of all and whenever some may have been missed."""
+        """Yield the ids of changed sessions. None comes first, and means that any session may have changed."""
         return self._follower.changes()
