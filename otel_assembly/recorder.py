@@ -74,7 +74,7 @@ class Recording(Protocol):
     #: Whether the assembly's span is recorded.
     recorded: bool
     #: A reference to the assembly, for a halt that occurs while no assembly of the conversation is open.
-    trail: Any
+    assembly_reference: Any
     #: Whether a span or a metric records numbers; if not, they are not computed.
     measured: bool
 
@@ -160,7 +160,7 @@ class Recorder(Protocol):
 
 class _NullRecording(nullcontext[None]):
     recorded = measured = False
-    trail = None
+    assembly_reference = None
 
     def policy(self, *_: Any, **__: Any) -> Self:
         return self

@@ -169,7 +169,7 @@ def test_the_ledger_read_back_is_the_truth(data):
         for label, item in ordinals.items():
             if label in kept:
                 assert item not in read
-            elif told.tells_of(item):
+            elif told.lists(item):
                 exit_ = read[item]
                 assert (exit_.outcome, exit_.reason, exit_.policy, exit_.index) == exits[label], label
         for item in told.kept:

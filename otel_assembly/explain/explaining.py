@@ -76,7 +76,7 @@ class Explainer:
         """
         ledger = self.ledger
         known = ledger.items.get(item)
-        if known is None and not any(turn.tells_of(item) for turn in ledger.turns):
+        if known is None and not any(turn.lists(item) for turn in ledger.turns):
             there = f"items {', '.join(runs_of(ledger.items))}" if ledger.items else "no item"
             raise AssemblyError(f"ledger {ledger.id[:12]} has no item {item}; the traces tell of {there}")
         answer = Explanation(
@@ -155,7 +155,7 @@ class _OfTurn:
         unsent = sent_nothing(self.turn)
         told = self.turn.offered is not None or not unsent
         later = answer.arrived is not None and answer.arrived > self.turn.number
-        if told and later and not self.turn.tells_of(answer.item):
+        if told and later and not self.turn.lists(answer.item):
             return replace(answer, outcome="not_arrived")
         if unsent:
             return self._nothing_sent(answer)
@@ -211,7 +211,7 @@ class _OfTurn:
         part = self.unsent.part(answer.item)
         if self.turn.offered is None:
             answer = unsure(answer, "whether it came in: the input of this turn could not be known")
-        elif not self.turn.tells_of(answer.item):
+        elif not self.turn.lists(answer.item):
             answer = replace(answer, outcome="not_offered")
             return replace(answer, unsent=why)
         answer = replace(answer, outcome="not_sent", unsent=why, part=part)

@@ -21,8 +21,8 @@ _LAST: Final[ByIdentity[object]] = ByIdentity()
 
 def assembled(conversation: Any, call: ModelCall) -> None:
     """A model call of this conversation was prepared: a halt that comes after it is told with its assembly."""
-    if call.trail is not None:
-        _LAST.put(conversation, call.trail)
+    if call.assembly_reference is not None:
+        _LAST.put(conversation, call.assembly_reference)
 
 
 def already_reported(halt: Any) -> bool:

@@ -404,9 +404,9 @@ class ModelCall:
         return self._prepared.done_ns if self._prepared is not None else 0
 
     @property
-    def trail(self) -> object:
+    def assembly_reference(self) -> object:
         """What is remembered of its last assembly, for a halt that comes after it; None where there is none."""
-        return self._prepared.recording.trail if self._prepared is not None else None
+        return self._prepared.recording.assembly_reference if self._prepared is not None else None
 
     def _is_out(self, given: Sent) -> bool:
         if (

@@ -51,7 +51,7 @@ class _AllocatedItems(BlockItems):
 
     def __init__(self, allocation: Allocation, content: Callable[[str], str] | None) -> None:
         self._decisions = allocation.decisions
-        self._reads = [one.read for one in allocation.decided]
+        self._reads = [decided.read for decided in allocation.decided]
         self._first = list(accumulate((len(decision.items) for decision in self._decisions), initial=0))
         made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
         self._made = {at: FIRST_MADE + number for number, at in enumerate(made)}
@@ -178,18 +178,18 @@ class OpenAllocation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         ended_ns = time.time_ns()
-        contained = self._emitter.contained
+        suppress_errors = self._emitter.suppress_errors
         # A coroutine that is closed before its end raises GeneratorExit, often in another context.
         if kind is not GeneratorExit:
             otel_context.detach(self._token)
         if error is not None and not self._done:
-            with contained("metrics"):
+            with suppress_errors("metrics"):
                 self._measure_failure(error)
-            with contained("span"):
+            with suppress_errors("span"):
                 self._failed(error, ended_ns)
-        with contained("span"):
+        with suppress_errors("span"):
             self._attempts.end()
-        with contained("span"):
+        with suppress_errors("span"):
             self._span.end(ended_ns)
 
     def set_limits(self, window: int, output_reserve: int) -> None:
@@ -208,11 +208,11 @@ class OpenAllocation:
     def finish(self, allocation: Allocation) -> None:
         """Record the result of a successful allocation."""
         self._done = True
-        contained = self._emitter.contained
-        with contained("metrics"):
+        suppress_errors = self._emitter.suppress_errors
+        with suppress_errors("metrics"):
             self._measure(allocation)
         if self._span.is_recording():
-            with contained("span"):
+            with suppress_errors("span"):
                 self._describe(allocation)
 
     def _describe(self, allocation: Allocation) -> None:

@@ -47,7 +47,7 @@ class AttemptSpans:
         """Return the context manager that records each attempt to compact a block of this kind."""
 
         @contextmanager
-        def around(attempt: Attempt, /) -> Iterator[None]:
+        def record_attempt(attempt: Attempt, /) -> Iterator[None]:
             attributes = {
                 **self._attributes,
                 names.BLOCK_KIND: kind,
@@ -56,8 +56,8 @@ class AttemptSpans:
                 names.COMPACTION_TARGET_TOKENS: attempt.target,
                 names.TOKENS_IN: attempt.tokens_in,
             }
-            name, around = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
-            span, context = self._emitter.open_span(name, around, attempt.started_ns or time.time_ns(), attributes)
+            name, parent = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
+            span, context = self._emitter.open_span(name, parent, attempt.started_ns or time.time_ns(), attributes)
             for model_span in attempt.model_spans:
                 span.add_link(model_span)
             token = otel_context.attach(context)
@@ -67,7 +67,7 @@ class AttemptSpans:
                 otel_context.detach(token)
                 self._spans[id(attempt)] = attempt, span, context, attempt.ended_ns or time.time_ns()
 
-        return around
+        return record_attempt
 
     def explain(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
         """Set a summary's id and source items on the span of the attempt that made the summary.
@@ -79,9 +79,9 @@ class AttemptSpans:
         """
         # If several attempts succeeded, the last one's summary is in the prompt.
         made = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
-        for held in (self._spans.get(id(attempt)) for attempt in made):
-            if held is not None:
-                _, span, context, ended_ns = held
+        for entry in (self._spans.get(id(attempt)) for attempt in made):
+            if entry is not None:
+                _, span, context, ended_ns = entry
                 arrays = Arrays()
                 arrays.add([names.COMPACTION_PROVENANCE], [provenance])
                 self._emitter.put(span, context, {names.COMPACTION_RESULT: result}, arrays, ended_ns)
@@ -89,7 +89,7 @@ class AttemptSpans:
     def end(self) -> None:
         """End all spans, each at the time when its attempt ended."""
         for attempt, span, _, ended_ns in self._spans.values():
-            with self._emitter.contained("span"):
+            with self._emitter.suppress_errors("span"):
                 outcome = attempt.outcome
                 # An attempt that was cancelled or halted has no outcome.
                 span.set_attribute(names.COMPACTION_OUTCOME, (outcome or CompactionOutcome.RAISED).value)
@@ -116,7 +116,7 @@ class OpenCompaction:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._emitter.contained("span"):
+        with self._emitter.suppress_errors("span"):
             self._attempts.end()
 
     def watch(self, kind: str) -> Watch:

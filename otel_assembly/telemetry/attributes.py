@@ -227,14 +227,14 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Sli
     columns: dict[str, list[Any]] = {}
     estimated: list[int] = []
     for start in range(0, len(arrived), LISTED):
-        some = arrived[start : start + LISTED]
-        tables = [numbered.history.table(record.meter) for _, numbered, _ in some]
-        for name, column in _arrived(some, tables, sources, content).items():
+        batch = arrived[start : start + LISTED]
+        tables = [numbered.history.table(record.meter) for _, numbered, _ in batch]
+        for name, column in _arrived(batch, tables, sources, content).items():
             columns.setdefault(name, []).extend(column)
-        for (item, _, position), table in zip(some, tables, strict=True):
+        for (item, _, position), table in zip(batch, tables, strict=True):
             if table.estimated and is_in(table.estimated, position):
                 estimated.append(item)
-        if len(some) == LISTED:
+        if len(batch) == LISTED:
             yield
     arrays.add(list(columns), list(columns.values()))
     if estimated:
@@ -272,7 +272,7 @@ def _sources(record: Record) -> dict[int, str]:
     leaves: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
     for step in record.steps:
         leaves.update(step.stands_for)
-        leaves.update((one.result, one.provenance) for one in step.compactions)
+        leaves.update((compaction.result, compaction.provenance) for compaction in step.compactions)
     return {item: ",".join(texts_of(runs)) for item, runs in leaves.items()}
 
 

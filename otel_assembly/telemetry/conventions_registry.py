@@ -144,11 +144,11 @@ class Metric:
 @cache
 def attributes() -> Mapping[str, Attribute]:
     """Return all attributes by name: first this library's, then the ones of OpenTelemetry that it uses."""
-    said = {one["key"]: (one["type"], one) for one in _file("attributes")["attributes"]}
-    for one in _file("referenced")["attribute_groups"][0]["attributes"]:
-        said[one["ref"]] = _ours(one)["type"], one
-    members = {name: _members(kind) for name, (kind, _) in said.items() if isinstance(kind, dict)}
-    found = {name: _attribute(name, kind, one, members) for name, (kind, one) in said.items()}
+    definitions = {entry["key"]: (entry["type"], entry) for entry in _file("attributes")["attributes"]}
+    for entry in _file("referenced")["attribute_groups"][0]["attributes"]:
+        definitions[entry["ref"]] = _ours(entry)["type"], entry
+    members = {name: _members(kind) for name, (kind, _) in definitions.items() if isinstance(kind, dict)}
+    found = {name: _attribute(name, kind, entry, members) for name, (kind, entry) in definitions.items()}
     return MappingProxyType(found)
 
 
@@ -174,7 +174,8 @@ def traced() -> tuple[Use, ...]:
 def events() -> tuple[EventType, ...]:
     """Return all event types."""
     return tuple(
-        EventType(one["name"], one["brief"], tuple(_uses(one["attributes"]))) for one in _file("events")["events"]
+        EventType(entry["name"], entry["brief"], tuple(_uses(entry["attributes"])))
+        for entry in _file("events")["events"]
     )
 
 
@@ -183,17 +184,17 @@ def metrics() -> tuple[Metric, ...]:
     """Return all metrics."""
     return tuple(
         Metric(
-            *(one["name"], one["instrument"], one["unit"], one["brief"]),
-            tuple(_uses(one["attributes"])),
-            tuple(map(float, _ours(one).get("buckets", ()))),
+            *(entry["name"], entry["instrument"], entry["unit"], entry["brief"]),
+            tuple(_uses(entry["attributes"])),
+            tuple(map(float, _ours(entry).get("buckets", ()))),
         )
-        for one in _file("metrics")["metrics"]
+        for entry in _file("metrics")["metrics"]
     )
 
 
 @cache
 def _file(name: str) -> Any:
-    return yaml.load((FOLDER / f"{name}.yaml").read_bytes(), Loader=_LOADER)  # noqa: S506  # it is a safe one
+    return yaml.load((FOLDER / f"{name}.yaml").read_bytes(), Loader=_LOADER)  # noqa: S506  # a safe loader
 
 
 def _ours(definition: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,30 +206,32 @@ def _members(kind: Mapping[str, Any]) -> dict[str, str]:
     return {member["id"]: member["brief"] for member in kind["members"]}
 
 
-def _attribute(name: str, kind: Any, said: Mapping[str, Any], enums: Mapping[str, Mapping[str, str]]) -> Attribute:
-    ours = _ours(said)
+def _attribute(
+    name: str, kind: Any, definition: Mapping[str, Any], enums: Mapping[str, Mapping[str, str]]
+) -> Attribute:
+    ours = _ours(definition)
     of = name if name in enums else ours.get("values_of", "")
     members = {**enums.get(of, {}), **dict.fromkeys(ours.get("values", ()), "")}
     wire = "string" if name in enums else kind
-    return Attribute(name, wire, said["brief"], said.get("note", ""), members, ours.get("parallel_to", ""))
+    return Attribute(name, wire, definition["brief"], definition.get("note", ""), members, ours.get("parallel_to", ""))
 
 
-def _span(said: Mapping[str, Any]) -> SpanType:
-    ours = _ours(said)
-    verb, _, variable = said["name"]["note"].partition(" ")
+def _span(definition: Mapping[str, Any]) -> SpanType:
+    ours = _ours(definition)
+    verb, _, variable = definition["name"]["note"].partition(" ")
     return SpanType(
-        *(verb, variable.strip("{}"), said["kind"].upper(), ours["parent"], said["brief"]),
-        tuple(_uses(said["attributes"])),
+        *(verb, variable.strip("{}"), definition["kind"].upper(), ours["parent"], definition["brief"]),
+        tuple(_uses(definition["attributes"])),
         tuple(ours.get("events", ())),
     )
 
 
 def _uses(refs: Iterable[Mapping[str, Any]]) -> Iterator[Use]:
-    for one in refs:
-        if "ref_group" in one:
-            yield from _uses(_groups()[one["ref_group"]]["attributes"])
+    for entry in refs:
+        if "ref_group" in entry:
+            yield from _uses(_groups()[entry["ref_group"]]["attributes"])
         else:
-            yield _use(one["ref"], one["requirement_level"])
+            yield _use(entry["ref"], entry["requirement_level"])
 
 
 @cache

@@ -74,7 +74,9 @@ def render() -> str:
 
 def render_instruments() -> str:
     """Return the source of the module of instruments."""
-    rows = tuple((one.name, one.instrument, one.unit, one.brief, one.buckets) for one in registry.metrics())
+    rows = tuple(
+        (metric.name, metric.instrument, metric.unit, metric.brief, metric.buckets) for metric in registry.metrics()
+    )
     return _INSTRUMENTS.format(pformat(rows, width=118, compact=True))
 
 
@@ -120,18 +122,18 @@ def _values(attribute: Attribute) -> str:
 
 
 def _note(attribute: Attribute) -> str:
-    beside = f"Parallel to `{attribute.parallel_to}`." if attribute.parallel_to else ""
-    return " ".join(filter(None, (attribute.note, beside)))
+    parallel = f"Parallel to `{attribute.parallel_to}`." if attribute.parallel_to else ""
+    return " ".join(filter(None, (attribute.note, parallel)))
 
 
 def _meanings() -> str:
-    scalar = (one for one in registry.attributes().values() if not one.type.endswith("[]"))
+    scalar = (attribute for attribute in registry.attributes().values() if not attribute.type.endswith("[]"))
     return _table(
         ("attribute", "value", "meaning"),
         (
-            (f"`{one.name}`", f"`{value}`", meaning)
-            for one in scalar
-            for value, meaning in one.members.items()
+            (f"`{attribute.name}`", f"`{value}`", meaning)
+            for attribute in scalar
+            for value, meaning in attribute.members.items()
             if meaning
         ),
     )
@@ -217,10 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stale = 0
     for file in options.files:
-        said = render_instruments() if file.suffix == ".py" else render()
+        text = render_instruments() if file.suffix == ".py" else render()
         if not options.check:
-            file.write_text(said, encoding="utf-8")
-        elif not file.is_file() or file.read_text(encoding="utf-8") != said:
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
             sys.stderr.write(f"{file} does not match the registry. To regenerate it, run: {parser.prog} {file}\n")
             stale = 1
     return stale

@@ -107,12 +107,12 @@ class Emitter:
         tracer: Tracer = NoOpTracer()
         meter: Meter = NoOpMeter(names.SCOPE)
         logger: Logger = NoOpLogger(names.SCOPE)
-        with self.contained("tracer"):
+        with self.suppress_errors("tracer"):
             tracer = trace.get_tracer(names.SCOPE, __version__, self.providers.tracer)
-        with self.contained("logger"):
+        with self.suppress_errors("logger"):
             logger = _logs.get_logger(names.SCOPE, __version__, self.providers.logger)
         instruments = Metrics(NoOpMeter(names.SCOPE), self.failed)
-        with self.contained("meter"):
+        with self.suppress_errors("meter"):
             meter = metrics.get_meter(names.SCOPE, __version__, self.providers.meter)
             instruments = Metrics(meter, self.failed)
         self.tracer, self.logger, self.metrics = tracer, logger, instruments
@@ -134,7 +134,7 @@ class Emitter:
     # Containment
 
     @contextmanager
-    def contained(self, component: str) -> Iterator[None]:
+    def suppress_errors(self, component: str) -> Iterator[None]:
         """Suppress an exception in this block, and count it as a failure of this component."""
         try:
             yield

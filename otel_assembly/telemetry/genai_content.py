@@ -50,14 +50,14 @@ class Content:
 
     def tools(self, definitions: Iterable[Mapping[str, Any]]) -> list[types.ToolDefinition]:
         """Convert tool definitions that have OpenAI's format."""
-        functions = [one.get("function") or {} for one in definitions]
+        functions = [definition.get("function") or {} for definition in definitions]
         return [
             types.FunctionToolDefinition(
-                name=str(one.get("name", "")),
-                description=self._redacted(str(one.get("description") or "")),
-                parameters=self.arguments(json.dumps(one.get("parameters"), default=str)),
+                name=str(function.get("name", "")),
+                description=self._redacted(str(function.get("description") or "")),
+                parameters=self.arguments(json.dumps(function.get("parameters"), default=str)),
             )
-            for one in functions
+            for function in functions
         ]
 
     def text(self, text: str) -> str:

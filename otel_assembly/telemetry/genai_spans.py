@@ -52,7 +52,7 @@ class GenAISpan:
     def __init__(self, emitter: Emitter, open_it: Callable[[], GenAIInvocation]) -> None:
         self._emitter = emitter
         self.invocation: GenAIInvocation | None = None
-        with emitter.contained("genai"):
+        with emitter.suppress_errors("genai"):
             invocation = open_it()
             # util-genai makes the span current when it starts; here it is current only in a `current` block.
             invocation.suspend()
@@ -62,10 +62,10 @@ class GenAISpan:
         """Make the span current in this block; never keep the block open across a ``yield``."""
         return nullcontext() if self.invocation is None else self.invocation.activate()
 
-    def tell(self, put: Callable[[Any], None]) -> Self:
+    def update(self, put: Callable[[Any], None]) -> Self:
         """Call `put` with the invocation, if the span could be started."""
         if self.invocation is not None:
-            with self._emitter.contained("genai"):
+            with self._emitter.suppress_errors("genai"):
                 put(self.invocation)
         return self
 
@@ -82,7 +82,7 @@ class GenAISpan:
             return
         if error is not None and is_failure(error):
             kind = error_type(error)
-        with self._emitter.contained("genai"):
+        with self._emitter.suppress_errors("genai"):
             if kind is None:
                 self.invocation.stop()
             else:
@@ -147,9 +147,9 @@ class GenAISpans:
             self.emitter,
             lambda: self._handler.tool(sendable(name), tool_type="function", agent_name=sendable(agent_name)),
         )
-        return opened.tell(describe_it)
+        return opened.update(describe_it)
 
-    def executed_elsewhere(self, run: GenAISpan, results: Iterable[tuple[str, str, str, bool]]) -> None:
+    def record_external_tools(self, run: GenAISpan, results: Iterable[tuple[str, str, str, bool]]) -> None:
         """Record tools that ran outside the agent: spans of zero duration, at the time when the results arrived.
 
         ``opentelemetry-util-genai`` is not used, because it would record a duration metric that means nothing.
@@ -162,7 +162,7 @@ class GenAISpans:
             return
         at_ns = time.time_ns()
         for name, call_id, text, failed in results:
-            with self.emitter.contained("genai"):
+            with self.emitter.suppress_errors("genai"):
                 attributes: dict[str, Any] = {
                     names.GEN_AI_OPERATION_NAME: _EXECUTE_TOOL,
                     _GEN_AI_TOOL_NAME: sendable(name),

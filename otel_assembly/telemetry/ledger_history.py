@@ -176,7 +176,7 @@ class ReportedTurn:
 
         The last step that lists the item decided. If no step lists it, one of the steps with unlisted items did.
         """
-        if not self.sent or item in self.kept or (self.offered is not None and not self.tells_of(item)):
+        if not self.sent or item in self.kept or (self.offered is not None and not self.lists(item)):
             return None
         for step in reversed(self.steps):
             if (found := step.exit(item)) is not None:
@@ -192,11 +192,11 @@ class ReportedTurn:
             return ReportedExit(None)
         if len(among) == 1:
             return among[0]
-        policies = {(one.policy, one.index) for one in among}
+        policies = {(exit_.policy, exit_.index) for exit_ in among}
         policy, index = policies.pop() if len(policies) == 1 else (None, None)
         return ReportedExit(None, policy, index, among=among)
 
-    def tells_of(self, item: str) -> bool:
+    def lists(self, item: str) -> bool:
         """Return whether the turn's spans list the item as offered, kept or injected."""
         offered = self.offered is not None and item in self.offered
         return offered or item in self.kept or any(item in step.injected for step in self.steps)
@@ -205,8 +205,8 @@ class ReportedTurn:
         """Return the items that are not in the prompt: offered items in their order, then injected ones."""
         if self.sent:
             listed = [items for step in self.steps for items in (*step.dropped.values(), step.compacted)]
-            told = [*(listed if self.offered is None else [self.offered]), *(step.injected for step in self.steps)]
-            yield from (item for item in dict.fromkeys(chain.from_iterable(told)) if item not in self.kept)
+            mentioned = [*(listed if self.offered is None else [self.offered]), *(step.injected for step in self.steps)]
+            yield from (item for item in dict.fromkeys(chain.from_iterable(mentioned)) if item not in self.kept)
 
 
 @dataclass(slots=True)
@@ -225,15 +225,15 @@ class LedgerHistory:
     items: dict[str, ReportedItem] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _turns: dict[int, ReportedTurn] = field(default_factory=dict, repr=False)
-    _told: dict[str, list[tuple[ReportedTurn, ReportedItem]]] = field(default_factory=dict, repr=False)
+    _descriptions: dict[str, list[tuple[ReportedTurn, ReportedItem]]] = field(default_factory=dict, repr=False)
     _changes: dict[tuple[int, int], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._turns = {turn.number: turn for turn in self.turns}
         for turn in sorted(self.turns, key=lambda turn: turn.end_ns):
-            for item, told in turn.arrived.items():
-                self.items.setdefault(item, told)
-                self._told.setdefault(item, []).append((turn, told))
+            for item, description in turn.arrived.items():
+                self.items.setdefault(item, description)
+                self._descriptions.setdefault(item, []).append((turn, description))
 
     def turn(self, number: int) -> ReportedTurn:
         """Return the turn of this number.
@@ -246,15 +246,15 @@ class LedgerHistory:
     def item(self, number: int, item: str) -> ReportedItem | None:
         """Return the description of an item as of a turn; None if neither that turn nor an earlier one describes it."""
         turn = self._turns[number]
-        for at, told in reversed(self._told.get(item, ())):
+        for at, description in reversed(self._descriptions.get(item, ())):
             if at.number <= number or at.end_ns <= turn.end_ns:
-                return told
+                return description
         return None
 
     def tokens(self, number: int, item: str) -> int | None:
         """Return an item's tokens as of a turn; None if no turn up to then describes it."""
-        told = self.item(number, item)
-        return told.tokens if told is not None else None
+        description = self.item(number, item)
+        return description.tokens if description is not None else None
 
     def exit(self, number: int, item: str) -> ReportedExit | None:
         """Return why an item is not in a turn's prompt; None if it is, or if it was not offered.

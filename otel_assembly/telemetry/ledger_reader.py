@@ -69,10 +69,10 @@ def read_ledgers(
             assemblies.setdefault(str(span.attributes[names.LEDGER_ID]), {}).setdefault(_assembly_id(span), span)
     if refused and not assemblies:
         raise next(iter(refused.values()))
-    unsaid = dict(flaws)
-    ledgers = {ledger: _ledger(ledger, found.values(), children, unsaid) for ledger, found in assemblies.items()}
+    unassigned = dict(flaws)
+    ledgers = {ledger: _ledger(ledger, found.values(), children, unassigned) for ledger, found in assemblies.items()}
     if on_problem is not None:
-        for problem in (*unsaid.values(), *refused.values()):
+        for problem in (*unassigned.values(), *refused.values()):
             on_problem(str(problem))
     return ledgers
 
@@ -89,13 +89,13 @@ def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatErro
 
 
 def _ledger(
-    ledger: str, spans: Iterable[SpanLike], children: _Children, unsaid: dict[tuple[str, str], Flaw]
+    ledger: str, spans: Iterable[SpanLike], children: _Children, unassigned: dict[tuple[str, str], Flaw]
 ) -> LedgerHistory:
-    """Build a ledger, and move the flaws of its spans from `unsaid` to the ledger's problems."""
+    """Build a ledger, and move the flaws of its spans from `unassigned` to the ledger's problems."""
     turns: dict[int, ReportedTurn] = {}
     problems: list[str] = []
     for span in sorted(spans, key=attrgetter("end_ns", "start_ns")):
-        own = _flaws_below(span, children, unsaid)
+        own = _flaws_below(span, children, unassigned)
         if _loses(span, own, _OF_A_TURN):
             number = span.attributes.get(names.TURN)
             which = "a turn" if number is None else f"turn {number}"
@@ -111,21 +111,21 @@ def _ledger(
 
 
 def _flaws_below(
-    span: SpanLike, children: _Children, unsaid: dict[tuple[str, str], Flaw]
+    span: SpanLike, children: _Children, unassigned: dict[tuple[str, str], Flaw]
 ) -> dict[tuple[str, str], Flaw]:
-    """Remove from `unsaid`, and return, the flaws of a turn's span and of its descendants."""
+    """Remove from `unassigned`, and return, the flaws of a turn's span and of its descendants."""
     found: dict[tuple[str, str], Flaw] = {}
-    waiting = [span] if unsaid else []
+    waiting = [span] if unassigned else []
     seen = set[tuple[str, str]]()
     while waiting:
-        one = waiting.pop()
-        key = one.trace_id, one.span_id
+        descendant = waiting.pop()
+        key = descendant.trace_id, descendant.span_id
         if key in seen:
             continue
         seen.add(key)
-        if key in unsaid:
-            found[key] = unsaid.pop(key)
-        waiting += below(one, children)
+        if key in unassigned:
+            found[key] = unassigned.pop(key)
+        waiting += below(descendant, children)
     return found
 
 
@@ -152,14 +152,14 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
     blocks = _blocks(inside, children) if alone else []
     if alone:
         # The allocation's span lists the items of blocks that have no span.
-        told = [attributes, *(block.attributes for block in blocks)]
-        steps = [_listed(told, ALLOCATOR, 0, attributes, blocks)]
+        lists = [attributes, *(block.attributes for block in blocks)]
+        steps = [_listed(lists, ALLOCATOR, 0, attributes, blocks)]
     else:
         policies = [child for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
         steps = [_step(child, children) for child in policies if not _loses(child, flaws, _OF_A_STEP)]
     steps.sort(key=attrgetter("index"))
     sent = names.EXCEPTION_TYPE not in attributes if alone else names.PREFIX_HASH in attributes
-    known = names.OFFERED_ITEMS in attributes or names.INPUT_UNKNOWN not in attributes
+    is_input_known = names.OFFERED_ITEMS in attributes or names.INPUT_UNKNOWN not in attributes
     return ReportedTurn(
         number=number,
         assembly_id=_assembly_id(span),
@@ -167,14 +167,14 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
         missing=max(0, int(attributes.get(names.STEPS, 0)) - len(steps)) if sent else 0,
         attributes=attributes,
         steps=steps,
-        offered=ItemRuns(attributes.get(names.OFFERED_ITEMS)) if known else None,
+        offered=ItemRuns(attributes.get(names.OFFERED_ITEMS)) if is_input_known else None,
         kept=ItemRuns(attributes.get(names.KEPT_ITEMS)),
         arrived=_arrived(attributes, number),
         trace_id=span.trace_id,
         span_id=span.span_id,
         end_ns=span.end_ns,
         blocks=blocks,
-        halts=[halt for one in (span, *inside) for halt in _halts(one)],
+        halts=[halt for holder in (span, *inside) for halt in _halts(holder)],
     )
 
 
@@ -288,9 +288,12 @@ def _block(span: SpanLike, children: _Children) -> ReportedBlock:
 
 def _problems(turn: ReportedTurn) -> Iterable[str]:
     """Return problems of a turn: counts of events that do not add up, items that are not listed, missing steps."""
-    for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
-        numbers = [held.get(key) for key in _EQUATION]
-        if names.INPUT_UNKNOWN in held or not all(type(number) is int for number in numbers):
+    for name, attributes in (
+        ("the assembly", turn.attributes),
+        *((step.policy, step.attributes) for step in turn.steps),
+    ):
+        numbers = [attributes.get(key) for key in _EQUATION]
+        if names.INPUT_UNKNOWN in attributes or not all(type(number) is int for number in numbers):
             continue
         events_in, injected, events_out, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # checked
         if events_in + injected != events_out + dropped + compacted:

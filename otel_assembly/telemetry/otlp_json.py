@@ -144,7 +144,7 @@ def _raw_spans(
     for resource_spans in _objects(request, "resourceSpans"):
         lost: list[str] = []
         resource = _attributes(_object(resource_spans, "resource"), lost)
-        problems += [f"a resource: {one} of the wrong form" for one in lost[:1]]
+        problems += [f"a resource: {loss} of the wrong form" for loss in lost[:1]]
         for scope_spans in _objects(resource_spans, "scopeSpans"):
             scope = _object(scope_spans, "scope")
             for raw in _objects(scope_spans, "spans"):

@@ -42,7 +42,7 @@ class Providers:
         self, tracer: TracerProvider | None, meter: MeterProvider | None, logger: LoggerProvider | None
     ) -> None:
         self.tracer, self.meter, self.logger = tracer, meter, logger
-        self.configured = any(one is not None for one in (tracer, meter, logger))
+        self.configured = any(provider is not None for provider in (tracer, meter, logger))
         #: Whether the environment names a provider, which the API loads on first use.
         self._named = any(name in os.environ for name in _VARIABLES)
         self._unloadable = self._measures = False

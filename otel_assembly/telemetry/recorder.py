@@ -23,7 +23,7 @@ from otel_assembly.telemetry.project_view import put_projection
 from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
 from otel_assembly.telemetry.sessions import SessionTelemetry
-from otel_assembly.telemetry.signals import Trail, put_halts, put_refusal, put_resumed
+from otel_assembly.telemetry.signals import AssemblyReference, put_halts, put_refusal, put_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def begin_allocation(self) -> OpenAllocation | None:
         """Begin to record an allocation outside a chain; return None if nothing is recorded."""
-        with self.emitter.contained("begin"):
+        with self.emitter.suppress_errors("begin"):
             if self._records():
                 ACTIVITY.has_assembly = True
                 return OpenAllocation(self.emitter)
@@ -59,14 +59,14 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> OpenCompaction | None:
         """Begin to record a policy that compacts between assemblies; return None if nothing is recorded."""
-        with self.emitter.contained("begin"):
+        with self.emitter.suppress_errors("begin"):
             if self._records():
                 return OpenCompaction(self.emitter, policy, agent_name)
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
         """Record the ratio of the counted tokens of a prompt to the tokens that the provider billed."""
-        with self.emitter.contained("metrics"):
+        with self.emitter.suppress_errors("metrics"):
             if billed > 0 and model is not None and self.listening() and self.emitter.prepare():
                 instruments = self.emitter.metrics
                 attributes = {names.MODEL: instruments.model_name(model)}
@@ -77,7 +77,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
         The event is on the model call's span if that is the current span, else in a log record.
         """
-        with self.emitter.contained("refused"):
+        with self.emitter.suppress_errors("refused"):
             if self._records():
                 run = RUN.get()
                 if run is not None:
@@ -86,7 +86,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
         """Count a run of a reducer that changed nothing; it has no span."""
-        with self.emitter.contained("metrics"):
+        with self.emitter.suppress_errors("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
                 _, both = instruments.agent(agent_name, framework)
@@ -96,20 +96,20 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def projected(self, projection: Projection) -> None:
         """Record the computation of one agent's view of a session."""
-        with self.emitter.contained("span"):
+        with self.emitter.suppress_errors("span"):
             if self._records():
                 put_projection(self.emitter, projection)
 
     def sessions(self) -> SessionTelemetry | None:
         """Return what records sessions between agents; None if nothing is recorded."""
-        with self.emitter.contained("begin"):
+        with self.emitter.suppress_errors("begin"):
             if self._records():
                 return SessionTelemetry(self.emitter)
         return None
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """Count a failed source as a policy error, so that one alert covers both."""
-        with self.emitter.contained("metrics"):
+        with self.emitter.suppress_errors("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
                 run = RUN.get()
@@ -170,7 +170,7 @@ def emit_halt(
 
     Args:
         halt: The halt.
-        last: The `Trail` of the conversation's last assembly, if there is one.
+        last: The `AssemblyReference` of the conversation's last assembly, if there is one.
         known: Identities of the halted agent. The first one takes precedence over those of the current run and the last
             assembly; the others are fallbacks.
         recorder: Used if there is neither a run nor a last assembly; None for the default recorder.
@@ -179,25 +179,36 @@ def emit_halt(
     if recording is not None and not recording.finished:
         recording.halts.append((halt, time.time_ns()))
         return
-    run, trail = RUN.get(), last if isinstance(last, Trail) else None
-    emitter = run.emitter if run is not None else trail.emitter if trail is not None else None
+    run, assembly_reference = RUN.get(), last if isinstance(last, AssemblyReference) else None
+    emitter = run.emitter if run is not None else assembly_reference.emitter if assembly_reference is not None else None
     if emitter is None:
         default = recorder or default_recorder()
         if not isinstance(default, OpenTelemetryRecorder) or not default.listening():
             return
         emitter = default.emitter
-    of_run, of_last = run.whose if run is not None else None, trail.whose if trail is not None else None
-    whoses = [one for one in (*known[:1], of_run, of_last, *known[1:]) if one is not None]
-    whose = Whose(
-        next((one.agent_name for one in whoses if one.agent_name is not None), None),
-        next((one.framework for one in whoses if one.framework is not None), None),
-        next((one.conversation_id for one in whoses if one.conversation_id is not None), None),
+    of_run, of_last = (
+        run.whose if run is not None else None,
+        assembly_reference.whose if assembly_reference is not None else None,
     )
-    with emitter.contained("halt"):
+    identities = [identity for identity in (*known[:1], of_run, of_last, *known[1:]) if identity is not None]
+    whose = Whose(
+        next((identity.agent_name for identity in identities if identity.agent_name is not None), None),
+        next((identity.framework for identity in identities if identity.framework is not None), None),
+        next((identity.conversation_id for identity in identities if identity.conversation_id is not None), None),
+    )
+    with emitter.suppress_errors("halt"):
         if not emitter.prepare():
             return
         halts, span, around = [(halt, time.time_ns())], trace.get_current_span(), otel_context.get_current()
-        put_halts(emitter, halts, span, run, around, whose, trail.span if trail is not None else None)
+        put_halts(
+            emitter,
+            halts,
+            span,
+            run,
+            around,
+            whose,
+            assembly_reference.span if assembly_reference is not None else None,
+        )
 
 
 def resumed(guard: HaltGuard) -> None:
@@ -209,7 +220,7 @@ def resumed(guard: HaltGuard) -> None:
     if RUN.get() is None and not trace.get_current_span().is_recording():
         return
     guard.resumed = None
-    with default.emitter.contained("resumed"):
+    with default.emitter.suppress_errors("resumed"):
         if default.emitter.prepare():
             put_resumed(default.emitter, event, guard.lifted)
 

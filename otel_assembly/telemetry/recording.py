@@ -37,7 +37,14 @@ from otel_assembly.telemetry.emitter import Emitter, set_status
 from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.settings import TelemetrySettings
-from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
+from otel_assembly.telemetry.signals import (
+    AssemblyReference,
+    mark_overflow,
+    put_alert,
+    put_halts,
+    put_overflow,
+    severity_of,
+)
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_opened_since
 from otel_assembly.tokens import input_price
 
@@ -113,7 +120,7 @@ class AssemblyRecorder:
 
 
 @dataclass(slots=True, eq=False)
-class _TimeInside:
+class _PolicyTiming:
     """Times a policy or the observers of an assembly; a context manager whose span is current in the block.
 
     Attributes:
@@ -175,7 +182,7 @@ class OpenRecording:
         whose: The agent, its framework and the conversation, from the context or else from the current run.
         halts: Each halt that was emitted during the assembly, with its time.
         finished: Whether the assembly has ended.
-        trail: A reference to the assembly, for a halt that is emitted after its end.
+        assembly_reference: A reference to the assembly, for a halt that is emitted after its end.
         recorded: Whether the assembly's span contains its items. If not, the ledger's next assembly describes them.
         measured: Whether the span or a metric is recorded, so that totals are needed.
     """
@@ -200,7 +207,7 @@ class OpenRecording:
             whose.conversation_id = whose.conversation_id or run.whose.conversation_id
         self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
-        self._policies: list[_TimeInside] = []
+        self._policies: list[_PolicyTiming] = []
         self._attempts: AttemptSpans | None = None
         around = otel_context.get_current()
         self._caller = trace.get_current_span(around)
@@ -212,19 +219,19 @@ class OpenRecording:
             names.FRAMEWORK: whose.framework,
         }
         self._span, self._context = emitter.open_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
-        self.trail = Trail(own, self._span.get_span_context(), whose)
+        self.assembly_reference = AssemblyReference(own, self._span.get_span_context(), whose)
         if isinstance(context, Context):
-            context.guard.last = self.trail
+            context.guard.last = self.assembly_reference
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or emitter.providers.measure()
 
-    def policy(self, name: str, index: int, started_ns: int | None = None) -> _TimeInside:
+    def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTiming:
         """Start a policy's span, and return what times the policy. Call it in the order of the steps."""
         now_ns = time.time_ns()
         began_ns, attributes = started_ns or now_ns, {names.POLICY_NAME: name, names.POLICY_INDEX: index}
         verb = f"{names.SPAN_APPLY_POLICY} {name}"
         span, context = self._emitter.open_span(verb, self._context, began_ns, attributes)
-        timing = _TimeInside(self, span, context, max(0, now_ns - began_ns))
+        timing = _PolicyTiming(self, span, context, max(0, now_ns - began_ns))
         self._policies.append(timing)
         return timing
 
@@ -234,9 +241,9 @@ class OpenRecording:
             self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)
 
-    def observers(self) -> _TimeInside:
+    def observers(self) -> _PolicyTiming:
         """Return what runs observers within the assembly's span, so that their halts are recorded on it."""
-        return _TimeInside(self, self._span, self._context)
+        return _PolicyTiming(self, self._span, self._context)
 
     def finish(self, record: Record) -> Slices[None]:
         """Emit the assembly's events, metrics and attributes, and end its spans."""
@@ -281,7 +288,7 @@ class OpenRecording:
         """End the spans, the inner ones first."""
         if self._attempts is not None:
             self._attempts.end()
-        for span, ended_ns in [*[(one.span, one.ended_ns) for one in self._policies], (self._span, 0)]:
+        for span, ended_ns in [*[(timing.span, timing.ended_ns) for timing in self._policies], (self._span, 0)]:
             try:
                 span.end(ended_ns or at_ns)
             except Exception as error:  # noqa: BLE001
@@ -328,7 +335,7 @@ class OpenRecording:
         if left:
             instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, prompt), whose, context)
 
-    def _measure_step(self, record: Record, step: Step, timing: _TimeInside, agent: Attributes) -> None:
+    def _measure_step(self, record: Record, step: Step, timing: _PolicyTiming, agent: Attributes) -> None:
         instruments = self._emitter.metrics
         context = timing.context
         policy = {names.POLICY_NAME: instruments.policy_name(step.policy)}
@@ -388,7 +395,7 @@ class OpenRecording:
                 except Exception as error:  # noqa: BLE001  # a failure in one step must not prevent the others
                     self._emitter.failed("span", error)
 
-    def _describe_step(self, record: Record, step: Step, timing: _TimeInside) -> None:
+    def _describe_step(self, record: Record, step: Step, timing: _PolicyTiming) -> None:
         halts = max(step.halts, timing.halts)
         attributes = step_attributes(record, step, halts)
         self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)

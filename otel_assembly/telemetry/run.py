@@ -100,7 +100,7 @@ class OpenRun:
         if self._context is None:
             return
         span, run = self.run.span, self.run
-        with run.emitter.contained("invoke_agent"):
+        with run.emitter.suppress_errors("invoke_agent"):
             if error is not None and not run.halted:
                 span.set_attribute(names.ERROR_TYPE, error_type(error))
                 span.set_status(HALTED if isinstance(error, HaltedError) else Status(StatusCode.ERROR))

@@ -63,13 +63,13 @@ class SessionTelemetry:
 
     def waiting(self, metadata: SessionMetadata, envelopes: int) -> None:
         """Record how many envelopes in a participant's inbox are not confirmed."""
-        with self._emitter.contained("metrics"):
+        with self._emitter.suppress_errors("metrics"):
             session = _measured(self._emitter, metadata)
             self._emitter.metrics.record(catalogue.SESSION_INBOX_WAITING, envelopes, session)
 
     def violated(self, metadata: SessionMetadata, kind: ExpectationKind) -> None:
         """Count a violated expectation that this hub wrote to the log."""
-        with self._emitter.contained("metrics"):
+        with self._emitter.suppress_errors("metrics"):
             session = _measured(self._emitter, metadata)
             self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
@@ -104,14 +104,14 @@ def _no_trace() -> OtelContext:
 
 def _carried(envelope: Envelope, around: OtelContext) -> OtelContext:
     """Return a context with the span in an envelope's trace headers; `around` unchanged if it has none."""
-    given: Any = envelope.trace
-    headers = {name: given.get(name) for name in _HEADERS} if hasattr(given, "get") else {}
+    carrier: Any = envelope.trace
+    headers = {name: carrier.get(name) for name in _HEADERS} if hasattr(carrier, "get") else {}
     return _W3C.extract({name: value for name, value in headers.items() if isinstance(value, str)}, around)
 
 
 def _cause(emitter: Emitter, envelope: Envelope) -> tuple[str, SpanContext] | None:
     """Return the session and the post's span of an envelope; None if the post was not sampled."""
-    with emitter.contained("link"):
+    with emitter.suppress_errors("link"):
         posted = trace.get_current_span(_carried(envelope, OtelContext())).get_span_context()
         if posted.is_valid and posted.trace_flags.sampled:
             return envelope.session_id, posted
@@ -119,14 +119,14 @@ def _cause(emitter: Emitter, envelope: Envelope) -> tuple[str, SpanContext] | No
 
 
 def _envelope_type(emitter: Emitter, envelope: Envelope) -> str:
-    given: Any = envelope.event_type
-    return emitter.metrics.envelope_type(given) if isinstance(given, str) and given else names.OTHER
+    event_type: Any = envelope.event_type
+    return emitter.metrics.envelope_type(event_type) if isinstance(event_type, str) and event_type else names.OTHER
 
 
 def _measured(emitter: Emitter, metadata: SessionMetadata) -> Attributes:
     """Return the metric attributes of a session."""
     manifest = metadata.manifest
-    return emitter.metrics.session(manifest.type, [one.kind for one in manifest.expectations])
+    return emitter.metrics.session(manifest.type, [expectation.kind for expectation in manifest.expectations])
 
 
 class _OpenSpan:
@@ -154,7 +154,7 @@ class _OpenSpan:
     def __enter__(self) -> Self:
         emitter = self._emitter
         self._began = time.perf_counter()
-        with emitter.contained("span"):
+        with emitter.suppress_errors("span"):
             around = self._around if self._around is not None else otel_context.get_current()
             self._span, self._context = emitter.open_span(self._name, around, time.time_ns(), self._attributes)
             self._token = otel_context.attach(self._context)
@@ -165,17 +165,17 @@ class _OpenSpan:
     ) -> None:
         emitter, seconds = self._emitter, time.perf_counter() - self._began
         if self._token is not None:
-            with emitter.contained("span"):
+            with emitter.suppress_errors("span"):
                 otel_context.detach(self._token)
-        with emitter.contained("span"):
+        with emitter.suppress_errors("span"):
             if self._span.is_recording():
-                self._told(error)
-        with emitter.contained("metrics"):
+                self._describe(error)
+        with emitter.suppress_errors("metrics"):
             self._measured(error, seconds)
-        with emitter.contained("span"):
+        with emitter.suppress_errors("span"):
             self._span.end()
 
-    def _told(self, error: BaseException | None) -> None:
+    def _describe(self, error: BaseException | None) -> None:
         """Set the attributes and the status that are known at the end."""
         raise NotImplementedError
 
@@ -195,8 +195,8 @@ def _failed(span: Span, error: BaseException, phrase: str) -> None:
     """
     known = isinstance(error, NetworkError) and not isinstance(error, AdapterError)
     raised = error.__cause__ if isinstance(error, AdapterError) and error.__cause__ is not None else error
-    said = {} if known or not is_failure(error) else error_attributes(raised)
-    span.set_attributes({**said, names.ERROR_TYPE: error_type(error)})
+    attributes = {} if known or not is_failure(error) else error_attributes(raised)
+    span.set_attributes({**attributes, names.ERROR_TYPE: error_type(error)})
     span.set_status(Status(StatusCode.ERROR, phrase if is_failure(error) else None))
 
 
@@ -213,14 +213,14 @@ class OpenPost(_OpenSpan):
         kind = _envelope_type(emitter, envelope)
         super().__init__(emitter, f"{names.SPAN_POST_ENVELOPE} {kind}", {names.ENVELOPE_TYPE: kind})
         if not trace.get_current_span().get_span_context().is_valid:
-            with emitter.contained("span"):
+            with emitter.suppress_errors("span"):
                 self._around = _carried(envelope, otel_context.get_current())
 
     def __enter__(self) -> Self:
         super().__enter__()
         cause = _CAUSE.get()
         if cause is not None and cause[0] == self._posted.session_id:
-            with self._emitter.contained("link"):
+            with self._emitter.suppress_errors("link"):
                 self._span.add_link(cause[1])
         return self
 
@@ -230,7 +230,7 @@ class OpenPost(_OpenSpan):
 
     def carried(self, envelope: Envelope) -> Envelope:
         """Return the envelope with the trace headers of this post's span, if there are any."""
-        with self._emitter.contained("trace"):
+        with self._emitter.suppress_errors("trace"):
             headers: dict[str, str] = {}
             _W3C.inject(headers, self._context)
             if headers:
@@ -252,28 +252,28 @@ class OpenPost(_OpenSpan):
         known = isinstance(error, NetworkError) and not isinstance(error, LogUnsureError)
         return PostOutcome.REFUSED if known else PostOutcome.UNSURE
 
-    def _told(self, error: BaseException | None) -> None:
+    def _describe(self, error: BaseException | None) -> None:
         metadata, outcome = self._metadata, self._outcome(error)
-        said: Attributes = {names.POST_OUTCOME: outcome.value}
+        attributes: Attributes = {names.POST_OUTCOME: outcome.value}
         if metadata is not None:
-            said |= _of_session(metadata)
+            attributes |= _of_session(metadata)
             if self._posted.sender_id in metadata.participants:
-                said[names.GEN_AI_AGENT_NAME] = self._posted.sender_id
+                attributes[names.GEN_AI_AGENT_NAME] = self._posted.sender_id
         if self._accepted is not None:
-            said[names.SESSION_SEQUENCE] = self._accepted
+            attributes[names.SESSION_SEQUENCE] = self._accepted
         if self._tries is not None:
-            said[names.POST_CONFLICTS] = self._tries.conflicts
-        self._span.set_attributes(said)
+            attributes[names.POST_CONFLICTS] = self._tries.conflicts
+        self._span.set_attributes(attributes)
         if error is not None:
             unsure = outcome is PostOutcome.UNSURE
             _failed(self._span, error, names.STATUS_POST_UNSURE if unsure else names.STATUS_POST_REFUSED)
 
     def _measured(self, error: BaseException | None, seconds: float) -> None:
         instruments = self._emitter.metrics
-        said = _measured(self._emitter, self._metadata) if self._metadata is not None else {}
-        said = {**said, names.POST_OUTCOME: self._outcome(error).value}
-        instruments.add(catalogue.SESSION_POSTS, 1, said, self._context)
-        instruments.record(catalogue.SESSION_POST_DURATION, seconds, said, self._context)
+        attributes = _measured(self._emitter, self._metadata) if self._metadata is not None else {}
+        attributes = {**attributes, names.POST_OUTCOME: self._outcome(error).value}
+        instruments.add(catalogue.SESSION_POSTS, 1, attributes, self._context)
+        instruments.record(catalogue.SESSION_POST_DURATION, seconds, attributes, self._context)
 
 
 class OpenHydration(_OpenSpan):
@@ -287,7 +287,7 @@ class OpenHydration(_OpenSpan):
 
     def folded(self, envelopes: int, seq: int, *, from_snapshot: bool) -> None:
         """Set how many envelopes were read, and the sequence number of the last one."""
-        with self._emitter.contained("span"):
+        with self._emitter.suppress_errors("span"):
             self._span.set_attributes(
                 {
                     names.HYDRATE_ENVELOPE_COUNT: envelopes,
@@ -296,7 +296,7 @@ class OpenHydration(_OpenSpan):
                 }
             )
 
-    def _told(self, error: BaseException | None) -> None:
+    def _describe(self, error: BaseException | None) -> None:
         if error is not None:
             _failed(self._span, error, names.STATUS_HYDRATE_FAILED)
 
@@ -326,7 +326,7 @@ class OpenTurn(_OpenSpan):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        with self._emitter.contained("link"):
+        with self._emitter.suppress_errors("link"):
             if self._cause is not None:
                 self._span.add_link(self._cause[1])
         self._cause_token = _CAUSE.set(self._cause)
@@ -346,7 +346,7 @@ class OpenTurn(_OpenSpan):
         """Set the error because of which the turn has no answer."""
         self._error = error
 
-    def _told(self, error: BaseException | None) -> None:
+    def _describe(self, error: BaseException | None) -> None:
         failed = error if error is not None else self._error
         if isinstance(failed, HaltedError):
             self._span.set_attribute(names.ERROR_TYPE, error_type(failed))

@@ -41,7 +41,7 @@ _SEVERITIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class AssemblyReference:
     """A reference to a conversation's last assembly, for a halt that is emitted after it.
 
     Attributes:
@@ -81,7 +81,7 @@ def put_overflow(emitter: Emitter, spans: Sequence[Span], context: OtelContext, 
 def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) -> None:
     """Add the event of an overflow that was already emitted to another span."""
     if emitter.settings.alert_signal is not AlertSignal.LOG_EVENT:
-        with emitter.contained("events"):
+        with emitter.suppress_errors("events"):
             span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
 
 
@@ -100,7 +100,7 @@ def put_refusal(
         window: The model window in tokens, if the provider reported it.
         tokens: The prompt's tokens, if the provider reported them.
     """
-    with emitter.contained("metrics"):
+    with emitter.suppress_errors("metrics"):
         _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
         emitter.metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
     attributes: Attributes = {names.OVERFLOW_CAUSE: OverflowCause.PROVIDER.value}
@@ -110,7 +110,7 @@ def put_refusal(
         numbers = f": {tokens - window:,} tokens over {window:,}"
     if span.is_recording() and is_model_call(span):
         _emit(emitter, [span], context, names.EVENT_OVERFLOW, attributes, SeverityNumber.ERROR, time.time_ns())
-        with emitter.contained("span"):
+        with emitter.suppress_errors("span"):
             span.set_attributes({names.OVERFLOWED: True, **attributes, names.ERROR_TYPE: names.ERROR_CONTEXT_OVERFLOW})
             span.set_status(Status(StatusCode.ERROR, f"{names.STATUS_PROVIDER_OVERFLOW}{numbers}"))
     else:
@@ -139,32 +139,32 @@ def put_halts(
         whose: The agent that is halted.
         last: The span of the conversation's last assembly.
     """
-    contained = emitter.contained
-    with contained("metrics"):
+    suppress_errors = emitter.suppress_errors
+    with suppress_errors("metrics"):
         _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
         emitter.metrics.add(catalogue.HALTS, len(halts), both, context)
-    stands = [span] if span.is_recording() else []
+    spans = [span] if span.is_recording() else []
     if run is not None:
         run.halted = True
         if run.span is not span and run.span.is_recording():
-            stands.append(run.span)
+            spans.append(run.span)
     own: Span | None = None
-    if not stands:
-        with contained("span"):
+    if not spans:
+        with suppress_errors("span"):
             own = _start_halt_span(emitter, halts[0][1], context, whose, last)
             context = trace.set_span_in_context(own, context)
-            stands.append(own)
+            spans.append(own)
     for halt, at_ns in halts:
-        with contained("events"):
+        with suppress_errors("events"):
             attributes = {names.HALT_SOURCE: halt.source}
             if emitter.settings.capture_alert_message:
                 attributes[names.HALT_REASON] = emitter.redacted(halt.reason)[: names.MAX_ALERT_MESSAGE]
-            _emit(emitter, stands, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL, at_ns)
-    for one in stands:
-        with contained("halt"):
-            _mark_halted(one, len(halts))
+            _emit(emitter, spans, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL, at_ns)
+    for halted_span in spans:
+        with suppress_errors("halt"):
+            _mark_halted(halted_span, len(halts))
     if own is not None:
-        with contained("span"):
+        with suppress_errors("span"):
             own.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
 
 
@@ -216,7 +216,7 @@ def _emit(
     attributes = sendable_values(attributes)
     carrier = emitter.settings.alert_signal
     for span in spans if carrier is not AlertSignal.LOG_EVENT else ():
-        with emitter.contained("events"):
+        with emitter.suppress_errors("events"):
             if span.is_recording():
                 span.add_event(name, attributes, _since_start(span, at_ns))
     if carrier is not AlertSignal.SPAN_EVENT:
@@ -224,7 +224,7 @@ def _emit(
 
 
 def _log(emitter: Emitter, context: OtelContext, name: str, attributes: Attributes, severity: SeverityNumber) -> None:
-    with emitter.contained("events"):
+    with emitter.suppress_errors("events"):
         emitter.logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
 
 

@@ -81,10 +81,10 @@ def pairs(named: Any, counts: Any) -> list[list[Any]]:
 
 def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
     """Group spans by trace id and parent id, each group sorted by start time and without duplicates."""
-    held: dict[tuple[str, str | None], dict[str, S]] = {}
+    groups: dict[tuple[str, str | None], dict[str, S]] = {}
     for span in spans:
-        held.setdefault((span.trace_id, span.parent_id), {}).setdefault(span.span_id, span)
-    return {key: sorted(found.values(), key=attrgetter("start_ns")) for key, found in held.items()}
+        groups.setdefault((span.trace_id, span.parent_id), {}).setdefault(span.span_id, span)
+    return {key: sorted(group.values(), key=attrgetter("start_ns")) for key, group in groups.items()}
 
 
 def below(span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[S]]) -> Sequence[S]:

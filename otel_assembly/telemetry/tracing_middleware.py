@@ -73,8 +73,8 @@ class TracingMiddleware(MiddlewareBase):
         """Record the reply as an ``invoke_agent`` span."""
         spans = self._spans()
         if spans is None:
-            given: AsyncGenerator[Any, None] = next_handler()
-            return given
+            events: AsyncGenerator[Any, None] = next_handler()
+            return events
         return self._reply(spans, agent, input_kwargs, next_handler)
 
     def on_acting(
@@ -83,8 +83,8 @@ class TracingMiddleware(MiddlewareBase):
         """Record a tool call as an ``execute_tool`` span."""
         spans = self._spans()
         if spans is None:
-            given: AsyncGenerator[Any, None] = next_handler()
-            return given
+            events: AsyncGenerator[Any, None] = next_handler()
+            return events
         return self._act(spans, agent, input_kwargs["tool_call"], next_handler)
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
@@ -97,15 +97,15 @@ class TracingMiddleware(MiddlewareBase):
             with chat.current():
                 answer = await next_handler()
         except BaseException as error:
-            self._put_sent(spans.content, chat, agent, input_kwargs)
+            self._put_input(spans.content, chat, agent, input_kwargs)
             chat.end(error)
             raise
-        self._put_sent(spans.content, chat, agent, input_kwargs)
+        self._put_input(spans.content, chat, agent, input_kwargs)
         if not hasattr(answer, "__aiter__"):
             _put_answer(spans.content, chat, answer)
             chat.end()
             return answer
-        stream = _read(spans.content, chat, answer)
+        stream = _trace_stream(spans.content, chat, answer)
         # A generator that is never started runs no ``finally``, so the span ends when the generator is collected.
         weakref.finalize(stream, chat.end).atexit = False
         return stream
@@ -120,37 +120,43 @@ class TracingMiddleware(MiddlewareBase):
             return None
         made = self._made
         if made is None or made.emitter is not emitter:
-            with emitter.contained("genai"):
+            with emitter.suppress_errors("genai"):
                 if not emitter.prepare():
                     return None
                 self._made = made = self._make(emitter)
         return made
 
     async def _reply(
-        self, spans: GenAISpans, agent: Any, given: dict[str, Any], next_handler: NextHandler
+        self, spans: GenAISpans, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        run, content, inputs = spans.invoke_agent(agent.name, _conversation_of(agent)), spans.content, given["inputs"]
+        run, content, inputs = (
+            spans.invoke_agent(agent.name, _conversation_of(agent)),
+            spans.content,
+            input_kwargs["inputs"],
+        )
         answer: Any = None
 
-        def seen(event: Any) -> None:
+        def on_event(event: Any) -> None:
             nonlocal answer
             if isinstance(event, ModelResponse):
                 answer = event
 
         if isinstance(inputs, ExternalExecutionResultEvent):
-            known = agent.session.pending
-            results = [one for one in inputs.execution_results if one.parent_id in known]
-            spans.executed_elsewhere(run, [(known[one.parent_id].name, *_result_of(one)) for one in results])
+            pending = agent.session.pending
+            results = [result for result in inputs.execution_results if result.parent_id in pending]
+            spans.record_external_tools(
+                run, [(pending[result.parent_id].name, *_result_of(result)) for result in results]
+            )
 
         def end(error: BaseException | None) -> None:
             if answer is not None:
-                run.tell(lambda invocation: _put_pending(invocation, answer))
-                run.tell(lambda invocation: _put_finish_reason(invocation, answer))
+                run.update(lambda invocation: _put_pending(invocation, answer))
+                run.update(lambda invocation: _put_finish_reason(invocation, answer))
             if content is not None:
-                run.tell(lambda invocation: _put_run(content, invocation, agent, inputs, answer))
+                run.update(lambda invocation: _put_run(content, invocation, agent, inputs, answer))
             run.end(error)
 
-        async with aclosing(_followed(run, next_handler(), seen, end)) as events:
+        async with aclosing(_trace_events(run, next_handler(), on_event, end)) as events:
             async for event in events:
                 yield event
 
@@ -167,48 +173,48 @@ class TracingMiddleware(MiddlewareBase):
         run = spans.execute_tool(name, call.id, getattr(tool, "description", None), agent.name)
         result: Any = None
 
-        def seen(event: Any) -> None:
+        def on_event(event: Any) -> None:
             nonlocal result
             if isinstance(event, ToolResultEvent | ToolErrorEvent):
                 result = event
 
         def end(error: BaseException | None) -> None:
             if content is not None:
-                run.tell(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
+                run.update(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
             if call.id in getattr(getattr(agent, "session", None), "changed_calls", ()):
-                run.tell(lambda invocation: invocation.attributes.update({names.TOOL_ARGUMENTS_CHANGED: True}))
+                run.update(lambda invocation: invocation.attributes.update({names.TOOL_ARGUMENTS_CHANGED: True}))
             if isinstance(result, ToolErrorEvent) and result.still_running:
-                run.tell(lambda invocation: invocation.attributes.update({names.TOOL_STILL_RUNNING: True}))
+                run.update(lambda invocation: invocation.attributes.update({names.TOOL_STILL_RUNNING: True}))
             run.end(error, kind=names.ERROR_TOOL if isinstance(result, ToolErrorEvent) else None)
 
-        async with aclosing(_followed(run, next_handler(), seen, end)) as events:
+        async with aclosing(_trace_events(run, next_handler(), on_event, end)) as events:
             async for event in events:
                 yield event
 
-    def _put_sent(self, content: Content | None, chat: GenAISpan, agent: Any, given: dict[str, Any]) -> None:
+    def _put_input(self, content: Content | None, chat: GenAISpan, agent: Any, input_kwargs: dict[str, Any]) -> None:
         """Set the model's input: the output of a later `AssemblerMiddleware` if there is one, else the hook's."""
         if content is None:
             return
 
         def put(invocation: Any) -> None:
-            call, messages = MODEL_CALL.get(), given["messages"]
+            call, messages = MODEL_CALL.get(), input_kwargs["messages"]
             prompts: Sequence[str] = () if call is None else call.prompts
             middlewares = [*getattr(agent, "middlewares", ())]
-            behind = middlewares[middlewares.index(self) + 1 :] if self in middlewares else []
-            if call is not None and any(isinstance(one, AssemblerMiddleware) for one in behind):
+            later = middlewares[middlewares.index(self) + 1 :] if self in middlewares else []
+            if call is not None and any(isinstance(middleware, AssemblerMiddleware) for middleware in later):
                 for assembly in call.assemblies():
                     prompts, messages = assembly.prompts, assembly.events
             invocation.system_instruction = content.instructions(prompts)
             invocation.input_messages = content.inputs(messages)
-            invocation.tool_definitions = content.tools(given["tools"] or ())
+            invocation.tool_definitions = content.tools(input_kwargs["tools"] or ())
 
-        chat.tell(put)
+        chat.update(put)
 
 
-async def _followed(
+async def _trace_events(
     span: GenAISpan,
     events: AsyncGenerator[Any, None],
-    seen: Callable[[Any], None],
+    on_event: Callable[[Any], None],
     end: Callable[[BaseException | None], None],
 ) -> AsyncGenerator[Any, None]:
     """Yield a hook's events; the span is current while the hook runs, but not while the caller handles an event."""
@@ -220,7 +226,7 @@ async def _followed(
                     event = await anext(events)
                 except StopAsyncIteration:
                     return
-            seen(event)
+            on_event(event)
             yield event
     except BaseException as raised:
         error = raised
@@ -233,10 +239,12 @@ async def _followed(
             end(error)
 
 
-async def _read(content: Content | None, chat: GenAISpan, parts: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+async def _trace_stream(
+    content: Content | None, chat: GenAISpan, parts: AsyncIterator[Any]
+) -> AsyncGenerator[Any, None]:
     """Yield the parts of a streamed response; end the span when the stream ends, fails or is closed."""
     error: BaseException | None = None
-    chat.tell(lambda invocation: setattr(invocation, "request_stream", True))
+    chat.update(lambda invocation: setattr(invocation, "request_stream", True))
     iterator = aiter(parts)
     try:
         while True:
@@ -246,7 +254,7 @@ async def _read(content: Content | None, chat: GenAISpan, parts: AsyncIterator[A
                 except StopAsyncIteration:
                     return
             if not isinstance(part, ModelResponse):
-                chat.tell(lambda invocation: invocation.record_stream_chunk())
+                chat.update(lambda invocation: invocation.record_stream_chunk())
             _put_answer(content, chat, part)
             yield part
     except BaseException as raised:
@@ -269,7 +277,7 @@ def _put_answer(content: Content | None, chat: GenAISpan, answer: Any) -> None:
         if content is not None and isinstance(answer, ModelResponse):
             invocation.output_messages = content.outputs([answer])
 
-    chat.tell(put)
+    chat.update(put)
 
 
 def _put_pending(invocation: Any, answer: ModelResponse) -> None:
@@ -290,8 +298,8 @@ def _put_finish_reason(invocation: Any, answer: Any) -> None:
 def _put_usage(invocation: Any, answer: Any) -> None:
     """Set the token counts that the provider reported."""
     usage = getattr(answer, "usage", None)
-    for name, said in _USAGE.items():
-        value = getattr(usage, said, None)
+    for name, attribute in _USAGE.items():
+        value = getattr(usage, attribute, None)
         if isinstance(value, int):
             setattr(invocation, name, value)
 
@@ -304,9 +312,9 @@ def _result_of(result: ToolResultEvent | ToolErrorEvent) -> tuple[str, str, bool
 
 
 def _put_run(content: Content, invocation: Any, agent: Any, inputs: Any, answer: Any) -> None:
-    given = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    events = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
     invocation.system_instruction = content.instructions([getattr(agent, "system_prompt", "")])
-    invocation.input_messages = content.inputs(given)
+    invocation.input_messages = content.inputs(events)
     invocation.output_messages = content.outputs([] if answer is None else [answer])
 
 
