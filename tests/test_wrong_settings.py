@@ -159,7 +159,7 @@ async def test_a_class_in_place_of_the_store_of_an_aggregate_is_refused_at_once(
         ),
         (lambda: Assembler([], counter=len), "counter (builtin_function_or_method)", "count(text)"),
         (lambda: attach(Stream(), LoopDetector()), "observers is one LoopDetector", "put it into a list"),
-        (lambda: attach(Stream(), [Ours()]), "Ours is no observer", "it has no 'watches'"),
+        (lambda: attach(Stream(), [Ours()]), "Ours is not an observer", "it has no 'watches'"),
         (lambda: desk(retrievers=Wiki()), "retrievers is one Wiki", "put it into a list"),
         (lambda: desk(counter="o200k_base"), "counter (str)", "count(text)"),
     ],

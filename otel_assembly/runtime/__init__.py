@@ -1,4 +1,4 @@
-"""What runs around the assembler: the stream of events, its observers, and the halt."""
+"""The agent runtime: `Agent`, sessions, event streams, observers, middlewares and model clients."""
 
 from otel_assembly.runtime.agent import Agent
 from otel_assembly.runtime.aggregation import AggregateObserver

@@ -1,4 +1,4 @@
-"""`mcp_tools`: the tools of an MCP server, as an agent takes them."""
+"""`mcp_tools`: the tools of an MCP server, for an agent."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ async def mcp_tools(
     server: str | Sequence[str],
     *,
     prefix: str = "",
-    timeout: float = 60.0,  # noqa: ASYNC109  # of each call, long after this one
+    timeout: float = 60.0,  # noqa: ASYNC109  # the limit of each tool call, not of this function
     env: Mapping[str, str] | None = None,
     needs_approval: bool = False,
 ) -> AsyncIterator[list[Tool]]:
-    """Connect to an MCP server for as long as the block lasts, and get its tools.
+    """Connect to an MCP server for the duration of the block, and return its tools.
 
     ::
 
         async with mcp_tools(["python", "server.py"]) as tools:
             agent = Agent("helper", "Be brief.", model, tools)
 
-    A server that dies, or does not answer in time, costs the call and no more: the model reads an error that names it.
+    If the server dies or does not answer in time, the running call gets an error result that names the server.
     A tool is `Tool.idempotent` if the server annotates it with ``readOnlyHint`` or ``idempotentHint``.
 
     Args:
-        server: The URL of a server that speaks streamable HTTP, or the command that starts one that speaks over its
-            standard input and output, as a list.
-        prefix: Put in front of the tools' names, where two servers have tools of one name.
-        timeout: Seconds that the connection, and each call, may take.
-        env: Variables of the command's environment, beside the few that it has anyway.
-        needs_approval: A person has to confirm each call before it runs.
+        server: The URL of a streamable HTTP server, or the command, as a list, that starts a stdio server.
+        prefix: A prefix for the tools' names, if two servers have tools of the same name.
+        timeout: The time limit of the connection, and of each call, in seconds.
+        env: Environment variables for the command, in addition to the default ones of the ``mcp`` package.
+        needs_approval: True if a person must approve each call before it runs.
 
     Raises:
-        ConfigurationError: The ``mcp`` package is not installed, or there is no such server.
+        ConfigurationError: The ``mcp`` package is not installed, or the server cannot be reached.
     """
     if not timeout > 0:
         raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
@@ -54,19 +53,19 @@ async def mcp_tools(
     await connection.open()
     try:
         listed = await connection.within(connection.list_tools)
-        yield [_tool(connection, one, prefix, needs_approval) for one in listed]
+        yield [_tool(connection, entry, prefix, needs_approval) for entry in listed]
     except _NoAnswerError as error:
-        raise ConfigurationError(f"MCP server {connection.name} does not tell its tools: {error}") from error
+        raise ConfigurationError(f"MCP server {connection.name} does not list its tools: {error}") from error
     finally:
         await connection.close()
 
 
 class _NoAnswerError(Exception):
-    """The server did not answer, or refused; says why, in its words where it has some, for the model to read."""
+    """The server did not answer, or refused a request; the message is the reason, for the model."""
 
 
 class _Connection:
-    """A connection in a task of its own: what breaks in it never cancels who uses it."""
+    """A connection that runs in a separate task, so that its failure does not cancel its callers."""
 
     def __init__(self, server: str | Sequence[str], env: dict[str, str] | None, timeout: float) -> None:
         self.name = repr(server if isinstance(server, str) else " ".join(server))
@@ -86,13 +85,13 @@ class _Connection:
                 problem = _types(error)
         finally:
             opened.cancel()
-            if not ready.is_set():  # also where who waits is cancelled: nobody else would ever close it
+            if not ready.is_set():  # also if this task is cancelled: no other code closes the connection
                 await self._break_off()
         if not ready.is_set():
             raise ConfigurationError(f"MCP server {self.name} cannot be reached: {problem}")
 
     async def close(self) -> None:
-        """End it in good order; what has not come to its end in time is broken off."""
+        """Close the connection; cancel its task if it does not end within the time limit."""
         self._closing.set()
         try:
             if self._task is not None:
@@ -106,31 +105,31 @@ class _Connection:
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled():
-                task.exception()  # it has been told, or nobody needs the connection any more
+                task.exception()  # mark the error as retrieved: it was reported, or the connection is closing
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        """Every tool's name, description and schema."""
+        """Return every tool's name, description and schema."""
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
             page = await (self._session.list_tools() if cursor is None else self._session.list_tools(cursor=cursor))
-            said = page.model_dump(by_alias=True)
-            tools += said["tools"]
-            cursor = said.get("nextCursor")
+            fields = page.model_dump(by_alias=True)
+            tools += fields["tools"]
+            cursor = fields.get("nextCursor")
             if not cursor:
                 return tools
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a tool gives."""
+        """Call a tool and return its result as JSON values."""
         result = await self._session.call_tool(name, arguments)
-        said: dict[str, Any] = result.model_dump(by_alias=True, mode="json")
-        return said
+        fields: dict[str, Any] = result.model_dump(by_alias=True, mode="json")
+        return fields
 
     async def within(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Have something done by the server, as long as it is there.
+        """Send a request to the server; stop waiting if the connection closes.
 
         Raises:
-            _NoAnswerError: It is not, or it takes too long.
+            _NoAnswerError: The connection is closed, the request failed, or it exceeded the time limit.
         """
         task = self._task
         if task is None or task.done():
@@ -179,13 +178,13 @@ def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs
         try:
             result = await connection.within(connection.call, listed["name"], arguments)
         except _NoAnswerError as error:
-            raise ToolError(name, f"is not answered by MCP server {connection.name}: {error}") from error
+            raise ToolError(name, f"got no answer from MCP server {connection.name}: {error}") from error
         text = _text(result)
         if result.get("isError"):
             raise ToolError(name, f"failed on MCP server {connection.name}: {text}")
         return text
 
-    # Absent hints are false, as MCP defines them. A call that reads only may be repeated as well.
+    # MCP defines absent hints as false. A read-only call may be repeated as well.
     hints = listed.get("annotations") or {}
     return Tool(
         call,
@@ -198,23 +197,23 @@ def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """What the model reads: texts as they are; of a picture or a sound, that it is there; else data, as JSON."""
-    said = []
+    """Return a result as text: texts unchanged, media as a placeholder, or the structured data as JSON."""
+    lines = []
     for block in result["content"]:
         kind = block["type"]
         if kind == "text":
-            said.append(block["text"])
+            lines.append(block["text"])
         elif kind == "resource" and "text" in block["resource"]:
-            said.append(block["resource"]["text"])
+            lines.append(block["resource"]["text"])
         else:
-            said.append(f"[{kind} {block.get('uri') or block.get('mimeType') or ''}]".replace(" ]", "]"))
-    if not said and result.get("structuredContent") is not None:
+            lines.append(f"[{kind} {block.get('uri') or block.get('mimeType') or ''}]".replace(" ]", "]"))
+    if not lines and result.get("structuredContent") is not None:
         return json.dumps(result["structuredContent"], ensure_ascii=False)
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _types(error: BaseException) -> str:
-    """The types of what went wrong, without the groups around it."""
+    """Return the names of the error types, with exception groups unpacked."""
     if isinstance(error, BaseExceptionGroup):
-        return ", ".join(dict.fromkeys(_types(one) for one in error.exceptions))
+        return ", ".join(dict.fromkeys(_types(inner) for inner in error.exceptions))
     return type(error).__name__

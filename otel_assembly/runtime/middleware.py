@@ -1,10 +1,10 @@
-"""Middleware: what stands around the steps of an agent, in the shape that AgentScope 2.x gave it.
+"""Middlewares: hooks around the steps of an agent, with the interface of AgentScope 2.x.
 
-Onions wrap a step: the first middleware of the list is the outermost, and what a step yields passes the innermost one
-first. ``on_system_prompt`` is a transformer: each gets what the one before it made. ``list_tools`` is asked only by
-those who want the tools.
+Most hooks wrap a step. The first middleware in the list is the outermost, so events of a step pass the innermost one
+first. ``on_system_prompt`` does not wrap: each middleware receives the prompt that the previous one returned. `Agent`
+does not call ``list_tools``; pass the tools to the agent yourself.
 
-A `MiddlewareBase` knows no framework: an agent of AgentScope takes it as it is, and so does our `Agent`.
+A `MiddlewareBase` works in agents of AgentScope and in `Agent`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from otel_assembly.errors import AssemblyError, ConfigurationError, MiddlewareEr
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    #: What a layer calls to have the rest done; it may name what it changes, and leave out what it does not.
+    #: Runs the inner layers and the step. Keyword arguments replace values of `input_kwargs`; the others are kept.
     NextHandler: TypeAlias = Callable[..., Any]
 
-#: What a check of a tool call can come to.
+#: The outcomes of a permission check.
 Behavior: TypeAlias = Literal["allow", "deny", "ask", "external"]
 
 HOOKS: Final = (
@@ -35,7 +35,7 @@ HOOKS: Final = (
     "on_system_prompt",
 )
 _RAISED: Final = "raised {}; its own error is the cause of this one"
-_NO_RESULT: Final = "gave no result: call next_handler() and {}, or give a result of its own"
+_NO_RESULT: Final = "gave no result: call next_handler() and {}, or give another result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class PermissionDecision:
     """Whether a tool call may run.
 
     Attributes:
-        behavior: ``allow``; ``deny``; ``ask``: it waits until a person has confirmed it; ``external``: somebody else
-            runs it, and the result is given to the agent.
-        message: Why, for the person or the model that reads it.
-        updated_input: Other arguments to run it with, by name; None: those that the model gave.
+        behavior: ``allow``; ``deny``; ``ask``: the call is pending until a person confirms it; ``external``: the call
+            runs outside the agent, and its result is passed to the agent.
+        message: The reason, for the person or the model.
+        updated_input: Arguments that replace those of the model, by name; None: keep the model's arguments.
 
     Raises:
-        ConfigurationError: The behavior is none of these.
+        ConfigurationError: The behavior is unknown.
     """
 
     behavior: Behavior
@@ -63,122 +63,120 @@ class PermissionDecision:
 
 
 class MiddlewareBase:
-    """Subclass it and write the hooks that are needed; those that are not cost nothing.
+    """Base class of middlewares: override the hooks that you need. Other hooks have no cost.
 
-    Every onion hook gets the agent, `input_kwargs` (what flows into the step, by name), and `next_handler`, which does
-    the rest: ``next_handler()`` with what came in, ``next_handler(name=value)`` with a change. It may be called any
-    number of times (a retry, a vote, a fallback), or never, where the hook has a result of its own.
+    Every wrapping hook receives the agent, `input_kwargs` (the step's inputs by name) and `next_handler`, which runs
+    the inner layers. ``next_handler()`` passes the inputs unchanged; ``next_handler(name=value)`` replaces one. A hook
+    may call it several times (a retry, a vote, a fallback), or return another result without calling it.
 
-    The names, the keys of `input_kwargs` and the order are those of AgentScope 2.x.
+    The hook names, the keys of `input_kwargs` and the order are those of AgentScope 2.x.
     """
 
     def is_implemented(self, hook_name: str) -> bool:
-        """Whether the class has a hook of its own of this name; a function put on the instance is none."""
+        """Whether the class overrides this hook; a function that is set on the instance does not count."""
         base = getattr(MiddlewareBase, hook_name, None)
         own = getattr(type(self), hook_name, None)
         return own is not None and own is not base
 
     async def get_middleware_key(self) -> str:
-        """The name under which state of this middleware is kept; by default its class's."""
+        """Return the key of this middleware's state; by default the name of its class."""
         return type(self).__name__
 
     async def list_tools(self) -> Sequence[Any]:
-        """The tools that it brings; nobody asks but whoever puts the agent's tools together."""
+        """Return the tools that this middleware adds. `Agent` does not call this method."""
         return []
 
     def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wraps a whole reply. `input_kwargs`: ``inputs``, ``structured_schema``. Yields events, last the answer."""
+        """Wrap a whole reply. `input_kwargs`: ``inputs``, ``structured_schema``. Yields events, the answer last."""
         raise self._missing("on_reply")
 
     def on_reasoning(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wraps one round's reasoning. `input_kwargs`: ``tool_choice``. Yields events; one is the model's response."""
+        """Wrap one round's reasoning. `input_kwargs`: ``tool_choice``. Yields events; one is the model's response."""
         raise self._missing("on_reasoning")
 
     def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wraps the run of one tool. `input_kwargs`: ``tool_call``. Yields events; the last is the result."""
+        """Wrap the run of one tool. `input_kwargs`: ``tool_call``. Yields events, the result last."""
         raise self._missing("on_acting")
 
     async def on_check_permission(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> PermissionDecision:
-        """Wraps the check of a call. `input_kwargs`: ``tool_call``, ``tool``, ``tool_input``. Gives the decision."""
+        """Wrap a permission check. `input_kwargs`: ``tool_call``, ``tool``, ``tool_input``. Returns the decision."""
         raise self._missing("on_check_permission")
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
-        """Wraps one call of the model. `input_kwargs`: ``current_model``, ``messages``, ``tools``, ``tool_choice``.
+        """Wrap one model call. `input_kwargs`: ``current_model``, ``messages``, ``tools``, ``tool_choice``.
 
-        Gives a response, or an iterator of its parts. It is over before such an iterator is read.
+        Returns a response, or an iterator of its parts. The hook ends before the iterator is read.
         """
         raise self._missing("on_model_call")
 
     async def on_compress_context(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> None:
-        """Wraps the compression ahead of need. `input_kwargs`: ``context_config``, ``instructions``."""
+        """Wrap the early compression of the context. `input_kwargs`: ``context_config``, ``instructions``."""
         raise self._missing("on_compress_context")
 
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
-        """Gives the system prompt, made of what the middleware before this one made."""
+        """Return the system prompt, given the prompt that the previous middleware returned."""
         raise self._missing("on_system_prompt")
 
     def _missing(self, hook: str) -> RuntimeError:
         return RuntimeError(f"{type(self).__name__} does not implement {hook}")
 
 
-def checked_middlewares(given: Any) -> tuple[Any, ...]:
-    """Middlewares that our `Agent` can run.
+def checked_middlewares(middlewares: Any) -> tuple[Any, ...]:
+    """Check middlewares and return them as a tuple.
 
     Raises:
-        ConfigurationError: It is no sequence, or something in it is a class, is no middleware, or reads AgentScope's
-            own messages.
+        ConfigurationError: The value is not a sequence, or an entry is a class, not a middleware, or derived from
+            AgentScope's own base class.
     """
-    middlewares = several("middlewares", given)
-    for index, one in enumerate(middlewares):
-        instance(f"middleware at index {index}", one)
-        name = type(one).__name__
-        if any(base.__name__ == "MiddlewareBase" and base.__module__.startswith("agentscope.") for base in _bases(one)):
+    checked = several("middlewares", middlewares)
+    for index, middleware in enumerate(checked):
+        instance(f"middleware at index {index}", middleware)
+        name = type(middleware).__name__
+        bases = type(middleware).__mro__
+        if any(base.__name__ == "MiddlewareBase" and base.__module__.startswith("agentscope.") for base in bases):
             raise ConfigurationError(
-                f"middleware {name} (index {index}) is AgentScope's: its hooks read AgentScope's messages, which this "
-                "agent has none of; derive it from otel_assembly.MiddlewareBase and it runs in both"
+                f"middleware {name} (index {index}) is derived from AgentScope's base class, so its hooks expect "
+                "AgentScope's messages; derive it from otel_assembly.MiddlewareBase, which works in both"
             )
-        if not callable(getattr(one, "is_implemented", None)):
+        if not callable(getattr(middleware, "is_implemented", None)):
             raise ConfigurationError(
-                f"{name} (index {index}) is no middleware: it has no 'is_implemented'; derive it from "
+                f"{name} (index {index}) is not a middleware: it has no 'is_implemented'; derive it from "
                 "otel_assembly.MiddlewareBase"
             )
-        if not any(one.is_implemented(hook) for hook in HOOKS):
-            _refuse_unknown_hooks(one, index)
-    return middlewares
+        if not any(middleware.is_implemented(hook) for hook in HOOKS):
+            _refuse_unknown_hooks(middleware, index)
+    return checked
 
 
-def _bases(one: object) -> tuple[type, ...]:
-    return type(one).__mro__
-
-
-def _refuse_unknown_hooks(one: object, index: int) -> None:
-    """A middleware with no hook brings tools, or has misspelt the one it means."""
-    unknown = [name for base in _bases(one) for name in vars(base) if name.startswith("on_") and name not in HOOKS]
+def _refuse_unknown_hooks(middleware: object, index: int) -> None:
+    """Raise if a middleware without hooks has a method that looks like a misspelled hook."""
+    kind = type(middleware)
+    unknown = [name for base in kind.__mro__ for name in vars(base) if name.startswith("on_") and name not in HOOKS]
     if unknown:
         raise ConfigurationError(
-            f"middleware {type(one).__name__} (index {index}) has no hook, but {unknown[0]!r}; the hooks are "
+            f"middleware {kind.__name__} (index {index}) has no known hook, but {unknown[0]!r}; the hooks are "
             f"{', '.join(HOOKS)}"
         )
 
 
 class Onion:
-    """One hook's layers around a step.
+    """The middlewares that implement one hook, as layers around a step.
 
-    A layer that gives no result, or raises of its own accord, is named by a `MiddlewareError`. What the step itself
-    raises comes through as it is.
+    If a layer returns no result or raises an error, a `MiddlewareError` names the layer. Errors of the step itself are
+    raised unchanged.
 
     Args:
-        middlewares: All of an agent's; those that have the hook are its layers, the first the outermost.
+        middlewares: All middlewares of an agent, the outermost first. Those with the hook are the layers.
         hook: The hook's name.
-        is_result: Which of the events that a step yields is its result; of a step that yields none, unused.
+        is_result: Whether an event is the step's result; used only for steps that yield events.
     """
 
     __slots__ = ("_hook", "_is_result", "_layers")
@@ -186,7 +184,7 @@ class Onion:
     def __init__(
         self, middlewares: Sequence[Any], hook: str, is_result: Callable[[Any], bool] = lambda event: event is not None
     ) -> None:
-        self._layers = [one for one in middlewares if one.is_implemented(hook)]
+        self._layers = [middleware for middleware in middlewares if middleware.is_implemented(hook)]
         self._hook = hook
         self._is_result = is_result
 
@@ -196,13 +194,13 @@ class Onion:
     def events(
         self, agent: Any, step: Callable[..., AsyncGenerator[Any, None]], given: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """What a step yields that yields events, through all layers."""
+        """Run a step that yields events inside all layers, and yield its events."""
         if not self._layers:
             return step(**given)
         return _Pass(self._layers, self._hook, agent, step, self._is_result).events(0, given)
 
     async def run(self, agent: Any, step: Callable[..., Awaitable[Any]], given: dict[str, Any]) -> Any:
-        """What a step gives, through all layers."""
+        """Run a step inside all layers and return its result."""
         if not self._layers:
             return await step(**given)
         return await _Pass(self._layers, self._hook, agent, step, self._is_result).run(0, given)
@@ -210,7 +208,7 @@ class Onion:
 
 @dataclass(slots=True)
 class _Pass:
-    """One way through the layers of an onion; `raised` is what came out of what a layer wraps, and is not its fault."""
+    """One run through the layers; `raised` collects the errors of the step, which are no fault of a layer."""
 
     layers: Sequence[Any]
     hook: str
@@ -220,7 +218,7 @@ class _Pass:
     raised: list[BaseException] = field(default_factory=list)
 
     async def run(self, index: int, given: dict[str, Any]) -> Any:
-        """The result of the layers from an index on."""
+        """Run the layers from an index inward and return their result."""
         if index == len(self.layers):
             try:
                 result = await self.step(**given)
@@ -240,13 +238,13 @@ class _Pass:
                 raise
             raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         if result is None and self.hook != "on_compress_context":
-            raise _fault(layer, self.hook, _NO_RESULT.format("return what it gives"))
+            raise _fault(layer, self.hook, _NO_RESULT.format("return its result"))
         if hasattr(result, "__aiter__") and not isinstance(result, _Pieces):
             return _Pieces(self, layer, result)
         return result
 
     async def events(self, index: int, given: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """What the layers from an index on yield."""
+        """Run the layers from an index inward and yield their events."""
         if index == len(self.layers):
             try:
                 async with aclosing(self.step(**given)) as step:
@@ -256,36 +254,36 @@ class _Pass:
                 self.raised.append(error)
                 raise
             return
-        layer, gave = self.layers[index], False
-        handed: list[AsyncGenerator[Any, None]] = []
+        layer, has_result = self.layers[index], False
+        inner_generators: list[AsyncGenerator[Any, None]] = []
 
         def next_handler(**changed: Any) -> AsyncGenerator[Any, None]:
-            handed.append(self.events(index + 1, {**given, **changed}))
-            return handed[-1]
+            inner_generators.append(self.events(index + 1, {**given, **changed}))
+            return inner_generators[-1]
 
         try:
             async with aclosing(getattr(layer, self.hook)(self.agent, given, next_handler)) as inner:
                 async for event in inner:
-                    gave = gave or self.is_result(event)
+                    has_result = has_result or self.is_result(event)
                     yield event
         except Exception as error:
             if self._passed_through(error):
                 raise
             raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         finally:
-            # A layer that loops over them and is left itself leaves them open, with the step that they stand for.
-            for events in handed:
-                with suppress(RuntimeError):  # somebody else reads it still
+            # If reading stops inside a layer's loop, its inner generators, and so the step, would stay open.
+            for events in inner_generators:
+                with suppress(RuntimeError):  # another task is still reading it
                     await events.aclose()
-        if not gave:
-            raise _fault(layer, self.hook, _NO_RESULT.format("yield what it yields"))
+        if not has_result:
+            raise _fault(layer, self.hook, _NO_RESULT.format("yield its events"))
 
     def _passed_through(self, error: BaseException) -> bool:
-        """Whether an error came out of what a layer wraps, or is ours, which says itself what it is."""
-        return isinstance(error, AssemblyError) or any(error is one for one in self.raised)
+        """Whether an error came from the step, or is an `AssemblyError`; such errors are raised unchanged."""
+        return isinstance(error, AssemblyError) or any(error is raised for raised in self.raised)
 
     def failing(self, layer: Any, error: BaseException) -> BaseException:
-        """What to raise for an error in the midst of a layer's pieces; without a layer, of those of the step itself."""
+        """Return the error to raise if a streamed answer fails; `layer` is None if the step streams it."""
         if layer is None:
             self.raised.append(error)
         if not isinstance(error, Exception) or self._passed_through(error):
@@ -294,7 +292,7 @@ class _Pass:
 
 
 class _Pieces:
-    """An answer that comes in pieces, once the hook around it is over: what raises in the middle says whose it is."""
+    """A streamed answer that is read after its hook has ended; errors while reading name the layer."""
 
     __slots__ = ("_layer", "_pass", "_pieces")
 
@@ -318,26 +316,26 @@ class _Pieces:
             raise raised from error
 
     async def aclose(self) -> None:
-        """Nobody reads on."""
+        """Close the stream."""
         close = getattr(self._pieces, "aclose", None)
         if close is not None:
             await close()
 
 
-async def system_prompt_of(one: Any, agent: Any, prompt: str) -> str:
-    """The system prompt that a middleware makes of one.
+async def system_prompt_of(middleware: Any, agent: Any, prompt: str) -> str:
+    """Return the system prompt as changed by a middleware.
 
     Raises:
-        MiddlewareError: It raised of its own accord, or gave no text.
+        MiddlewareError: The middleware raised an error, or returned no text.
     """
     try:
-        made = await one.on_system_prompt(agent, prompt)
+        made = await middleware.on_system_prompt(agent, prompt)
     except AssemblyError:
         raise
     except Exception as error:
-        raise _fault(one, "on_system_prompt", _RAISED.format(type(error).__name__)) from error
+        raise _fault(middleware, "on_system_prompt", _RAISED.format(type(error).__name__)) from error
     if not isinstance(made, str):
-        raise _fault(one, "on_system_prompt", f"gave a {type(made).__name__}, expected the prompt as a text")
+        raise _fault(middleware, "on_system_prompt", f"gave a {type(made).__name__}, expected the prompt as a text")
     return made
 
 

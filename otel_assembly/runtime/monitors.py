@@ -1,6 +1,6 @@
-"""The observers that come with the library: tokens spent, loops of tool calls, budgets that fill up.
+"""The built-in observers: token usage, repeated tool calls, and budget utilization.
 
-They read what `describe` says of an event, so that they watch the messages of any framework as they watch our events.
+They read events through `describe`, so that they support the messages of every framework.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import Conversation
     from otel_assembly.events import SeverityName
 
-#: Something reported in one way is awaited in the other ways for so many other things.
+#: The number of recent reports that are kept to recognize a second report of the same call.
 _AWAITED: Final = 64
-#: Characters of a tool's name in a message: the model writes it, and it may write anything.
+#: The most characters of a tool's name in an alert. The model writes the name, so it may be any text.
 _NAME_LENGTH: Final = 64
 _GRAVITY: Final = list(Severity)
 
 
 class _Message(type):
-    """Of events that are messages: those for which there is a row of `describe` that is more than a note's."""
+    """Metaclass of `Message`: matches the types that `describe` reads as messages, not as notes."""
 
     def __instancecheck__(cls, event: Any) -> bool:
         return cls.__subclasscheck__(type(event))
@@ -50,25 +50,26 @@ class _Message(type):
 
 
 class Message(metaclass=_Message):
-    """What an observer watches that is to be shown the messages of whichever framework, and our own; not notes."""
+    """A type for `Observer.watches` that matches the messages of every framework, but no notes."""
 
 
 class TokenMonitor:
-    """Adds up the tokens that a conversation's model calls were billed for, input and output.
+    """Alerts when the billed input and output tokens of a conversation reach a threshold.
 
-    It reads `UsageEvent`, and what the responses of any framework say of their own usage. Where a call is reported in
-    both ways it counts once: one of each, with the same two numbers and fewer than 64 others in between, are one call.
-    Each threshold alerts once; where one call crosses both, the alert's alone is raised.
+    The monitor reads `UsageEvent`s and the usage in responses of every framework. A call that is reported in both ways
+    counts once: a `UsageEvent` and a response with the same token counts are one call, if fewer than 64 other calls
+    are between them. Each threshold alerts once. If one call crosses both, only the alert threshold is reported.
 
     Args:
-        warn_threshold: Tokens from which `warn_severity` is raised.
-        alert_threshold: Tokens from which `alert_severity` is raised.
-        name: The source of its alerts.
-        warn_severity: As `Severity` or its name.
-        alert_severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+        warn_threshold: The tokens at which an alert of `warn_severity` is raised.
+        alert_threshold: The tokens at which an alert of `alert_severity` is raised.
+        name: The source of the alerts.
+        warn_severity: A `Severity` or its name.
+        alert_severity: A `Severity` or its name; ``"fatal"`` halts the conversation.
 
     Raises:
-        ConfigurationError: A threshold is not positive, or the warning is above the alert or graver than it.
+        ConfigurationError: A threshold is not positive, `warn_threshold` is above `alert_threshold`, or
+            `warn_severity` is more severe than `alert_severity`.
     """
 
     watches = (UsageEvent, Message)
@@ -86,7 +87,7 @@ class TokenMonitor:
         for parameter, threshold in thresholds.items():
             if isinstance(threshold, int):
                 whole_number(parameter, threshold, unit="tokens")
-            elif not threshold > 0:  # infinity: this alert never comes
+            elif not threshold > 0:  # float("inf") disables this alert
                 raise ConfigurationError(f"{parameter} must be above 0 tokens, not {threshold}")
         if warn_threshold > alert_threshold:
             raise ConfigurationError(
@@ -99,12 +100,13 @@ class TokenMonitor:
         self.alert_severity = _severity(alert_severity)
         if _GRAVITY.index(self.warn_severity) > _GRAVITY.index(self.alert_severity):
             raise ConfigurationError(
-                f"warn_severity {self.warn_severity.value} is graver than alert_severity {self.alert_severity.value}"
+                f"warn_severity {self.warn_severity.value} is more severe than "
+                f"alert_severity {self.alert_severity.value}"
             )
         self._states: Registry[Conversation, _Spent] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Add what the event was billed for."""
+        """Add the billed tokens of the event."""
         billed = _billed(event)
         if billed is None:
             return None
@@ -128,20 +130,20 @@ class TokenMonitor:
 
 
 class LoopDetector:
-    """Notices a tool that is called again and again with the same arguments.
+    """Alerts when a tool is called repeatedly with the same arguments.
 
-    Arguments are compared as canonical JSON and remembered as hashes; they never stand in an alert. It reads the tool
-    calls in the responses of any framework, and those that are events by themselves; a call that is reported in both
-    ways counts once. A loop alerts once, until fewer than `repeat_threshold` of its calls are in the window.
+    Arguments are compared as canonical JSON and stored as hashes; alerts do not contain them. The monitor reads tool
+    calls in responses of every framework, and tool calls that are separate events. A call that is reported in both
+    ways counts once. A loop alerts once, and again after fewer than `repeat_threshold` of its calls are in the window.
 
     Args:
-        window_size: How many of the newest tool calls are looked at.
-        repeat_threshold: How many equal calls among them are a loop.
-        name: The source of its alerts.
-        severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+        window_size: The number of latest tool calls that are compared.
+        repeat_threshold: The number of equal calls in the window that are a loop.
+        name: The source of the alerts.
+        severity: A `Severity` or its name; ``"fatal"`` halts the conversation.
 
     Raises:
-        ConfigurationError: The threshold is below 2 or above the window.
+        ConfigurationError: `repeat_threshold` is below 2 or above `window_size`.
     """
 
     watches = (Message,)
@@ -167,7 +169,7 @@ class LoopDetector:
         self._states: Registry[Conversation, _Calls] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Put the event's tool calls into the window and look for new loops."""
+        """Add the event's tool calls to the window and alert on new loops."""
         facts = describe(event)
         if not facts.calls:
             return None
@@ -190,7 +192,7 @@ class LoopDetector:
         state.found += 1
         loops = [{"tool": tool[:_NAME_LENGTH], "count": count} for (tool, _), count in begun.items()]
         which = " and ".join(f"tool {loop['tool']!r} was called {loop['count']} times" for loop in loops)
-        # The number keeps a later loop of the same tool from being taken for this alert again.
+        # The number distinguishes a later loop of the same tool from this alert.
         return ObserverAlert(
             source=self.name,
             severity=self.severity,
@@ -200,16 +202,17 @@ class LoopDetector:
 
 
 class BudgetMonitor:
-    """Watches how full the context is after every assembly (`AssemblyCompleted`).
+    """Alerts when an assembly (`AssemblyCompleted`) overflows its budget or reaches a utilization threshold.
 
-    Every overflow alerts. Utilisation is fixed content ÷ budget, for a reducer fills any budget; where the fixed
-    content is not known, tokens ÷ budget. Reaching the threshold alerts once, until it was below again.
+    Every overflow raises an alert. Utilization is fixed content ÷ budget, because reducers fill the rest of a budget.
+    If the fixed content is unknown, utilization is tokens ÷ budget. The threshold alerts once, and again after the
+    utilization was below it.
 
     Args:
-        utilization_threshold: The part of the budget from which it alerts, above 0 and at most 1.
-        name: The source of its alerts.
-        utilization_severity: As `Severity` or its name.
-        overflow_severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+        utilization_threshold: The share of the budget at which an alert is raised, above 0 and at most 1.
+        name: The source of the alerts.
+        utilization_severity: A `Severity` or its name.
+        overflow_severity: A `Severity` or its name; ``"fatal"`` halts the conversation.
 
     Raises:
         ConfigurationError: The threshold is not above 0 and at most 1.
@@ -239,7 +242,7 @@ class BudgetMonitor:
         """Compare the assembly with its budget."""
         state = self._states.of(context.conversation, _Fill)
         if event.overflow_tokens > 0:
-            # What was sent says nothing of the fill here: it may be nothing.
+            # Keep the utilization state: after an overflow, the output may be empty.
             return self._overflow(event)
         if not event.budget:
             return None
@@ -266,22 +269,29 @@ class BudgetMonitor:
 
 
 class _Once:
-    """What is reported in several ways, by itself or with the response, counts as often as one of them reports it."""
+    """Recognizes calls that are reported by several event types, so that each call counts once."""
 
     __slots__ = ("_reported",)
 
     def __init__(self) -> None:
         self._reported: OrderedDict[Hashable, dict[type, int]] = OrderedDict()
 
-    def first(self, way: type, what: Hashable) -> bool:
-        """Whether this is the first to report it, of events of the type `way` and of others."""
-        reported = self._reported.setdefault(what, {})
-        self._reported.move_to_end(what)
+    def first(self, event_type: type, key: Hashable) -> bool:
+        """Whether this is the first report of a call, among all event types.
+
+        If one type reports the same key twice, these are two calls.
+
+        Args:
+            event_type: The type of the reporting event.
+            key: The values by which reports of the same call are recognized.
+        """
+        reported = self._reported.setdefault(key, {})
+        self._reported.move_to_end(key)
         while len(self._reported) > _AWAITED:
             self._reported.popitem(last=False)
         most = max(reported.values(), default=0)
-        reported[way] = reported.get(way, 0) + 1
-        return reported[way] > most
+        reported[event_type] = reported.get(event_type, 0) + 1
+        return reported[event_type] > most
 
 
 @dataclass(slots=True)
@@ -304,7 +314,7 @@ class _Fill:
 
 
 def _billed(event: Any) -> tuple[int, int] | None:
-    """The tokens that a call was billed for, in and out; None where the event does not say."""
+    """Return the billed input and output tokens of a call; None if the event contains no usage."""
     if isinstance(event, UsageEvent):
         return event.usage.input_tokens, event.usage.output_tokens
     facts = describe(event)
@@ -329,6 +339,6 @@ def _arguments_hash(arguments: str) -> bytes:
 
 
 def _number(text: str) -> float:
-    # 2.0 and 2 are one number in JSON.
+    # 2.0 and 2 are the same number in JSON.
     number = float(text)
     return int(number) if number.is_integer() else number

@@ -1,7 +1,7 @@
-"""Observers: they watch events of a stream and raise alerts; a FATAL one halts the conversation.
+"""Observers: they receive the events of a stream and raise alerts. A FATAL alert halts the conversation.
 
-What our monitors remember belongs to the conversation, not to the observer: one object may be attached to any number of
-streams, and attached anew for every turn.
+The built-in monitors keep their state per conversation. One observer can be attached to any number of streams, and
+attached again for every turn.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
     from otel_assembly.runtime.stream import Stream, Subscription
 
-#: After so many time-outs in a row an observer is detached: a loop that waits for it at every event stands still.
+#: The number of consecutive time-outs after which an observer is detached, because every sender waits for it.
 MAX_TIMEOUTS: Final = 3
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Something that watches a stream and says when something is wrong.
+    """Receives the events of a stream and returns alerts.
 
-    Two observers of one name are two observers; but none is shown an alert whose source is its own name.
+    Several observers may have the same name. An observer does not receive alerts whose source is its own name.
     """
 
     @property
@@ -39,19 +39,20 @@ class Observer(Protocol):
 
     @property
     def watches(self) -> type | tuple[type, ...]:
-        """The types of the events that it is shown, as `Stream.subscribe` takes them."""
+        """The event types that the observer receives, as in `Stream.subscribe`."""
         ...
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Look at an event, in the order in which they are sent; the alert returned, if any, is sent on the stream.
+        """Process an event and return an alert or None; a returned alert is sent on the stream.
 
-        The sender waits for it: what takes long belongs into a task, which may send with ``context.send``.
+        Events arrive in the order in which they are sent. The sender waits for this method, so start a task for long
+        work. The task can send events with ``context.send``.
         """
         ...
 
 
 class _Watch:
-    """One observer on one stream, however often it is attached there."""
+    """The subscription of one observer on one stream; attaching it again shares this object."""
 
     def __init__(self, stream: Stream, observer: Observer, context: Context, timeout: float) -> None:
         self.observer = observer
@@ -69,11 +70,11 @@ class _Watch:
         before = self._timeouts
         deadline = asyncio.timeout(self._timeout)
         try:
-            # In the sender's own task: where nothing is awaited, nobody else runs between an event and its alert.
+            # In the sender's task: if the observer awaits nothing, no other task runs between an event and its alert.
             async with deadline:
                 alert = await self.observer.process(event, self._context)
         finally:
-            # Turns that wait at once for the same hiccup make one time-out.
+            # Concurrent turns that wait for the same delay count as one time-out.
             self._timeouts = max(self._timeouts, before + 1) if deadline.expired() else 0
             if self._timeouts == MAX_TIMEOUTS and self.subscription.active:
                 self.subscription.cancel()
@@ -88,7 +89,7 @@ class _Watch:
 
 
 class Attachment:
-    """Observers on a stream; as a context manager they are detached at the end of the block."""
+    """Observers attached to a stream; as a context manager, it detaches them at the end of the block."""
 
     __slots__ = ("_watches",)
 
@@ -97,11 +98,14 @@ class Attachment:
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Those of the observers, in their order; they count what went wrong."""
+        """The observers' subscriptions, in their order; each counts the errors of its observer."""
         return tuple(watch.subscription for watch in self._watches)
 
     def detach(self) -> None:
-        """Show these observers nothing more, unless somebody else attached them too; may be called again."""
+        """Detach the observers, except those that another attachment still uses.
+
+        Calling this method again has no effect.
+        """
         for watch in self._watches:
             watch.holders -= 1
             if watch.holders == 0:
@@ -118,21 +122,21 @@ class Attachment:
 def attach(
     stream: Stream, observers: Iterable[Observer], context: Context | None = None, *, timeout: float = 5.0
 ) -> Attachment:
-    """Show observers the events of a stream from now on, and send their alerts on it.
+    """Attach observers to a stream: they receive its events from now on, and their alerts are sent on it.
 
-    An observer that raises, or takes longer than the time-out, is logged by its type's name and left; after three
-    time-outs in a row it is detached. An observer that is attached to the stream already (two asks at once on one
-    conversation) is shown each event once, with the context it was first given.
+    An observer that raises an error or exceeds the time-out is logged by its type's name, and the event goes to the
+    next observer. After three consecutive time-outs an observer is detached. An observer that is already attached to
+    the stream, for example by a concurrent ask, receives each event once, with the context of the first attachment.
 
     Args:
-        stream: Where they watch and where their alerts go.
-        observers: In the order in which they are shown an event.
-        context: What they are given beside the event; by default ``Context(stream=stream)``.
-        timeout: Seconds that an observer may take for one event. One that blocks the event loop cannot be stopped.
+        stream: The stream that the observers receive events from and send alerts on.
+        observers: The observers, in the order in which they receive an event.
+        context: The context that is passed to the observers; by default ``Context(stream=stream)``.
+        timeout: The time limit per event and observer, in seconds. A blocked event loop cannot be interrupted.
 
     Raises:
-        ConfigurationError: The time-out is not positive, something is no observer, or the context belongs to another
-            conversation than the stream: its guard would stay open when the stream halts.
+        ConfigurationError: The time-out is not positive, an entry is not an observer, or the context belongs to
+            another conversation than the stream, so that a halt of the stream would not close the context's guard.
     """
     instance("stream", stream)
     instance("context", context)
@@ -145,9 +149,8 @@ def attach(
             "the context belongs to another conversation than the stream, so a halt would not reach its guard; "
             "create it with Context(stream=stream)"
         )
-    wanted = checked_observers(observers)
     watches = []
-    for observer in wanted:
+    for observer in checked_observers(observers):
         watch = _watch_of(stream, observer) or _Watch(stream, observer, context, timeout)
         watch.holders += 1
         watches.append(watch)
@@ -155,19 +158,19 @@ def attach(
 
 
 def checked_observers(observers: Any) -> tuple[Observer, ...]:
-    """Observers, each of which can be attached.
+    """Check observers and return them as a tuple.
 
     Raises:
-        ConfigurationError: It is no sequence, or something in it is no observer, or a class.
+        ConfigurationError: The value is not a sequence, or an entry is a class or lacks an observer's attributes.
     """
-    given = several("observers", observers)
-    for index, observer in enumerate(given):
+    checked = several("observers", observers)
+    for index, observer in enumerate(checked):
         instance(f"observer at index {index}", observer)
         for attribute in ("name", "watches", "process"):
             if not hasattr(observer, attribute):
-                raise ConfigurationError(f"{type(observer).__qualname__} is no observer: it has no {attribute!r}")
+                raise ConfigurationError(f"{type(observer).__qualname__} is not an observer: it has no {attribute!r}")
         _types(observer.watches)
-    return given
+    return checked
 
 
 def _watch_of(stream: Stream, observer: Observer) -> _Watch | None:

@@ -543,7 +543,7 @@ def test_a_misspelt_hook_is_found_when_the_agent_is_made():
         async def on_model_cal(self, agent, input_kwargs, next_handler):
             return await next_handler()
 
-    with pytest.raises(ConfigurationError, match=r"Typo \(index 0\) has no hook, but 'on_model_cal'"):
+    with pytest.raises(ConfigurationError, match=r"Typo \(index 0\) has no known hook, but 'on_model_cal'"):
         Agent("helper", "", ScriptedModel(), middlewares=[Typo()])
 
 

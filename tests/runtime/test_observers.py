@@ -197,5 +197,5 @@ def test_what_watches_no_types_is_refused_and_nothing_is_attached(watches):
 
 
 def test_what_is_no_observer_is_refused():
-    with pytest.raises(ConfigurationError, match="object is no observer: it has no 'name'"):
+    with pytest.raises(ConfigurationError, match="object is not an observer: it has no 'name'"):
         attach(Stream(), [object()])

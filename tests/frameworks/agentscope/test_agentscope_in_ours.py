@@ -17,5 +17,7 @@ class Theirs(MiddlewareBase):
 @pytest.mark.parametrize("middleware", [TracingMiddleware(), Theirs()], ids=lambda one: type(one).__name__)
 def test_a_middleware_of_agentscopes_is_refused_by_its_name(middleware):
     name = type(middleware).__name__
-    with pytest.raises(ConfigurationError, match=rf"middleware {name} \(index 0\) is AgentScope's"):
+    with pytest.raises(
+        ConfigurationError, match=rf"middleware {name} \(index 0\) is derived from AgentScope's base class"
+    ):
         Agent("helper", "", ScriptedModel(), middlewares=[middleware])
