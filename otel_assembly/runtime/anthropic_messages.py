@@ -1,4 +1,4 @@
-"""`to_anthropic`: an assembly as the system prompt and the messages of Anthropic's Messages."""
+"""`to_anthropic`: converts an assembly to the system prompt and messages of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from otel_assembly.runtime.rendered_parts import (
     ANTHROPIC_BLOCKS,
     CallPart,
     File,
-    Other,
     Picture,
+    ProviderPart,
     ResultPart,
     Text,
     Thought,
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.rendered_turns import Call
 
 _PROVIDER: Final = "Anthropic"
-#: What stands in front of a conversation that begins with an answer: the first message has to be the user's.
+#: The user message that is inserted before a leading assistant message: the API requires a user message first.
 OPENING: Final = "[Earlier messages were left out]"
-#: The key under which arguments stand that are no JSON object, as the model wrote them.
+#: The key for call arguments that are not a JSON object; the value is the model's text.
 MALFORMED: Final = "malformed_arguments"
-#: What Anthropic's models think, as `Thinking.form` has it.
+#: The values of `Thinking.form` for Anthropic's thinking blocks.
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
-#: Our mark of a call that waits for an approval, which no provider takes.
+#: The mark of a call that is pending approval; providers reject it.
 _MARK: Final = "awaiting_approval"
 
 
@@ -58,29 +58,32 @@ def to_anthropic(
 ) -> dict[str, Any]:
     """Render an assembly as ``system`` and ``messages``: ``client.messages.create(..., **to_anthropic(*assembly))``.
 
-    What is rendered is what was counted. Leading system messages among the events are part of the system prompt, later
-    ones and summaries are the user's; the results of one response stand together in the message right behind it;
-    neighbours of one role are one message. What Anthropic refuses is put in order: a text of nothing but white space is
-    left out, ids of calls are made unique, arguments that are no JSON object stand under ``malformed_arguments``, and a
-    conversation that begins with an answer gets a line of the user's in front. Names of speakers are not sent.
+    The output has the same content as the assembly, so its token count holds. It is arranged as Anthropic requires:
 
-    Anthropic's own message dicts go as they are. Messages in any other form that the engine reads (OpenAI's two,
-    Bedrock, Gemini, OpenTelemetry's) are converted: texts, images, documents, calls and results; another provider's
-    thoughts are not sent. Names of tools are spelled as `tool_name` does. A result that answers no call is left out.
+    - Leading system messages join the system prompt. Later ones, and summaries, become user messages.
+    - The results of one response follow it in one message. Adjacent messages of one role are merged.
+    - Texts of only white space are omitted, and call ids are made unique.
+    - Arguments that are not a JSON object are sent under the key ``malformed_arguments``.
+    - If the conversation begins with an assistant message, a short user message is inserted before it.
+    - Names of speakers, and results that answer no call, are omitted.
+
+    Anthropic's own message dicts are passed unchanged. Messages in other supported forms (OpenAI's two, Bedrock,
+    Gemini, OpenTelemetry) are converted: texts, images, documents, calls and results. Thinking of other providers is
+    not sent. Tool names are changed to valid names by `tool_name`.
 
     Args:
         prompts: The system-level texts, in order.
-        events: Our events, and message dicts in the form of any provider.
-        breakpoints: Where explicit cache control is to be marked, as `Assembly.breakpoints` says it; None: nowhere.
-        pending: The answer that is made up for a call that has none yet: a prompt with such a call is refused. None:
-            nothing is made up.
+        events: Events of this package, and message dicts of any supported provider.
+        breakpoints: The positions of cache control marks, from `Assembly.breakpoints`; None: no marks.
+        pending: The result that is added for a call without a result, because the API rejects such a call. None: no
+            result is added.
 
     Returns:
         A dict with ``system``, a list of blocks, and ``messages``.
 
     Raises:
-        DescribeError: An event that the engine cannot read.
-        RenderError: An event of a type, or a part of a message, that has no form there.
+        DescribeError: The type of an event is not supported.
+        RenderError: An event, or a part of a message, has no equivalent in Anthropic's API.
     """
     ids: set[str] = set()
     system = _Run("system")
@@ -109,20 +112,20 @@ def to_anthropic(
     if breakpoints is not None:
         marks = [mark for mark in (breakpoints.prompt,) if mark is not None]
         _mark([system, *runs], [mark - len(prompts) for mark in marks] + list(breakpoints.events))
-    # A text alone is written in the same way for several providers: one block of Anthropic's tells its conversations.
+    # A plain text message looks the same for several providers. Return original dicts only if a block is Anthropic's.
     own = any(map(has_anthropic_blocks, events))
     return {"system": system.blocks, "messages": [run.message(events if own else ()) for run in runs]}
 
 
 def _id(given: str, used: set[str]) -> str:
-    """The id of a call as Anthropic accepts it, each once in a conversation."""
+    """Return a valid call id that is unique in the conversation."""
     name = call_id(given, Provider.ANTHROPIC, used)
     used.add(name)
     return name
 
 
 class _Run:
-    """The blocks of one message, and where each came from: the index of its event; of prompts, below 0."""
+    """The blocks of one message, each with the index of its event; prompts have negative indexes."""
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -135,7 +138,7 @@ class _Run:
             self.sources.append(source)
 
     def message(self, events: Sequence[Any]) -> dict[str, Any]:
-        """The message; the very event that it was, if it is one of these and still says the same."""
+        """Return the message; the original event if the message is equal to it."""
         first = self.sources[0]
         event = events[first] if 0 <= first < len(events) and set(self.sources) == {first} else None
         if isinstance(event, dict) and event.keys() == {"role", "content"} and event["role"] == self.role:
@@ -152,7 +155,7 @@ def _run(runs: list[_Run], role: str) -> _Run:
 
 
 def _joined(runs: Iterable[_Run]) -> list[_Run]:
-    """The messages that say something, neighbours of one role as one."""
+    """Return the messages that have blocks; adjacent ones of one role are merged."""
     joined: list[_Run] = []
     for run in runs:
         if run.blocks:
@@ -163,7 +166,7 @@ def _joined(runs: Iterable[_Run]) -> list[_Run]:
 
 
 def _mark(runs: Sequence[_Run], marks: Iterable[int]) -> None:
-    """Mark the last block of what stands in front of anything that came after the event that a mark names."""
+    """Add cache control to the last block before the first block of a later event than each mark."""
     flat = [(run, index, source) for run in runs for index, source in enumerate(run.sources)]
     for mark in set(marks):
         end = next((at for at, (_, _, source) in enumerate(flat) if source > mark), len(flat))
@@ -201,14 +204,14 @@ def _asking(turn: RenderedTurn, names: Sequence[str]) -> tuple[str, list[dict[st
 
 
 def _with_thoughts(event: Any, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of a response, with what the model thought where it stood; it is not sent where no tool is called."""
-    thinking = [one for one in getattr(event, "thinking", ()) if one.form in _THOUGHTS]
+    """Insert thinking blocks at their positions; a response without tool calls is sent without them."""
+    thinking = [thought for thought in getattr(event, "thinking", ()) if thought.form in _THOUGHTS]
     if not thinking or not event.tool_calls:
         return said
     blocks: list[dict[str, Any]] = []
     for index in range(len(said) + 1):
         last = index == len(said)
-        blocks += [_thought(one) for one in thinking if one.behind == index or (last and one.behind > index)]
+        blocks += [_thought(part) for part in thinking if part.behind == index or (last and part.behind > index)]
         blocks += said[index : index + 1]
     return blocks
 
@@ -227,12 +230,12 @@ def _texts(text: str) -> Iterator[dict[str, Any]]:
 def _blocks(
     turn: RenderedTurn, parts: Iterable[Part], calls: Iterable[tuple[Call, str]] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The blocks of a message's parts, Anthropic's own as they are.
+    """Yield the blocks of a message's parts; Anthropic's own blocks are unchanged.
 
     Args:
         turn: The message, for errors.
-        parts: Its parts.
-        calls: The calls among them, with their ids.
+        parts: The parts of the message.
+        calls: The calls among the parts, with their ids.
     """
     called = iter(calls)
     for part in parts:
@@ -243,7 +246,7 @@ def _blocks(
                 yield _use(call, name) if kind != "tool_use" else _own_use(part, name)
             case Text(text) if kind == "text" and text.strip():
                 yield _own_text(part.raw, text)
-            case Picture() | File() | Thought() | Other() | Text() if kind in ANTHROPIC_BLOCKS:
+            case Picture() | File() | Thought() | ProviderPart() | Text() if kind in ANTHROPIC_BLOCKS:
                 yield sendable_json(part.raw)
             case Text(text):
                 yield from _texts(text)
@@ -253,7 +256,7 @@ def _blocks(
                 yield _document(turn, url, media_type, data)
             case Thought() | ResultPart():
                 pass
-            case Other():
+            case ProviderPart():
                 texts = texts_of(part)
                 if texts is None:
                     raise turn.cannot(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
@@ -264,14 +267,14 @@ def _blocks(
 
 
 def _own_text(raw: dict[str, Any], text: str) -> dict[str, Any]:
-    """A text block with the marks that Anthropic has beside the text; no other provider's."""
+    """Return a text block with Anthropic's extra fields, but not those of other providers."""
     marks = {name: raw[name] for name in ("cache_control", "citations") if raw.get(name) is not None}
     made = {"type": "text", "text": sendable(text), **marks}
     return raw if made == raw else made
 
 
 def _own_use(part: CallPart, name: str) -> dict[str, Any]:
-    """A call of Anthropic's own, the very block if its id and its name are accepted."""
+    """Return an Anthropic tool call block, unchanged if its id and name are valid."""
     raw = part.raw
     if _MARK not in raw and raw["id"] == name and part.name == tool_name(part.name):
         block: dict[str, Any] = sendable_json(raw)
@@ -300,7 +303,7 @@ def _use(call: Call, name: str) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as the object that Anthropic takes; whatever else the model wrote stands in one, as a text."""
+    """Return arguments as an object; a text that is not a JSON object is wrapped in one."""
     if not arguments.strip():
         return {}
     try:
@@ -333,5 +336,5 @@ def _result(turn: RenderedTurn, answer: Answer, call_id: str) -> dict[str, Any]:
 
 
 def _is_text(answer: Answer) -> bool:
-    """Whether a result is one text, and no list of parts."""
+    """Whether a result is a text rather than a list of parts."""
     return answer.message is None or isinstance(answer.message.get("content"), str)

@@ -1,4 +1,4 @@
-"""`AnthropicModel`: a model behind Anthropic's Messages."""
+"""`AnthropicModel`: a model client for Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ if TYPE_CHECKING:
 
 _PROVIDER: Final = "anthropic"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
-#: The choices that Anthropic takes of a model that thinks; it refuses a call that is forced to use a tool.
+#: The tool choices that Anthropic accepts with thinking; it rejects a forced tool call.
 _WHILE_IT_THINKS: Final = ("auto", "none")
-#: Where the text of a block stands, by its type; and the piece of one, by the type of a delta.
+#: The attribute with the text of a block or a delta, by its type.
 _TEXTS: Final[Mapping[str, str]] = {"text": "text", "thinking": "thinking"}
 _DELTAS: Final[Mapping[str, str]] = {
     "text_delta": "text",
     "thinking_delta": "thinking",
     "input_json_delta": "partial_json",
 }
-#: The input tokens that are billed beside `input_tokens`: they came from the cache, or went there.
+#: Input tokens that are not part of `input_tokens`: tokens written to the cache or read from it.
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class AnthropicModel:
-    """A `ModelClient` of Anthropic's Messages, by the ``anthropic`` package (extra ``anthropic``).
+    """A `ModelClient` for Anthropic's Messages API; needs the ``anthropic`` package (extra ``anthropic``).
 
-    The SDK makes a call anew by itself, twice by default, where that may help. A halt does not reach into a call under
-    way, nor between its attempts: where it has to, give ``max_retries=0`` and let a middleware call again, which asks
-    the guard each time. The client belongs to the event loop in which it is first used. A model that thinks
-    (``thinking={"type": "enabled", …}``) is sent back what it thought where it called tools; it cannot be forced to
-    call one, so that a `tool_choice` that would is ``auto`` there.
+    The SDK retries failed calls, twice by default. A halt does not stop a running call or its retries. To stop retries
+    after a halt, set ``max_retries=0`` and retry in a middleware, which checks the guard before each call. The client
+    belongs to the event loop in which it is first used.
+
+    With thinking (``thinking={"type": "enabled", …}``), the thinking blocks of responses with tool calls are sent back
+    to the model. Anthropic rejects forced tool calls with thinking, so such a `tool_choice` becomes ``auto``.
 
     Args:
         model: The model's name.
-        max_tokens: Tokens of an answer at most.
-        base_url: The server; None: as the SDK's environment variables say, else Anthropic.
-        api_key: The key; None: as the SDK's environment variables say.
-        max_retries: How often the SDK makes a failed call anew.
-        client: An ``anthropic.AsyncAnthropic`` of your own, instead of one of these three.
-        streams: Whether answers come in pieces.
-        caches: Whether the end of the prompts and the end of the conversation are marked for Anthropic's cache.
+        max_tokens: The most tokens of an answer.
+        base_url: The server's URL; None: the URL in the SDK's environment variables, else Anthropic's.
+        api_key: The API key; None: the key in the SDK's environment variables.
+        max_retries: The number of times that the SDK repeats a failed call.
+        client: An existing ``anthropic.AsyncAnthropic``; it replaces `base_url`, `api_key` and `max_retries`.
+        streams: True to stream answers.
+        caches: True to mark the end of the prompts and the end of the conversation for Anthropic's prompt cache.
         options: Further arguments of ``messages.create``, such as ``stop_sequences``.
 
     Raises:
@@ -87,12 +88,12 @@ class AnthropicModel:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
-        """The model's answer; where it streams, an iterator of its pieces, with the whole answer last.
+        """Call the model; return its answer, or an iterator of chunks that ends with the answer.
 
         Raises:
             ModelContextLengthError: The prompt is too long for the model.
-            ModelCallError: The server did not answer, or not to the end.
-            RenderError: An event that Anthropic's messages have no form for.
+            ModelCallError: The call failed, or the answer is incomplete.
+            RenderError: An event has no equivalent in Anthropic's API.
         """
         ends = Breakpoints(len(prompts) - 1 if prompts else None, (len(events) - 1,) if events else ())
         rendered = to_anthropic(prompts, events, breakpoints=ends if self._caches else None)
@@ -145,17 +146,17 @@ class AnthropicModel:
 
 
 class _Block:
-    """A block of an answer, whole or while it is being written."""
+    """A content block of an answer, complete or partly streamed."""
 
     def __init__(self, block: Any) -> None:
         self._block = block
         self.type: str = block.type
-        #: Texts, thoughts, and arguments as the model wrote them; what the block began with stands first.
+        #: The pieces of the block's text, thinking or arguments, beginning with the text of the block's start.
         self._written: list[str] = [getattr(block, _TEXTS[block.type], None) or ""] if block.type in _TEXTS else []
         self._signature: str = getattr(block, "signature", None) or ""
 
     def grow(self, delta: Any) -> None:
-        """Take what came of it; what nobody knows is passed over."""
+        """Append a delta; unknown types of deltas are ignored."""
         if delta.type in _DELTAS:
             self._written.append(getattr(delta, _DELTAS[delta.type]))
         elif delta.type == "signature_delta":
@@ -163,16 +164,16 @@ class _Block:
 
     @property
     def text(self) -> str:
-        """What has been written so far."""
+        """The text received so far."""
         return "".join(self._written)
 
     def call(self) -> ToolCallEvent:
-        """The call with its arguments as the model wrote them, well or not."""
+        """Return the tool call; its arguments are the model's text, which may be invalid JSON."""
         arguments = self.text or _written(self._block.input)
         return ToolCallEvent(id=self._block.id, name=self._block.name, arguments=arguments)
 
     def thought(self, behind: int) -> Thinking:
-        """What was thought, where it stood."""
+        """Return the thinking and its position among the parts of the response."""
         if self.type == "redacted_thinking":
             return Thinking(form="redacted_thinking", sealed=self._block.data, behind=behind)
         return Thinking(form="thinking", text=self.text, signature=self._signature, behind=behind)
@@ -188,7 +189,7 @@ def _response(blocks: Sequence[_Block], usage: Usage | None, stop_reason: str | 
         elif block.type == "tool_use":
             calls.append(block.call())
         elif block.type in ("thinking", "redacted_thinking"):
-            # Texts are one part of a response, and one of nothing but white space is none that is sent.
+            # All texts count as one part, and a text of only white space counts as none, as in `to_anthropic`.
             thinking.append(block.thought(len(calls) + bool("".join(said).strip())))
     return ModelResponse(
         content="".join(said),
@@ -204,7 +205,7 @@ def _written(value: Any) -> str:
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool of OpenAI's form in Anthropic's; one that is in it already stays."""
+    """Convert a tool definition from OpenAI's form to Anthropic's; other forms are unchanged."""
     function = tool.get("function")
     if not isinstance(function, dict):
         return dict(tool)
@@ -220,12 +221,13 @@ def _choice(tool_choice: str, *, thinks: bool) -> dict[str, str]:
 
 
 def _usage(usage: Any, before: Usage | None = None) -> Usage | None:
-    """What was billed: the input with what came from the cache and what went there, which Anthropic tells apart.
+    """Return the billed tokens; input tokens include the tokens read from the cache and written to it.
 
-    A stream tells the input at its beginning, and the output as it ends; some servers tell the input at the end alone.
+    A stream reports input tokens in its first event and output tokens in its last. Some servers report input tokens
+    only in the last event.
     """
     if usage is None:
         return before
-    told = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHED)]
-    billed = max(sum(told), before.input_tokens if before is not None else 0)
+    input_counts = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHED)]
+    billed = max(sum(input_counts), before.input_tokens if before is not None else 0)
     return Usage(input_tokens=billed, output_tokens=usage.output_tokens or 0)

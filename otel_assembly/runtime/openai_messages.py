@@ -1,4 +1,4 @@
-"""`to_openai`: an assembly as the messages of OpenAI's Chat Completions, and of all who take the same."""
+"""`to_openai`: converts an assembly to messages of OpenAI's Chat Completions or a compatible API."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_parts import (
     CallPart,
     File,
-    Other,
     Picture,
+    ProviderPart,
     ResultPart,
     Text,
     Thought,
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.rendered_parts import Part
 
 _PROVIDER: Final = "OpenAI"
-#: Marks of recorders and of ours, which no provider takes.
+#: Keys that recorders and this package add to messages; providers reject them.
 _MARKS: Final = ("tool_call_ids", "awaiting_approval")
 
 
 def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | None = NO_RESULT_YET) -> list[Any]:
     """Render an assembly as the messages of a chat completion: ``to_openai(*assembly)``.
 
-    What is rendered is what was counted. Each prompt is a system message; what the engine counts nothing for (alerts,
-    notes, what only restates another event) is left out; chat messages in OpenAI's form go as they are. Results stand
-    right behind the response whose calls they answer, one message for each, for no provider takes them elsewhere.
+    The output has the same content as the assembly, so its token count holds. Each prompt becomes a system message.
+    Events that the model does not receive (alerts, notes, duplicates of other events) are omitted. Chat messages in
+    OpenAI's form are passed unchanged. Tool results follow the response with their calls, one message per result,
+    because providers reject any other order.
 
-    Messages in any other form that the engine reads (Responses, Anthropic, Bedrock, Gemini, OpenTelemetry's) are
-    converted: texts, images, files, calls and results. A model's thoughts are not sent to another provider. Pictures in
-    a tool's result stand in a user message behind the results. Names of tools are spelled as `tool_name` does, and ids
-    of calls are cut to 40 characters. A result that answers no call is left out.
+    Messages in other supported forms (Responses, Anthropic, Bedrock, Gemini, OpenTelemetry) are converted: texts,
+    images, files, calls and results. Thinking of other providers is not sent. Images in a tool result are moved to a
+    user message after the results. Tool names are changed to valid names by `tool_name`, and call ids are cut to 40
+    characters. Results that answer no call are omitted.
 
     Args:
         prompts: The system-level texts, in order.
-        events: Our events, and message dicts in the form of any provider.
-        pending: The answer that is made up for a call that has none yet: a prompt with such a call is refused. It is
-            the only thing that was not counted: its tokens and a message's framing for each such call. None: nothing
-            is made up.
+        events: Events of this package, and message dicts of any supported provider.
+        pending: The result that is added for a call without a result, because the API rejects such a call. The token
+            count of the assembly does not include these added messages. None: no result is added.
 
     Returns:
         The messages, as dicts.
 
     Raises:
-        DescribeError: An event that the engine cannot read.
-        RenderError: An event of a type, or a part of a message, that OpenAI's messages have nothing for.
+        DescribeError: The type of an event is not supported.
+        RenderError: An event, or a part of a message, has no equivalent in Chat Completions.
     """
     messages: list[Any] = [{"role": "system", "content": sendable(prompt)} for prompt in prompts]
     for turn in rendered_turns(events, _PROVIDER):
@@ -70,10 +70,10 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
         sent = [(call.answer, name) for call, name in zip(turn.calls, ids, strict=True)]
         pictures: list[Any] = []
         for answer in turn.answers:
-            name = next((name for one, name in sent if one is answer), answer.call_id)
+            name = next((name for sent_answer, name in sent if sent_answer is answer), answer.call_id)
             messages.append(_answer(turn, answer, name, pictures))
         if pending is not None and not _is_legacy(turn.event):
-            unanswered = (name for one, name in sent if one is None)
+            unanswered = (name for sent_answer, name in sent if sent_answer is None)
             messages += ({"role": "tool", "tool_call_id": name, "content": pending} for name in unanswered)
         if pictures:
             messages.append({"role": "user", "content": pictures})
@@ -81,16 +81,16 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
 
 
 def _unique(ids: Sequence[str]) -> list[str]:
-    """The ids of one response's calls, each another: a model can write one twice, and each call needs its result."""
+    """Return valid, unique ids for one response's calls; a model may write the same id twice."""
     made: list[str] = []
-    for one in ids:
-        others = {*made, *(ids if one in made else ())}
-        made.append(call_id(one, Provider.CHAT, others))
+    for original in ids:
+        others = {*made, *(ids if original in made else ())}
+        made.append(call_id(original, Provider.CHAT, others))
     return made
 
 
 def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """The messages that an event is, without the answers to its calls; none if it is nothing but an answer."""
+    """Return the messages of an event, without the results of its calls; none if it is only a result."""
     event = turn.event
     if isinstance(event, dict):
         return [_as_it_is(turn, ids)] if turn.is_chat else _converted(turn, ids)
@@ -121,16 +121,16 @@ def _calls(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
 
 
 def _thoughts(event: Any) -> dict[str, str]:
-    """What the model thought, under the name under which its server said it."""
+    """Return the model's thinking, under the key that its server used."""
     texts: dict[str, list[str]] = {}
     for thought in getattr(event, "thinking", ()):
         if thought.form in THOUGHT_KEYS and thought.text:
             texts.setdefault(thought.form, []).append(thought.text)
-    return {form: sendable("".join(said)) for form, said in texts.items()}
+    return {form: sendable("".join(pieces)) for form, pieces in texts.items()}
 
 
 def _as_it_is(turn: RenderedTurn, ids: Sequence[str]) -> Any:
-    """A chat message, the very object if nothing has to be another."""
+    """Return a chat message, the same object if nothing must be changed."""
     message: dict[str, Any] = turn.event
     if "content" not in message and not turn.calls:
         raise turn.cannot(_PROVIDER, "it has no content, and calls no tool")
@@ -150,7 +150,7 @@ def _as_it_is(turn: RenderedTurn, ids: Sequence[str]) -> Any:
 
 
 def _named(call: dict[str, Any], name: str) -> dict[str, Any]:
-    """A call with an id and a name that are accepted, the very object if it has them."""
+    """Return a call with a valid id and name, the same object if it has them."""
     key = "function" if isinstance(call.get("function"), dict) else "custom"
     called = str(call[key].get("name", ""))
     if "awaiting_approval" not in call and call["id"] == name and called == tool_name(called):
@@ -159,7 +159,7 @@ def _named(call: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _converted(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """A message of another form."""
+    """Convert a message of another form."""
     content = _content(turn, turn.parts)
     message: dict[str, Any] = {"role": turn.role, "content": content}
     if isinstance(turn.event.get("name"), str) and turn.role == "user":
@@ -170,7 +170,7 @@ def _converted(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
 
 
 def _content(turn: RenderedTurn, parts: Iterable[Part]) -> Any:
-    """The content of a message: one text, or a list of parts."""
+    """Return the content of a message: one text, or a list of parts."""
     made = list(_blocks(turn, parts))
     if not made:
         return ""
@@ -190,9 +190,11 @@ def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any
                 yield {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case CallPart() | ResultPart() | Thought():
                 pass
-            case Other(kind, raw) if isinstance(turn.event.get("content"), (list, tuple)) and kind == "input_audio":
+            case ProviderPart(kind, raw) if (
+                isinstance(turn.event.get("content"), (list, tuple)) and kind == "input_audio"
+            ):
                 yield sendable_json(raw)
-            case Other():
+            case ProviderPart():
                 texts = texts_of(part)
                 if texts is None:
                     raise turn.cannot(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
@@ -204,7 +206,7 @@ def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any
 
 
 def _detail(raw: Any) -> dict[str, Any]:
-    """How closely an image is to be looked at, which Responses has beside its address."""
+    """Return the image's detail level, which Responses sets next to the URL."""
     detail = raw.get("detail") if isinstance(raw, dict) else None
     return {"detail": detail} if detail in ("low", "high", "auto") else {}
 
@@ -231,7 +233,7 @@ def _answer(turn: RenderedTurn, answer: Answer, name: str, pictures: list[Any]) 
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one for key, one in value.items() if key not in _MARKS}
+    return {key: item for key, item in value.items() if key not in _MARKS}
 
 
 def _is_legacy(event: Any) -> bool:

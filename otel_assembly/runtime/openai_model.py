@@ -1,4 +1,4 @@
-"""`OpenAIModel`: a model behind Chat Completions, OpenAI's own or that of any server that has the same."""
+"""`OpenAIModel`: a model client for OpenAI's Chat Completions and compatible servers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _CHOICES: Final = ("auto", "none", "required")
 
 
 class OpenAIModel:
-    """A `ModelClient` of Chat Completions, by the ``openai`` package (extra ``openai``).
+    """A `ModelClient` for Chat Completions; needs the ``openai`` package (extra ``openai``).
 
-    The SDK makes a call anew by itself, twice by default, where that may help. A halt does not reach into a call under
-    way, nor between its attempts: where it has to, give ``max_retries=0`` and let a middleware call again, which asks
-    the guard each time. The client belongs to the event loop in which it is first used.
+    The SDK retries failed calls, twice by default. A halt does not stop a running call or its retries. To stop retries
+    after a halt, set ``max_retries=0`` and retry in a middleware, which checks the guard before each call. The client
+    belongs to the event loop in which it is first used.
 
     Args:
         model: The model's name, as the server knows it.
-        base_url: The server; None: as the SDK's environment variables say, else OpenAI.
-        api_key: The key; None: as the SDK's environment variables say.
-        max_retries: How often the SDK makes a failed call anew.
-        client: An ``openai.AsyncOpenAI`` of your own, instead of one of these three.
-        streams: Whether answers come in pieces.
+        base_url: The server's URL; None: the URL in the SDK's environment variables, else OpenAI's.
+        api_key: The API key; None: the key in the SDK's environment variables.
+        max_retries: The number of times that the SDK repeats a failed call.
+        client: An existing ``openai.AsyncOpenAI``; it replaces `base_url`, `api_key` and `max_retries`.
+        streams: True to stream answers.
         provider: The provider's name, in errors and telemetry.
         options: Further arguments of ``chat.completions.create``, such as ``temperature``.
 
@@ -65,12 +65,12 @@ class OpenAIModel:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
-        """The model's answer; where it streams, an iterator of its pieces, with the whole answer last.
+        """Call the model; return its answer, or an iterator of chunks that ends with the answer.
 
         Raises:
             ModelContextLengthError: The prompt is too long for the model.
-            ModelCallError: The server did not answer, or not to the end.
-            RenderError: An event that a chat completion has no form for.
+            ModelCallError: The call failed, or the answer is incomplete.
+            RenderError: An event has no equivalent in Chat Completions.
         """
         request = {**self._options, "model": self.model, "messages": to_openai(prompts, events)}
         if tools:
@@ -86,7 +86,7 @@ class OpenAIModel:
             message = answer.choices[0].message
             calls = [_call(call) for call in message.tool_calls or ()]
             content = message.content or getattr(message, "refusal", None) or ""
-            thinking = [Thinking(form=key, text=said) for key, said in [_thought(message)] if said]
+            thinking = [Thinking(form=key, text=text) for key, text in [_thought(message)] if text]
             return ModelResponse(
                 content=content,
                 tool_calls=tuple(calls),
@@ -119,7 +119,7 @@ class OpenAIModel:
                             _grow(calls, part)
             if ended is None:
                 raise broken_off(self.provider, self.model)
-        made = [_event(one["id"], one["name"], one["arguments"]) for one in calls.values()]
+        made = [_event(call["id"], call["name"], call["arguments"]) for call in calls.values()]
         thinking = [Thinking(form=key, text="".join(pieces)) for key, pieces in thought.items()]
         yield ModelResponse(
             content="".join(said),
@@ -144,7 +144,7 @@ def _choice(tool_choice: str) -> Any:
 
 
 def _thought(message: Any) -> tuple[ThoughtKey, str]:
-    """What the model thought, and under which name the server says it; some say it under both."""
+    """Return the key and the text of the model's thinking; if a server uses both keys, the first."""
     for key in THOUGHT_KEYS:
         text = getattr(message, key, None)
         if isinstance(text, str) and text:
@@ -160,16 +160,17 @@ def _call(call: Any) -> ToolCallEvent:
 
 
 def _event(call_id: str | None, name: str | None, arguments: str | None) -> ToolCallEvent:
-    """A call as the model wrote it, well or not; one to which the server gave no id gets one."""
+    """Return a call with the model's arguments, which may be invalid JSON; a missing id is generated."""
     given = {"id": call_id} if call_id else {}
     return ToolCallEvent(**given, name=name or "", arguments=arguments or "{}")
 
 
 def _grow(calls: dict[int, dict[str, str]], part: Any) -> None:
-    """Put a piece of a call to what has come of it; a server that counts no pieces begins a new call with an id.
+    """Append a streamed piece to its call.
 
-    Gemini's counts every call as the first one: there another id begins a new call where a name comes with it. An id
-    alone does not, for old releases of vLLM give each piece one.
+    If a server sends no index, a piece with an id begins a new call. Gemini sends the same index for every call, so a
+    new id together with a name begins a new call. A new id alone does not, because old releases of vLLM send a new id
+    with each piece.
     """
     index = part.index
     if index is None:
@@ -190,7 +191,7 @@ def _named(part: Any) -> bool:
 
 
 def _usage(usage: Any) -> Usage | None:
-    """What was billed; the cached tokens are among those of the prompt."""
+    """Return the billed tokens; prompt tokens include cached tokens."""
     if usage is None or not isinstance(usage.prompt_tokens, int):
         return None
     return Usage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens or 0)

@@ -1,4 +1,4 @@
-"""What goes wrong at a provider, as our errors: by the shapes that both SDKs raise, and providers answer with."""
+"""Converts errors of the OpenAI and Anthropic SDKs to `ModelCallError` and `ModelContextLengthError`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from otel_assembly.errors import ConfigurationError, ModelCallError, ModelContex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Statuses after which the same call may succeed; so may any from 500 on.
+#: Statuses after which a retry may succeed, in addition to all from 500 on.
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
-#: What an error that comes in the middle of a stream, with status 200, would have had.
+#: The status by error type, for errors inside a stream, whose HTTP status is 200.
 _STATUSES: Final = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -30,15 +30,15 @@ _STATUSES: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-#: By what servers say that a prompt is too long: OpenAI; llama.cpp's; a body that is past the limit of any.
+#: Error codes for a prompt that is too long: of OpenAI, of llama.cpp, and for a request body that is too large.
 _TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error", "request_too_large"})
-#: What else does: the quota of an account is no limit of time.
+#: Error codes with status 429 after which a retry cannot succeed.
 _NEVER_AGAIN: Final = frozenset({"insufficient_quota"})
 _NUMBER: Final = r"([\d,]+)"
-#: The sentences in which they say the window, and the prompt's tokens.
+#: Patterns of error messages that contain the model's window; `_TOKENS`: those that contain the prompt's tokens.
 _WINDOWS: Final = tuple(
-    re.compile(one, re.IGNORECASE)
-    for one in (
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
         rf"maximum context length (?:is|of) {_NUMBER}",
         rf"tokens? > {_NUMBER} maximum",
         rf"exceed context limit: [\d,]+ \+ [\d,]+ > {_NUMBER}",
@@ -48,8 +48,8 @@ _WINDOWS: Final = tuple(
     )
 )
 _TOKENS: Final = tuple(
-    re.compile(one, re.IGNORECASE)
-    for one in (
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
         rf"\({_NUMBER} in the messages",
         rf"resulted in {_NUMBER} tokens",
         rf"prompt is too long: {_NUMBER} tokens",
@@ -61,15 +61,15 @@ _TOKENS: Final = tuple(
     )
 )
 _TOO_LONG: Final = re.compile(r"prompt is too long|exceed(?:s|ed)? the (?:available|maximum) context", re.IGNORECASE)
-#: What a server calls a kind of error; anything else might quote a prompt.
+#: A valid name of an error type. Other texts are not exported, because they may contain parts of a prompt.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 def sdk(module: str, extra: str) -> Any:
-    """A provider's package.
+    """Import and return a provider's package.
 
     Raises:
-        ConfigurationError: It is not installed; names the extra.
+        ConfigurationError: The package is not installed; the error names the extra.
     """
     try:
         return import_module(module)
@@ -80,21 +80,21 @@ def sdk(module: str, extra: str) -> Any:
 
 
 def options_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Further arguments of a provider's call, as somebody gave them to a client.
+    """Check and return the further arguments of a provider's call.
 
     Raises:
-        ConfigurationError: One of them decides what the client has to know.
+        ConfigurationError: `stream` is among them.
     """
     if "stream" in options:
-        raise ConfigurationError("'stream' is not for the SDK's call to say; give streams=True, or leave it out")
+        raise ConfigurationError("'stream' cannot be an option of the SDK's call; use streams=True instead")
     return options
 
 
 @contextmanager
 def failing(provider: str, model: str) -> Iterator[None]:
-    """A block in which a provider is called: what the SDK raises in it is raised as our errors.
+    """Convert errors of a provider call inside the block to `ModelCallError`.
 
-    A `TypeError` is let through, the SDK's word on an argument that it does not know, and so is a warning.
+    A `TypeError`, which the SDK raises for an unknown argument, and a warning are not converted.
     """
     try:
         yield
@@ -105,49 +105,49 @@ def failing(provider: str, model: str) -> Iterator[None]:
 
 
 def error_of(provider: str, model: str, error: Exception) -> ModelCallError:
-    """Our error for one of the SDK's, or of what it rests on; it quotes nothing that the provider said."""
-    told = _told(error)
+    """Return the `ModelCallError` for an error of the SDK; it contains no text of the provider's message."""
+    body = _error_body(error)
     status: int | None = getattr(error, "status_code", None)
-    kinds = [one for one in (told.get("code"), told.get("type")) if isinstance(one, str) and _NAME.fullmatch(one)]
+    kinds = [kind for kind in (body.get("code"), body.get("type")) if isinstance(kind, str) and _NAME.fullmatch(kind)]
     if status is None or status < 400:
-        status = next((_STATUSES[one] for one in kinds if one in _STATUSES), _status(told.get("code")))
-    said = told.get("message")
-    said = said if isinstance(said, str) else ""
-    if status in (None, 400, 413, 422) and (_is_too_long(said) or not _TOO_LONG_CODES.isdisjoint(kinds)):
+        status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), _status(body.get("code")))
+    message = body.get("message")
+    message = message if isinstance(message, str) else ""
+    if status in (None, 400, 413, 422) and (_is_too_long(message) or not _TOO_LONG_CODES.isdisjoint(kinds)):
         return ModelContextLengthError(
             provider=provider,
             model=model,
             status=status,
-            window=_whole(told.get("n_ctx")) or _first(_WINDOWS, said),
-            tokens=_whole(told.get("n_prompt_tokens")) or _first(_TOKENS, said),
+            window=_whole(body.get("n_ctx")) or _first(_WINDOWS, message),
+            tokens=_whole(body.get("n_prompt_tokens")) or _first(_TOKENS, message),
         )
-    if not told and status is None:
-        problem, again = _unspoken(error)
+    if not body and status is None:
+        problem, again = _local_problem(error)
         return ModelCallError(problem, provider=provider, model=model, retryable=again)
     again = (status is None or status in _RETRYABLE or status >= 500) and _NEVER_AGAIN.isdisjoint(kinds)
     problem = ", ".join(dict.fromkeys(kinds)) or type(error).__name__
     return ModelCallError(problem, provider=provider, model=model, status=status, retryable=again)
 
 
-def _unspoken(error: Exception) -> tuple[str, bool]:
-    """What went wrong where no provider said anything, and whether the same call may succeed."""
+def _local_problem(error: Exception) -> tuple[str, bool]:
+    """Describe an error without an answer of the provider; return the problem and whether a retry may succeed."""
     name = type(error).__name__
     if isinstance(error, (AttributeError, LookupError, ValidationError)):
-        return f"what answered does not speak this API ({name}); see whether base_url leads to it", False
+        return f"the server's answer does not match this API ({name}); check base_url", False
     if isinstance(error, ValueError) and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-        return f"the SDK refuses the request ({name}); it says why in this error's cause", False
+        return f"the SDK refuses the request ({name}); see this error's cause", False
     return f"the connection failed, or broke off ({name})", True
 
 
 def broken_off(provider: str, model: str) -> ModelCallError:
-    """The error of an answer that ended before it was whole."""
+    """Return the error of an answer that ended early."""
     return ModelCallError("the answer broke off before its end", provider=provider, model=model, retryable=True)
 
 
-def _told(error: Exception) -> dict[str, Any]:
-    """What the provider told of an error, from wherever in the body it stands; nothing where it told nothing."""
+def _error_body(error: Exception) -> dict[str, Any]:
+    """Return the innermost error object of the provider's response, or an empty dict."""
     body = getattr(error, "body", None)
-    if isinstance(body, list) and body:  # so Gemini answers
+    if isinstance(body, list) and body:  # Gemini's form
         body = body[0]
     while isinstance(body, dict) and isinstance(body.get("error"), dict):
         body = body["error"]
@@ -156,17 +156,17 @@ def _told(error: Exception) -> dict[str, Any]:
     return {"message": body} if isinstance(body, str) else {}
 
 
-def _is_too_long(said: str) -> bool:
-    return bool(_TOO_LONG.search(said)) or any(window.search(said) for window in _WINDOWS)
+def _is_too_long(message: str) -> bool:
+    return bool(_TOO_LONG.search(message)) or any(window.search(message) for window in _WINDOWS)
 
 
-def _first(patterns: tuple[re.Pattern[str], ...], said: str) -> int | None:
-    found = next((match for match in (pattern.search(said) for pattern in patterns) if match), None)
+def _first(patterns: tuple[re.Pattern[str], ...], message: str) -> int | None:
+    found = next((match for match in (pattern.search(message) for pattern in patterns) if match), None)
     return int(found[1].replace(",", "")) if found is not None else None
 
 
 def _status(code: Any) -> int | None:
-    """The status that a server writes where others have the name of an error."""
+    """Return the HTTP status if a server sends it as the error's code."""
     return code if type(code) is int and 400 <= code < 600 else None
 
 

@@ -1,7 +1,7 @@
-"""What a message dict of any provider's form consists of, for renderers of another form.
+"""Reads the parts of message dicts of any provider, for conversion to another provider's form.
 
-The forms are those that `describe` reads: OpenAI's Chat Completions and Responses, Anthropic, Bedrock, Gemini, and
-OpenTelemetry's GenAI conventions. A part that only its own provider knows is read as the texts that the engine counted.
+The supported forms are those of `describe`: OpenAI's Chat Completions and Responses, Anthropic, Bedrock, Gemini, and
+OpenTelemetry's GenAI conventions. A part that only one provider supports is converted to its texts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from otel_assembly.messages.responses import ITEMS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-#: Types of parts that Chat Completions has, and those of servers with the same interface.
+#: Types of parts in Chat Completions and compatible APIs.
 CHAT_PARTS: Final = frozenset({"text", "refusal", "image_url", "input_audio", "file", "audio", "video", "video_url"})
-#: Types of Anthropic's blocks whose content no other provider has.
+#: Types of blocks that only Anthropic's API has.
 ANTHROPIC_BLOCKS: Final = frozenset(
     {
         *(kind for kind in PARTS if kind.endswith("_tool_result")),
@@ -39,7 +39,7 @@ _PDF: Final = "application/pdf"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that is said."""
+    """A text of the message."""
 
     text: str
     raw: Any = None
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image: its address, or its bytes in base64 with their media type."""
+    """An image: its URL, or its bytes in base64 with their media type."""
 
     url: str = ""
     media_type: str = ""
@@ -57,7 +57,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file: its address, or its bytes in base64 with their media type."""
+    """A file: its URL, or its bytes in base64 with their media type."""
 
     url: str = ""
     media_type: str = ""
@@ -68,14 +68,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What a model thought, which no other provider is sent."""
+    """A part with the model's thinking, which is not sent to another provider."""
 
     raw: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A tool's call."""
+    """A tool call."""
 
     id: str
     name: str
@@ -85,7 +85,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """A tool's result."""
+    """A tool result."""
 
     call_id: str
     content: Sequence[Part]
@@ -94,18 +94,18 @@ class ResultPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """A part that only its own provider can read."""
+class ProviderPart:
+    """A part that only its own provider supports."""
 
     kind: str
     raw: Any = None
 
 
-Part: TypeAlias = Text | Picture | File | Thought | CallPart | ResultPart | Other
+Part: TypeAlias = Text | Picture | File | Thought | CallPart | ResultPart | ProviderPart
 
 
 def is_chat_message(message: Mapping[str, Any]) -> bool:
-    """Return whether a message with a role is one of Chat Completions, whose content only that form has or may have."""
+    """Return whether a message with a role is in the form of Chat Completions, as far as its content shows."""
     content = message.get("content")
     if not isinstance(content, (list, tuple)):
         return message.get("parts") is None and message.get("type") not in ITEMS
@@ -130,7 +130,7 @@ def has_anthropic_blocks(message: Any) -> bool:
 def parts_of(message: Mapping[str, Any]) -> list[Part]:
     """Return the parts of a message in order, those of a Responses item included.
 
-    The calls and results that a Chat Completions message has beside its content are not among them.
+    Calls and results outside the content of a Chat Completions message are not included.
     """
     if isinstance(message.get("parts"), (list, tuple)):
         return [_gemini(part) if _is_keyed(part) else _typed(part) for part in message["parts"]]
@@ -141,7 +141,7 @@ def parts_of(message: Mapping[str, Any]) -> list[Part]:
 
 
 def content_parts(content: Any) -> list[Part]:
-    """Return the parts of a content: a text, a list of parts, or nothing."""
+    """Return the parts of a content, which is a text, a list of parts, or None."""
     if content is None or isinstance(content, str):
         return [Text(content)] if content else []
     if not isinstance(content, (list, tuple)):
@@ -149,8 +149,8 @@ def content_parts(content: Any) -> list[Part]:
     return [_bedrock(part) if _is_keyed(part) else _typed(part) for part in content]
 
 
-def texts_of(part: Other) -> list[str] | None:
-    """Return the texts that the engine counted of a part that only its provider can read; None if it is no text."""
+def texts_of(part: ProviderPart) -> list[str] | None:
+    """Return the texts of a part that only its provider supports; None if it contains media or no text."""
     if part.kind in _TEXT_TYPES:
         return None
     if part.kind in ITEMS and part.kind not in PARTS:
@@ -166,13 +166,13 @@ def _is_keyed(part: Any) -> bool:
 
 
 def _typed(part: Any) -> Part:
-    """A part that names its type: of OpenAI, Anthropic, or the GenAI conventions."""
+    """Read a part with a ``type`` key: of OpenAI, Anthropic, or the GenAI conventions."""
     if isinstance(part, str):
         return Text(part, part)
     kind = part["type"] if isinstance(part, dict) else type(part).__name__
     if kind in _TEXT_TYPES:
         text = part.get("refusal") if kind == "refusal" else part.get("text", part.get("content"))
-        return Text(text, part) if isinstance(text, str) else Other(kind, part)
+        return Text(text, part) if isinstance(text, str) else ProviderPart(kind, part)
     if kind in _CALLS:
         return _call(
             part.get("call_id", part.get("id")), part.get("name"), _first(part, "input", "args", "arguments"), part
@@ -184,7 +184,7 @@ def _typed(part: Any) -> Part:
     if kind in _THOUGHTS:
         return Thought(part)
     row = _MEDIA.get(kind)
-    return (row(part) if row is not None else None) or Other(kind, part)
+    return (row(part) if row is not None else None) or ProviderPart(kind, part)
 
 
 def _first(part: Mapping[str, Any], *keys: str) -> Any:
@@ -197,7 +197,7 @@ def _call(call_id: Any, name: Any, arguments: Any, raw: Any) -> CallPart:
 
 
 def _data_url(url: Any, part: Any, *, name: str = "") -> Picture | File | None:
-    """What an address refers to: the bytes that it contains, or a file elsewhere."""
+    """Return the image or file of a URL; a data URL contains the bytes."""
     if not isinstance(url, str) or not url:
         return None
     media_type, data = "", ""
@@ -215,14 +215,14 @@ def _image_url(part: Mapping[str, Any]) -> Picture | File | None:
 
 
 def _file(part: Mapping[str, Any]) -> Picture | File | None:
-    held = part.get("file")
-    held = held if isinstance(held, dict) else part
-    name = held.get("filename") or "file"
-    return _data_url(_first(held, "file_data", "file_url", "url"), part, name=str(name))
+    file = part.get("file")
+    file = file if isinstance(file, dict) else part
+    name = file.get("filename") or "file"
+    return _data_url(_first(file, "file_data", "file_url", "url"), part, name=str(name))
 
 
 def _source(part: Mapping[str, Any]) -> Picture | File | Text | None:
-    """An image or a document of Anthropic."""
+    """Read an image or document block of Anthropic."""
     source = part.get("source")
     if not isinstance(source, dict):
         return None
@@ -240,7 +240,7 @@ def _source(part: Mapping[str, Any]) -> Picture | File | Text | None:
 
 
 def _blob(part: Mapping[str, Any]) -> Picture | File | None:
-    """Bytes, or an address, of the GenAI conventions."""
+    """Read a ``blob`` or ``uri`` part of the GenAI conventions."""
     data, url = part.get("content"), part.get("uri")
     media_type, is_image = str(part.get("mime_type") or ""), part.get("modality") == "image"
     if not isinstance(data, str) or not data:
@@ -268,7 +268,7 @@ def _key(part: Mapping[str, Any], keys: Mapping[str, Any]) -> str:
 
 
 def _bytes(value: Any) -> str:
-    """Bytes in base64; Bedrock's client has them as bytes, its JSON in base64."""
+    """Return bytes in base64; Bedrock's client uses bytes, its JSON form base64."""
     return value if isinstance(value, str) else base64.b64encode(value).decode() if isinstance(value, bytes) else ""
 
 
@@ -278,7 +278,7 @@ def _bedrock(part: Mapping[str, Any]) -> Part:
     if key == "text" and isinstance(value, str):
         return Text(value, part)
     if not isinstance(value, dict):
-        return Text(spelled(value), part) if key == "json" else Other(key, part)
+        return Text(spelled(value), part) if key == "json" else ProviderPart(key, part)
     match key:
         case "toolUse" if value.get("type") != "server_tool_use":
             return _call(value.get("toolUseId"), value.get("name"), value.get("input"), part)
@@ -290,8 +290,8 @@ def _bedrock(part: Mapping[str, Any]) -> Part:
         case "reasoningContent" | "cachePoint":
             return Thought(part)
         case "image" | "document":
-            return _bedrock_file(key, value, part) or Other(key, part)
-    return Other(key, part)
+            return _bedrock_file(key, value, part) or ProviderPart(key, part)
+    return ProviderPart(key, part)
 
 
 def _bedrock_file(key: str, value: Mapping[str, Any], part: Any) -> Part | None:
@@ -313,21 +313,21 @@ def _gemini(part: Mapping[str, Any]) -> Part:
     if key == "text" and isinstance(value, str):
         return Text(value, part)
     if not isinstance(value, dict):
-        return Thought(part) if key in _SIGNATURES else Other(key, part)
+        return Thought(part) if key in _SIGNATURES else ProviderPart(key, part)
     match key:
         case "functionCall" | "function_call":
             return _call(value.get("name"), value.get("name"), value.get("args"), part)
         case "functionResponse" | "function_response":
             text = response_text(value.get("response"))
-            said: list[Part] = [Text(text)] if text else []
-            said += [_gemini(one) for one in value.get("parts") or () if isinstance(one, dict)]
-            return ResultPart(str(value.get("name")), said, raw=part)
+            content: list[Part] = [Text(text)] if text else []
+            content += [_gemini(inner) for inner in value.get("parts") or () if isinstance(inner, dict)]
+            return ResultPart(str(value.get("name")), content, raw=part)
         case "inlineData" | "inline_data" | "fileData" | "file_data":
             return _gemini_file(value, part)
-    return Other(key, part)
+    return ProviderPart(key, part)
 
 
-#: What Gemini has in a part beside its content, and in a part of its own where an answer ends with it.
+#: Keys of Gemini's thought signatures; a signature at the end of an answer is a separate part.
 _SIGNATURES: Final = frozenset({"thoughtSignature", "thought_signature"})
 
 
@@ -341,7 +341,7 @@ def _gemini_file(value: Mapping[str, Any], part: Any) -> Part:
     )
 
 
-#: By the type of a Responses item whose call has no name of its own: where its arguments are.
+#: The keys of the arguments, by the type of a Responses item that is a call without a name.
 _ARGUMENTS: Final = {
     "computer_call": ("actions", "action"),
     "local_shell_call": ("action",),
@@ -353,7 +353,7 @@ _ARGUMENTS: Final = {
 
 
 def _item(item: Mapping[str, Any], kind: str) -> Part:
-    """An item of Responses that is no message."""
+    """Read an item of Responses that is not a message."""
     call_id = _first(item, "call_id", "id")
     if kind in ("function_call", "custom_tool_call"):
         return _call(call_id, item.get("name"), _first(item, "arguments", "input"), item)
@@ -362,15 +362,19 @@ def _item(item: Mapping[str, Any], kind: str) -> Part:
     if kind == "mcp_approval_request":
         return _call(item.get("id"), item.get("name"), item.get("arguments"), item)
     if kind == "mcp_approval_response":
-        said = item.get("reason") or ("approved" if item.get("approve") else "refused")
-        return ResultPart(str(item.get("approval_request_id")), [Text(str(said))], raw=item)
+        reason = item.get("reason") or ("approved" if item.get("approve") else "refused")
+        return ResultPart(str(item.get("approval_request_id")), [Text(str(reason))], raw=item)
     if kind == "tool_search_output" and item.get("execution") == "client":
         return ResultPart(str(call_id), [Text(spelled(item.get("tools")))], raw=item)
     if kind.endswith("_output") and kind != "tool_search_output":
         output = _first(item, "output", "result")
         output = [output] if isinstance(output, dict) else output
         return ResultPart(str(call_id), _outputs(output), item.get("status") == "incomplete", item)
-    return Thought(item) if kind in ("reasoning", "compaction_trigger", "configuration_update") else Other(kind, item)
+    return (
+        Thought(item)
+        if kind in ("reasoning", "compaction_trigger", "configuration_update")
+        else ProviderPart(kind, item)
+    )
 
 
 def _outputs(output: Any) -> list[Part]:

@@ -1,8 +1,7 @@
-"""What is rendered of events, and in which order: what the engine counted, with each answer behind its call.
+"""Selects and orders the events that are sent to a provider, with each tool result after its call.
 
-Providers take the results of a response's calls right behind it alone, and one for each call. Which result answers
-which call says `history.tool_pairs`, as everywhere; what restates another event costs nothing and is not sent, and
-neither is a result that answers no call.
+Providers accept the results of a response's calls only directly after the response, one per call. `history.tool_pairs`
+matches results and calls. Duplicates of other events, and results that answer no call, are not sent.
 """
 
 from __future__ import annotations
@@ -25,15 +24,13 @@ if TYPE_CHECKING:
 
     from otel_assembly.runtime.rendered_parts import Part
 
-#: What is sent as the answer to a call that nobody has answered yet: no provider takes a call without one.
+#: The result that is sent for a call without a result, because providers reject such a call.
 NO_RESULT_YET: Final = "[no result yet]"
-#: How deep the JSON of a model may be nested. What is read more deeply than that on one Python is refused on another,
-#: or later by the client that has to send it.
+#: The deepest nesting of a model's JSON. Python versions and HTTP clients differ in how much deeper they can go.
 _LEVELS: Final = 100
 _TOO_DEEP: Final = f"it is nested more than {_LEVELS} levels deep"
-_MEND: Final = (
-    "pass our events or chat messages in OpenAI's form, or in another provider's; "
-    "or let the client that made it send it"
+_FIX: Final = (
+    "pass events of otel_assembly or message dicts of a supported provider; or send it with the client that created it"
 )
 
 
@@ -42,12 +39,12 @@ class Answer:
     """One call's result.
 
     Attributes:
-        position: The index of the event that contains it.
-        call_id: The call's id, as the event has it.
-        parts: What the model reads.
-        is_error: Whether the tool failed.
-        message: The chat message that it is, whole; None if it is part of an event.
-        raw: The part of a message that it is; None if it is not in one.
+        position: The index of the event that contains the result.
+        call_id: The call's id in the event.
+        parts: The content for the model.
+        is_error: True if the tool failed.
+        message: The chat message, if the whole message is the result; otherwise None.
+        raw: The part of a message dict that is the result; None if there is no such part.
     """
 
     position: int
@@ -60,7 +57,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Call:
-    """One call of a response, with its answer; None while there is none."""
+    """One call of a response; `answer` is None if the call has no result."""
 
     id: str
     name: str
@@ -75,10 +72,10 @@ class RenderedTurn:
     Attributes:
         position: The event's index.
         event: The event.
-        facts: What the engine knows of it.
-        parts: What it consists of if it is a message dict, results of tools excepted; of a chat message, its content.
-        calls: The calls that it asks for.
-        answers: Their answers, in the order in which they came.
+        facts: The facts that `describe` returns for the event.
+        parts: The parts of a message dict, without tool results; for a chat message, the parts of its content.
+        calls: The event's tool calls.
+        answers: The results of the calls, in their order.
     """
 
     position: int
@@ -95,7 +92,7 @@ class RenderedTurn:
 
     @property
     def role(self) -> str:
-        """Who says the event if it is a message dict: ``system``, ``user`` or ``assistant``."""
+        """The role of a message dict: ``system``, ``user`` or ``assistant``."""
         kind = self.facts.kind
         if kind == EventKind.SYSTEM:
             return "system"
@@ -105,7 +102,7 @@ class RenderedTurn:
         return "user" if role is None else _ROLES.get(ROLES.get(role, EventKind.RESPONSE), "user")
 
     def take(self, answer: Answer) -> None:
-        """Put an answer to its call."""
+        """Add a result and assign it to its call."""
         for call in self.calls:
             if call.answer is None and call.id == answer.call_id:
                 call.answer = answer
@@ -113,23 +110,23 @@ class RenderedTurn:
         self.answers.append(answer)
 
     def cannot(self, provider: str, problem: str) -> RenderError:
-        """The error that says that it cannot be rendered."""
-        return RenderError(type(self.event), provider, problem, self.position, _MEND)
+        """Return the error for an event that cannot be converted."""
+        return RenderError(type(self.event), provider, problem, self.position, _FIX)
 
 
 _ROLES: Final = {EventKind.SYSTEM: "system", EventKind.RESPONSE: "assistant"}
 
 
 def rendered_turns(events: Sequence[Any], provider: str) -> list[RenderedTurn]:
-    """The messages that events are, in order, each with the answers to its calls.
+    """Return the events that are messages, in order, each with the results of its calls.
 
     Args:
-        events: The events, of any described type.
-        provider: The name of the form that they are rendered in, for errors.
+        events: The events, of any supported type.
+        provider: The name of the target provider, for errors.
 
     Raises:
-        DescribeError: An event that the engine cannot read.
-        RenderError: An event that calls tools, or answers calls, and is none of ours and no message dict.
+        DescribeError: The type of an event is not supported.
+        RenderError: A framework's own message type has tool calls or results, which cannot be converted.
     """
     pairing = Pairing()
     turns: list[RenderedTurn] = []
@@ -147,7 +144,7 @@ def rendered_turns(events: Sequence[Any], provider: str) -> list[RenderedTurn]:
         answers = list(_answers(turn, parts, provider))
         if not flags & ORPHAN:
             for ask, answer in zip(asks, answers, strict=True):
-                if ask >= 0:  # else it restates an answer that stands there already
+                if ask >= 0:  # below 0: a duplicate of an earlier result
                     asked[ask].take(answer)
         says_more = any(isinstance(part, ResultPart) for part in parts) and turn.parts
         if facts.kind == EventKind.TOOL_RESULT and not says_more:
@@ -158,7 +155,7 @@ def rendered_turns(events: Sequence[Any], provider: str) -> list[RenderedTurn]:
 
 
 def _parts(turn: RenderedTurn) -> Sequence[Part]:
-    """The parts of a message dict; a call and its result in one message, which nobody else has to answer, are texts."""
+    """Return the parts of a message dict; a call whose result is in the same message becomes text."""
     if not isinstance(turn.event, dict):
         return ()
     found: list[Part] = []
@@ -185,10 +182,10 @@ def _calls(turn: RenderedTurn, provider: str) -> list[Call]:
         beside = facts.calls[sum(isinstance(part, CallPart) for part in parts_of(event)) :]
         calls += [Call(call.id, call.name, call.arguments) for call in beside]
         if len(calls) != len(facts.opens):
-            raise turn.cannot(provider, "it calls tools in a form that is not known")
+            raise turn.cannot(provider, "it calls tools in an unknown form")
         return calls
     if facts.opens and not isinstance(event, (ModelResponse, ToolCallEvent)):
-        raise turn.cannot(provider, "it calls tools, and only its own framework knows how")
+        raise turn.cannot(provider, "it calls tools in a form that only its framework can read")
     return [Call(call.id, call.name, call.arguments) for call in facts.calls]
 
 
@@ -204,10 +201,10 @@ def _answers(turn: RenderedTurn, parts: Sequence[Part], provider: str) -> Iterat
             yield Answer(position, part.call_id, part.content, part.is_error, raw=part.raw)
         for index, call_id in enumerate(
             turn.facts.closes[len(results) :]
-        ):  # recorders join several results to one text
+        ):  # recorders join several results into one text
             yield Answer(position, call_id, [] if index else turn.parts, message=event)
     elif turn.facts.closes:
-        raise turn.cannot(provider, "it answers calls, and only its own framework knows how")
+        raise turn.cannot(provider, "it answers calls in a form that only its framework can read")
 
 
 def _answer(position: int, event: ToolResultEvent | ToolErrorEvent) -> Answer:
@@ -217,23 +214,23 @@ def _answer(position: int, event: ToolResultEvent | ToolErrorEvent) -> Answer:
 
 
 def sendable_json(value: Any) -> Any:
-    """A value that is to be sent as JSON, with texts that can be sent; the very same value where they all can."""
+    """Return a JSON value in which all texts can be encoded; the same object if nothing must change."""
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
-        made = {sendable_json(key): sendable_json(one) for key, one in value.items()}
+        made = {sendable_json(key): sendable_json(item) for key, item in value.items()}
         return value if all(map(is_, chain(made, made.values()), chain(value, value.values()))) else made
     if isinstance(value, (list, tuple)):
-        parts = [sendable_json(one) for one in value]
-        return value if all(part is one for part, one in zip(parts, value, strict=True)) else parts
+        parts = [sendable_json(item) for item in value]
+        return value if all(part is item for part, item in zip(parts, value, strict=True)) else parts
     return value
 
 
 def read_json(text: str) -> Any:
-    """What a JSON text says, fit to be sent as JSON again.
+    """Parse a JSON text and return a value that can be sent as JSON again.
 
     Raises:
-        ValueError: It is no JSON, holds a number that JSON has none of, or is nested more than 100 levels deep.
+        ValueError: The text is not JSON, contains NaN or an infinite number, or is nested more than 100 levels deep.
     """
     try:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
@@ -245,27 +242,27 @@ def read_json(text: str) -> Any:
 
 
 def _levels(value: Any) -> int:
-    """How many objects and lists are inside one another."""
-    depth, within = 0, [value]
-    while within := [one for one in within if isinstance(one, (dict, list))]:
+    """Return the nesting depth of objects and lists."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (dict, list))]:
         depth += 1
-        within = [part for one in within for part in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
     return depth
 
 
 def _finite(number: str) -> float:
-    """A number that JSON has: NaN and the infinities are none, and 1e999 is read as one."""
+    """Parse a number; reject NaN and infinities, also those that overflow, such as 1e999."""
     if not math.isfinite(value := float(number)):
         raise ValueError(number)
     return value
 
 
 def unique_ids(ids: Sequence[str]) -> list[str]:
-    """The ids of one response's calls, each another: a model can write one twice, and each call needs its result."""
+    """Return unique ids for one response's calls; a model may write the same id twice."""
     made: list[str] = []
-    for one in ids:
-        name, again = one, 2
-        while name in made or (name != one and name in ids):
-            name, again = f"{one}_{again}", again + 1
+    for original in ids:
+        name, number = original, 2
+        while name in made or (name != original and name in ids):
+            name, number = f"{original}_{number}", number + 1
         made.append(name)
     return made

@@ -214,7 +214,7 @@ def test_what_has_no_form_is_refused_by_its_type_and_place(render, event):
         render([], [{"role": "system", "content": "hi"}, event])
     assert (refused.value.index, refused.value.event_type) == (1, type(event))
     assert f"event 1, a {type(event).__module__}.{type(event).__qualname__}" in str(refused.value)
-    assert "pass our events or chat messages in OpenAI's form" in str(refused.value)
+    assert "pass events of otel_assembly or message dicts" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
