@@ -1,4 +1,4 @@
-"""Rows for the messages of AutoGen's model contexts: AutoGen's own classes, and ours of the same shape."""
+"""Rows for the messages of AutoGen's model contexts: AutoGen's classes and our equivalents."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from otel_assembly.messages.replacements import register_results, register_summa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Who says a summary: clients look up a message's very class, so that its source alone tells it from a request, and it
-#: outlives the state's JSON.
+#: The source of summary messages. A subclass cannot mark them, because clients look up the exact class of a message and
+#: the saved state contains no class.
 SUMMARY_SOURCE: Final = "summary_of_earlier_messages"
-#: Who says how many messages were skipped.
+#: The source of a note about skipped messages.
 NOTE_SOURCE: Final = "System"
 _NOTE: Final = re.compile(r"Skipped (\d+) messages\.")
 
 
 def skip_note(skipped: int) -> str:
-    """What stands in the place of messages that were skipped, as AutoGen words it."""
+    """Return the text that replaces skipped messages, in AutoGen's wording."""
     return f"Skipped {skipped} messages."
 
 
 def reported_skips(message: Any) -> int | None:
-    """How many messages a note says were skipped; None for any other message."""
+    """Return the number of skipped messages in a note; None for other messages."""
     content = getattr(message, "content", None)
     if not isinstance(content, str) or getattr(message, "source", None) != NOTE_SOURCE:
         return None
@@ -35,14 +35,14 @@ def reported_skips(message: Any) -> int | None:
 
 
 def register_messages(system: Any, user: Any, assistant: Any, results: Any, image: Callable[[Any], int]) -> None:
-    """Register how one family of these messages is read, and how others stand for them.
+    """Register the rows and replacements for AutoGen's classes or for ours.
 
     Args:
         system: The class of system messages.
-        user: That of user messages.
-        assistant: That of the model's answers.
-        results: That of messages with the results of tool calls.
-        image: The tokens of what is no text in a user message.
+        user: The class of user messages.
+        assistant: The class of the model's answers.
+        results: The class of messages with tool results.
+        image: Returns the estimated tokens of an image in a user message.
     """
 
     def _asked(message: Any) -> EventFacts:
@@ -50,7 +50,7 @@ def register_messages(system: Any, user: Any, assistant: Any, results: Any, imag
         if message.source == SUMMARY_SOURCE:
             kind = EventKind.SUMMARY
         elif reported_skips(message) is not None:
-            kind = EventKind.OTHER  # it asks for nothing
+            kind = EventKind.OTHER  # a note is not a request
         if isinstance(content, str):
             return EventFacts(kind, content, name=message.source)
         texts = [part for part in content if isinstance(part, str)]
@@ -81,7 +81,7 @@ def _answered(message: Any) -> EventFacts:
     calls = message.content
     return EventFacts(
         EventKind.RESPONSE,
-        message.thought or "",  # beside calls it is sent as the message's content, beside a text it is not
+        message.thought or "",  # sent as the content of a message with calls, and not sent otherwise
         fields=[text for call in calls for text in (call.name, call.arguments)],
         opens=[call.id for call in calls],
         calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in calls],

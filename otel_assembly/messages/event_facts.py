@@ -1,11 +1,10 @@
-"""What a message is to the engine: ``describe()``, the one question that it asks of an event of any framework.
+"""``describe()``: returns the facts of a message of any framework.
 
-Policies and the allocator never convert a message. What they need to know of it (what it is, the texts that the model
-would read, the tool calls it opens and closes) is an `EventFacts`, and ``describe`` is how each type of message gives
-it. A framework's module registers a row per type; nothing else in the engine knows that the type exists.
+Policies and the allocator never convert a message. They use its `EventFacts`: the kind, the texts that the model reads,
+and the tool calls that it requests and answers. Each framework's module registers a function (a row) per message type
+with ``describe``. No other code depends on these types.
 
-A chat dict with one text is read here too (`chat_row`). Any other form of dicts is read in `chat`; what is made of
-parts, whoever's it is, with `draft`.
+`chat_row` reads a chat dict with one text. `chat` reads other dicts, and `draft` reads messages that consist of parts.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ if TYPE_CHECKING:
 
     Row = TypeVar("Row", bound=Callable[..., Any])
 
-#: Classes whose row is remembered; a program that makes classes without end makes us look up some of them again.
+#: The most classes whose row is cached. The limit is for programs that create classes dynamically.
 _REMEMBERED: Final = 1024
 _LEGACY_CALL_ID: Final = "function_call"
 
 
 class EventKind(StrEnum):
-    """What an item is, for policies and for telemetry; a closed set.
+    """The kind of an item, for policies and telemetry.
 
-    Of events: up to ``other``. ``system`` is a system or developer message that stands among the events; the leading
-    ones are prompts that the caller chose to pass there, and no policy removes them. Of what blocks hold: ``system``,
-    ``summary``, and what follows ``other``.
+    Events have the kinds up to ``other``. ``system`` is a system or developer message among the events. No policy
+    removes those at the beginning. Blocks have the kinds ``system``, ``summary``, and those after ``other``.
     """
 
     REQUEST = "request"
@@ -55,12 +53,12 @@ class EventKind(StrEnum):
 
 
 class ToolCallFacts(NamedTuple):
-    """One tool call that an event asks for.
+    """One tool call that an event requests.
 
     Attributes:
         id: The call's id.
         name: The tool's name.
-        arguments: Its arguments as JSON, or as whatever text the model wrote.
+        arguments: The arguments as JSON, or as the text that the model generated.
     """
 
     id: str
@@ -68,40 +66,39 @@ class ToolCallFacts(NamedTuple):
     arguments: str
 
 
-#: What the OpenAI Agents SDK writes for the id of every message that its provider gave none.
+#: The OpenAI Agents SDK's placeholder for the id of a message without one.
 NO_ID: Final = "__fake_id__"
-#: An event's kind as its string. What blocks hold beside these is for blocks alone.
+#: The string values of the kinds of events. The other values of `EventKind` are for blocks only.
 KindName: TypeAlias = Literal["request", "response", "tool_call", "tool_result", "summary", "alert", "system", "other"]
 
 
 class EventFacts(NamedTuple):
-    """What the engine knows of one event.
+    """The facts of one event that policies, counting and telemetry use.
 
     Attributes:
-        kind: One of `EventKind`, or its string; of any other, `describe` raises `UnknownNameError`.
-        text: The main text that the model would read.
-        fields: Further texts of the same message (parts, tool names, arguments); each is tokenised alone.
-        opens: Ids of the tool calls that this event asks for; also those that `fields` spell out.
+        kind: A kind of event, or its string. `describe` raises `UnknownNameError` for any other value.
+        text: The main text that the model reads.
+        fields: Further texts of the message (parts, tool names, arguments). Each is tokenized separately.
+        opens: Ids of the tool calls that this event requests. `fields` contains their texts.
         closes: Ids of the tool calls that this event answers.
-        awaiting: Those of `opens` that explicitly wait for an approval: they stay pending however old they are.
-        id: The framework's own id of the event, if it has one.
-        id_given: Whether it was given that id. False where every object is made with an id of its own, so that another
-            id does not make another event of it.
-        name: The name of the speaker that the provider renders beside the role; none where the client sends none, as
-            with a tool's result.
-        restates: True for a type that may say again what an earlier event of the stream said (AG2 carries a tool call
-            three times): where it does, it costs nothing and belongs to the atom that it echoes.
-        media_tokens: Tokens of images, audio, files and encrypted reasoning, by estimate.
-        billed_tokens: The input tokens the provider billed for the call that this response answers, if it says so.
-        output_tokens: The output tokens it billed for this response.
-        calls: The calls of `opens`, with what they call; for observers, and for nothing that is counted or cut.
-        framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
-        unknown: Types that its row does not know, of its parts or its own: each is counted by its JSON, and an
-            `Assembler` or a `History` that is strict refuses it.
-        is_reasoning: Whether it is nothing but what a model thought. Providers refuse it without the item that answers
-            behind it, and refuse that item without it.
-        provider: The provider whose message form it has, if no other provider has that form; a value of
-            `messages.provider_rules.Provider`.
+        awaiting: Ids in `opens` that wait for an approval. They stay pending at any age.
+        id: The framework's id of the event, if it has one.
+        id_given: True if the id was assigned to the event. False if each object is created with a new id, so that
+            different ids do not mean different events.
+        name: The name of the speaker that the client sends with the role; empty if it sends none, as for tool results.
+        restates: True for a type that can repeat an earlier event of the stream (AG2 repeats a tool call twice). A
+            repetition costs no tokens and belongs to the atom that it repeats.
+        media_tokens: Estimated tokens of images, audio, files and encrypted reasoning.
+        billed_tokens: The input tokens that the provider billed for the call of this response, if known.
+        output_tokens: The output tokens that it billed for this response.
+        calls: The tool calls in `opens` with names and arguments. Observers use them; they are not counted.
+        framed: True if the event is a message. False if it is part of a message, which counts the framing.
+        unknown: Unknown types, of the event or its parts. Each is counted by its JSON. An `Assembler` or `History` with
+            ``strict=True`` raises an error instead.
+        is_reasoning: True if the event contains only reasoning. Providers reject reasoning without the item that
+            follows it, and that item without its reasoning.
+        provider: The provider (a value of `messages.provider_rules.Provider`), if the format of the message is unique
+            to it.
     """
 
     kind: EventKind | KindName
@@ -125,14 +122,14 @@ class EventFacts(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text field that is not empty, in order."""
+        """All texts that are not empty, in order."""
         if not (self.name or self.fields):
             return (self.text,) if self.text else ()
         return tuple([text for text in (self.text, self.name, *self.fields) if text])
 
     @property
     def rendered(self) -> bool:
-        """Whether the model sees this event as a message at all; alerts and lifecycle notes are not sent."""
+        """True if the event is sent to the model. Alerts and lifecycle events are not."""
         return bool(
             self.kind in _MESSAGE_KINDS or self.text or self.fields or self.opens or self.closes or self.media_tokens
         )
@@ -150,16 +147,15 @@ ROLES: Final[Mapping[str, EventKind]] = {
 }
 
 
-#: Under which servers of OpenAI's form say what a model thought, and are given it back.
+#: Keys of the reasoning text in messages of OpenAI-compatible servers.
 ThoughtKey: TypeAlias = Literal["reasoning_content", "reasoning"]
 THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "reasoning")
 
 
 class _Describe:
-    """``describe``: finds the row of an event's type and reads the event with it, as ``functools.singledispatch`` does.
+    """``describe``: calls the row of an event's type, like ``functools.singledispatch``.
 
-    Whatever goes wrong inside a row is a `DescribeError`, for an event that a framework, a log or a person has put
-    together wrongly must not look like a fault of ours.
+    An exception inside a row becomes a `DescribeError`, which says that the event is malformed.
     """
 
     def __init__(self, fallback: Callable[[Any], EventFacts], doc: str) -> None:
@@ -170,7 +166,7 @@ class _Describe:
 
     def __call__(self, event: Any, /) -> EventFacts:
         kind = event.__class__
-        # singledispatch looks classes up in a mapping of weak references, which takes longer than to read a message.
+        # The lookup of singledispatch (a mapping of weak references) takes longer than reading a message.
         row = self._known.get(kind) if self._token == get_cache_token() else None
         if row is None:
             row = self._find(kind)
@@ -181,7 +177,7 @@ class _Describe:
         except DescribeError as error:
             if not error.problem or issubclass(kind, error.event_type):
                 raise
-            raise DescribeError(kind, error.problem) from None  # a row that reads parts of several frameworks' messages
+            raise DescribeError(kind, error.problem) from None  # raised for a part of the event
         except Exception as error:
             raise DescribeError.of_row(kind, error) from error
         if not isinstance(facts, EventFacts):
@@ -197,7 +193,10 @@ class _Describe:
     @overload
     def register(self, cls: type, func: Row) -> Row: ...
     def register(self, cls: Any, func: Any = None) -> Any:
-        """Register a row: ``@describe.register``, with the type as the argument's annotation or in parentheses."""
+        """Register a row with ``@describe.register``.
+
+        The type is the argument, or the annotation of the row's argument.
+        """
         if func is None and isinstance(cls, type):
             return lambda row: self.register(cls, row)
         row = self._rows.register(cls) if func is None else self._rows.register(cls, func)
@@ -205,7 +204,7 @@ class _Describe:
         return row
 
     def dispatch(self, cls: type) -> Callable[[Any], EventFacts]:
-        """The row that reads events of a type."""
+        """Return the row that reads events of a type."""
         return self._rows.dispatch(cls)
 
     @property
@@ -217,7 +216,7 @@ class _Describe:
         token = get_cache_token()
         if token != self._token or len(self._known) >= _REMEMBERED:
             self._known, self._token = {}, token
-        known = self._known  # before looking up: what is registered meanwhile begins with an empty one
+        known = self._known  # read before the lookup, because `register` in another thread replaces it
         row = known[kind] = self._rows.dispatch(kind)
         return row
 
@@ -228,21 +227,21 @@ def _no_row(event: Any) -> EventFacts:
 
 describe: Final = _Describe(
     _no_row,
-    """Read one event of any registered type.
+    """Return the facts of one event of a registered type.
 
-    Register a type of your own with ``@describe.register``; a subclass is read by its nearest registered base.
+    Register your own type with ``@describe.register``. The row also reads subclasses that have no row.
 
     Raises:
-        DescribeError: No row covers the event's type, or the event is not a message of the form its row reads.
+        DescribeError: The event's type is not registered, or the event is malformed.
     """,
 )
 
 
 def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) -> Callable[[dict[str, Any]], EventFacts]:
-    """The row of plain dicts: by far the most have a role and one text, for which nothing has to be collected.
+    """Return the row of plain dicts. It has a fast path for messages with a role and one text.
 
     Args:
-        other: Reads any other form, given what its role is; None where it has none that is known.
+        other: Reads other dicts. Its second argument is the kind of the role, or None if the role is unknown.
     """
 
     def row(message: dict[str, Any]) -> EventFacts:
@@ -250,7 +249,7 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
         kind = ROLES.get(role) if isinstance(role, str) else None
         content = message.get("content")
         if content is None and "parts" not in message and "type" not in message:
-            content = ""  # it does no more than call tools
+            content = ""  # the message only calls tools
         if kind is None or type(content) is not str:
             return other(message, kind)
         refusal = message.get("refusal")
@@ -264,7 +263,7 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
             calls = tool_calls(message, awaiting)
             for call in calls:
                 opens.append(call.id)
-                fields += (tool_name(call.name), call.arguments)  # a history with any other name is refused
+                fields += (tool_name(call.name), call.arguments)  # providers reject a history with invalid tool names
         return EventFacts(
             kind,
             content,
@@ -281,13 +280,13 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
 
 
 def own_id(message: Mapping[str, Any]) -> str | None:
-    """The id that a message has from its framework or its provider; one that stands for none is none."""
+    """Return the id of a message from its framework or provider, or None. `NO_ID` counts as None."""
     own = message.get("id")
     return own if isinstance(own, str) and own != NO_ID else None
 
 
 def thoughts(message: Mapping[str, Any]) -> list[str]:
-    """What a model thought, where a server of OpenAI's form says it beside the content; of two names one is read."""
+    """Return the reasoning of a message from an OpenAI-compatible server: at most one text."""
     for key in THOUGHT_KEYS:
         text = message.get(key)
         if isinstance(text, str) and text:
@@ -296,13 +295,13 @@ def thoughts(message: Mapping[str, Any]) -> list[str]:
 
 
 def speaker(message: Mapping[str, Any]) -> str:
-    """Who speaks; the result of a tool is sent with the call's id, and has no name to send."""
+    """Return the speaker's name. Tool results have none: they are sent with the id of the call."""
     name = message.get("name")
     return name if isinstance(name, str) and message.get("role") != "tool" else ""
 
 
 def tool_calls(message: Mapping[str, Any], awaiting: list[str]) -> list[ToolCallFacts]:
-    """The calls that a message has beside its content; those that wait for an approval are put into `awaiting`."""
+    """Return the tool calls of a message. Append the ids of those that wait for an approval to `awaiting`."""
     made: list[ToolCallFacts] = []
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, (list, tuple)):
@@ -326,7 +325,7 @@ def _spell(function: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def answers(message: Mapping[str, Any]) -> list[str]:
-    """The calls a tool message answers; some recorders join parallel results and write ``tool_call_ids``."""
+    """Return the ids of the calls that a message answers; several for the key ``tool_call_ids``."""
     several = message.get("tool_call_ids")
     if isinstance(several, list):
         return [str(one) for one in several]
@@ -337,14 +336,14 @@ def answers(message: Mapping[str, Any]) -> list[str]:
 
 
 def spelled(value: Any) -> str:
-    """A value as JSON; what JSON has no form for is written as Python would print it."""
+    """Return a value as JSON. Values that JSON does not support are converted with `str`."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def sendable(text: str) -> str:
-    """The text with U+FFFD in the place of each half of a surrogate pair.
+    """Return the text with U+FFFD in place of each lone surrogate.
 
-    Exporters refuse the attribute that holds one, for it has no UTF-8 form, and some of them refuse its whole batch.
+    A lone surrogate cannot be encoded as UTF-8. Exporters drop the attribute, and some of them the whole batch.
     """
     if text.isascii():
         return text

@@ -1,16 +1,15 @@
-"""What each provider's API accepts, and what its client adds to a request: one row per API.
+"""Rules of each provider's API for messages, and the fields that clients add to a request.
 
-A row holds facts that a provider documents or that its API enforces; each names its source. Code that depends on a
-provider reads its row, and contains no such fact of its own.
+Each rule is documented by the provider or enforced by its API. Only this module contains such rules.
 
 The provider of a prompt is found by, in this order:
 
 1. ``Context(provider=...)``, which a program sets, or a framework's plug-in that knows its client (`provider_named`,
    `provider_of_client`);
-2. the form of the messages, if only one provider has that form (`EventFacts.provider`);
+2. the format of the messages, if it is unique to one provider (`EventFacts.provider`);
 3. the name of the model (`provider_of_model`).
 
-A provider that is not found has the rules of `NO_RULES`.
+An unknown provider has the rules in `NO_RULES`.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class ProviderRules:
     """The rules of one API.
 
     Attributes:
-        alternates: Whether two neighboring messages of one role are refused.
-        is_user_first: Whether the first message must be a user's request. A message of the user's that only answers
-            tools is none, because the call that it answers would have to stand in front of it.
-        plain_call_ids: Whether ids of tool calls may contain letters, digits, ``_`` and ``-`` only.
+        alternates: True if the API rejects two consecutive messages of the same role.
+        is_user_first: True if the first message must be a user's request. A user message with only tool results does
+            not count, because their calls must come before it.
+        plain_call_ids: True if ids of tool calls can contain only letters, digits, ``_`` and ``-``.
         longest_call_id: The most characters of such an id; 0 if no limit is known.
-        sends_names: Whether a message can have the name of its speaker beside the role.
+        sends_names: True if a message can include the name of its speaker.
     """
 
     alternates: bool = False
@@ -57,16 +56,16 @@ class ProviderRules:
     sends_names: bool = False
 
 
-NO_RULES: Final = ProviderRules(sends_names=True)  # a name that may be sent is counted
+NO_RULES: Final = ProviderRules(sends_names=True)  # count names, because they may be sent
 
 
 RULES: Final[Mapping[Provider, ProviderRules]] = {
     # "string too long. Expected a string with maximum length 40" for `tool_calls[].id` (400).
     Provider.CHAT: ProviderRules(longest_call_id=40, sends_names=True),
     Provider.RESPONSES: ProviderRules(),
-    # Anthropic joins neighbors of one role, Gemini accepts them. Anthropic's reference says "the first message must
-    # always use the user role"; Gemini answers "ensure that function call turn comes immediately after a user turn or
-    # after a function response turn" (400). Anthropic also answers "tool_use.id: String
+    # Anthropic merges consecutive messages of one role, Gemini accepts them. Anthropic's reference: "the first message
+    # must always use the user role". Gemini answers "ensure that function call turn comes immediately after a user
+    # turn or after a function response turn" (400). Anthropic also answers "tool_use.id: String
     # should match pattern '^[a-zA-Z0-9_-]+$'" (400).
     Provider.ANTHROPIC: ProviderRules(is_user_first=True, plain_call_ids=True),
     Provider.GEMINI: ProviderRules(is_user_first=True),
@@ -75,7 +74,7 @@ RULES: Final[Mapping[Provider, ProviderRules]] = {
     Provider.BEDROCK: ProviderRules(alternates=True, is_user_first=True),
 }
 
-#: The providers by the names that OpenTelemetry's ``gen_ai.provider.name``, clients and frameworks have for them.
+#: Providers by their names in OpenTelemetry's ``gen_ai.provider.name``, clients and frameworks.
 _NAMES: Final[Mapping[str, Provider]] = {
     **{provider.value: provider for provider in Provider},
     "openai": Provider.CHAT,
@@ -108,23 +107,23 @@ def provider_named(name: str | None) -> Provider | None:
     """Return the provider of a name such as ``anthropic``, ``aws.bedrock`` or ``google_genai``.
 
     Args:
-        name: The name, as OpenTelemetry's ``gen_ai.provider.name``, a client or a framework has it.
+        name: The name in OpenTelemetry's ``gen_ai.provider.name``, a client or a framework.
 
     Returns:
-        None if there is no name, or none that is known.
+        None if the name is empty or unknown.
     """
     return _NAMES.get(name.lower()) if name else None
 
 
 @lru_cache(maxsize=256)
 def provider_of_model(model: str | None) -> Provider | None:
-    """Return the provider that a model's name states, such as Anthropic for ``claude-sonnet-4-5``.
+    """Return the provider of a model by its name, such as Anthropic for ``claude-sonnet-4-5``.
 
     Args:
         model: The name, with or without a prefix such as ``us.``, ``models/`` or ``vertex_ai/``.
 
     Returns:
-        None if the name states none.
+        None if the name does not identify a provider.
     """
     name = (model or "").lower()
     if _BEDROCK_MODEL.search(name):
@@ -132,7 +131,7 @@ def provider_of_model(model: str | None) -> Provider | None:
     return next((provider for pattern, provider in _MODELS if pattern.search(name)), None)
 
 
-#: OpenAI and Anthropic document ``^[a-zA-Z0-9_-]{1,64}$`` for names of tools, and refuse a history with any other.
+#: OpenAI and Anthropic document ``^[a-zA-Z0-9_-]{1,64}$`` for tool names, and reject a history with other names.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REFUSED: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
@@ -140,9 +139,9 @@ _NO_NAME: Final = "unnamed"
 
 
 def tool_name(name: str) -> str:
-    """Return a tool's name as providers accept it in a history: a model can invent any name.
+    """Return a valid tool name. Models can generate invalid names, which providers reject in a history.
 
-    Other characters become ``_``, what is longer than 64 characters is cut, and an empty name is ``unnamed``.
+    Invalid characters become ``_``. Names are truncated to 64 characters. An empty name becomes ``unnamed``.
     """
     if _NAME.fullmatch(name):
         return name
@@ -150,12 +149,12 @@ def tool_name(name: str) -> str:
 
 
 def call_id(given: str, provider: Provider, used: Container[str] = ()) -> str:
-    """Return the id of a tool call as a provider accepts it.
+    """Return an id of a tool call that a provider accepts.
 
     Args:
-        given: The id, as the model or another provider has written it.
-        provider: The provider that it is sent to.
-        used: Ids that it must differ from.
+        given: The original id, from the model or another provider.
+        provider: The provider that receives the call.
+        used: Ids that are already in use.
     """
     rules = RULES[provider]
     base = (_REFUSED.sub("_", given) if rules.plain_call_ids else given) or "call"
@@ -170,18 +169,18 @@ def call_id(given: str, provider: Provider, used: Container[str] = ()) -> str:
 
 @lru_cache(maxsize=256)
 def rules_for(provider: str | None, form: str, model: str | None) -> ProviderRules:
-    """Return the rules of the provider that is found by a name, by the form of the messages, or by the model's name.
+    """Return the rules of a provider, found by its name, the format of the messages, or the model's name.
 
     Args:
-        provider: The provider's name, if it is known; an unknown one has no rules.
-        form: The provider whose form the messages have, or an empty string.
+        provider: The provider's name, or None. An unknown name returns `NO_RULES`.
+        form: The provider that the format of the messages identifies, or an empty string.
         model: The model's name.
     """
     found = provider_named(provider) if provider else provider_named(form) or provider_of_model(model)
     return NO_RULES if found is None else RULES[found]
 
 
-#: What the module or the class of a provider's client is named, in its own package and in frameworks.
+#: Patterns of module and class names of clients, in providers' packages and frameworks.
 _CLIENTS: Final = (
     (re.compile("bedrock"), Provider.BEDROCK),
     (re.compile("anthropic|claude"), Provider.ANTHROPIC),
@@ -190,13 +189,13 @@ _CLIENTS: Final = (
 
 
 def provider_of_client(client: object) -> Provider | None:
-    """Return the provider that a client, or a framework's model, is of, by the names of its class and module.
+    """Return the provider of a client or a framework's model, by the names of its class and module.
 
     Args:
         client: An object such as an `anthropic.AsyncAnthropic` or a LangChain ``ChatBedrockConverse``.
 
     Returns:
-        None if the names state none, as those of clients of OpenAI's form do.
+        None if the names do not identify a provider, as for OpenAI-compatible clients.
     """
     return _provider_of_class(type(client))
 
@@ -211,8 +210,8 @@ def _provider_of_class(kind: type) -> Provider | None:
     return None
 
 
-#: Clients of frameworks that send no name of a speaker, by module and class, as read in their sources: those of
-#: providers that have none, and those that leave it out for an API that has it.
+#: Clients that do not send the names of speakers, by module and class (source: the frameworks' code). The API of some
+#: of them does not support names.
 _NAMELESS_CLIENTS: Final = re.compile(
     r"anthropic|bedrock|claude|gemini|genai|ollama|vertex_?ai"
     r"|^agentscope\.(?:formatter|model)\._(?:dashscope|deepseek|minimax|openai_response|volcengine|xai)"
@@ -222,19 +221,19 @@ _NAMELESS_CLIENTS: Final = re.compile(
     r"|^langchain_(?:cohere|google|groq|mistralai)"
     r"|^semantic_kernel\.connectors\.ai\.(?:azure_ai_inference|google|hugging_face|mistral_ai)"
 )
-#: Clients of OpenAI's Responses, and the one of them that sends names.
+#: Clients of OpenAI's Responses API. Only Haystack's sends names.
 _RESPONSES_CLIENTS: Final = re.compile(
     r"openai_?response|openai\S*responses|responses(?:_chat)?_?(?:client|model)|azure_responses"
     r"|^agent_framework_openai\._chat_client"
 )
 _NAMES_IN_RESPONSES: Final = re.compile(r"^haystack\.")
-#: Clients that put a result's text into an object, as Cohere's documents are.
+#: Clients that wrap a result's text in a JSON object, like Cohere's documents.
 _COHERE_CLIENTS: Final = re.compile(r"^haystack_integrations\.components\.generators\.cohere|^langchain_cohere")
-#: AgentScope's formatters that write the tool's name beside each result, and no name beside any other message.
+#: AgentScope's formatters that send the tool's name with each result, but no names of speakers.
 _NAMES_OF_TOOLS: Final = re.compile(r"^agentscope\.formatter\._(?:dashscope|deepseek|ollama|volcengine)")
-#: AgentScope's formatters for several agents write the name of each speaker into the text.
+#: AgentScope's formatters for several agents add the name of each speaker to the text.
 _NAMES_IN_TEXT: Final = "MultiAgentFormatter"
-#: AgentScope's formatters that write a name beside the role of every message, the system prompt's included.
+#: AgentScope's formatters that send a name with every message, including the system prompt.
 _NAMES_PROMPTS: Final = (
     "agentscope.formatter._openai_formatter.OpenAIChatFormatter",
     "agentscope.formatter._moonshot_formatter.MoonshotChatFormatter",
@@ -243,14 +242,14 @@ _NAMES_PROMPTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """What a client adds to messages, beside what its provider requires.
+    """The fields that a client adds to messages.
 
     Attributes:
-        names: Whether it sends the names of speakers.
+        names: True if the client sends the names of speakers.
         prompt_name: The name that it sends with a system prompt; empty if it sends none.
-        items: Whether each call is an item of its own, as in OpenAI's Responses, and no part of a message.
-        result_wrapper: What it writes around the text of a tool's result, as Gemini's clients do; empty for nothing.
-        result_names: Whether it sends the tool's name with each result, though it sends no names of speakers.
+        items: True if each tool call is a separate item, as in OpenAI's Responses API.
+        result_wrapper: The JSON around the text of a tool result, as in Gemini's clients; empty if there is none.
+        result_names: True if the client sends the tool's name with each result, even if it sends no other names.
     """
 
     names: bool = True
@@ -261,13 +260,13 @@ class ClientRules:
 
 
 def rules_of_client(client: object) -> ClientRules | None:
-    """Return what a client adds to messages.
+    """Return the rules of a client.
 
     Args:
         client: The client, or a framework's model, chat generator or service.
 
     Returns:
-        None if its class is not known; then the model's name states the provider (`rules_of_unknown_client`).
+        None if its class is unknown. Use `rules_of_unknown_client` with the model's name then.
     """
     if getattr(client, "_include_name_in_message", None) is False:  # AutoGen's setting of that name
         return NO_NAMES
@@ -277,7 +276,7 @@ def rules_of_client(client: object) -> ClientRules | None:
 
 
 def rules_of_unknown_client(model: str | None) -> ClientRules:
-    """Return what the client of a model adds to messages, as far as the model's name states it."""
+    """Return the likely rules of a model's client, by the model's name."""
     provider = provider_of_model(model)
     if provider is Provider.GEMINI:
         return GEMINI_CLIENT
@@ -286,9 +285,9 @@ def rules_of_unknown_client(model: str | None) -> ClientRules:
 
 _ANY_CLIENT: Final = ClientRules()
 NO_NAMES: Final = ClientRules(names=False)
-#: OpenAI's Responses: calls are items of their own.
+#: OpenAI's Responses API: calls are separate items.
 RESPONSES_CLIENT: Final = ClientRules(names=False, items=True)
-#: Gemini takes an object for a tool's result; clients put its text under one key.
+#: Gemini requires an object as a tool result. Clients put the text under one key.
 GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}', result_names=True)
 
 

@@ -1,6 +1,6 @@
-"""Events that stand for others, in the shape of a framework's own, so that whatever sends the prompt can send them.
+"""Replacement events (summaries and shortened results) in the types of a framework.
 
-As with `describe`, a framework's module registers a row for each of its types; nothing else knows that they exist.
+As for `describe`, each framework's module registers functions (rows) for its types.
 """
 
 from __future__ import annotations
@@ -15,73 +15,73 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What the assistant says between a summary and a user's message.
+#: The text of the assistant message between a summary and a user message.
 SUMMARY_READ: Final = "Understood."
-#: Marks our own summaries, where a framework's messages have room for what no model is sent.
+#: Marks our summaries in the metadata of a message, if the framework's messages have metadata.
 OUR_SUMMARY: Final = "otel_assembly_summary"
 
 
 @singledispatch
 def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
-    """An event that says `text` in the place of earlier ones.
+    """Return a summary event that replaces earlier events.
 
     Args:
-        event: An event of the conversation, by whose type the row is found.
+        event: An event of the conversation. Its type selects the row.
         text: The summary.
-        events: What it stands for: leaves, never an earlier summary of some of them.
+        events: The replaced events. An earlier summary is expanded to the events that it replaced.
 
     Returns:
-        None where no row covers the type.
+        None if the type is not registered.
     """
     return None
 
 
 @singledispatch
 def summary_reply(summary: Any, following: Any) -> Any:
-    """Return the assistant's message between a summary and the message behind it, or None if none is needed.
+    """Return the assistant message between a summary and the next message, or None if none is needed.
 
-    Some providers refuse two neighboring messages of the user (`ProviderRules.alternates`).
+    Some providers reject two consecutive user messages (`ProviderRules.alternates`).
 
     Args:
-        summary: What `summary_like` has made.
-        following: The message behind it.
+        summary: The return value of `summary_like`.
+        following: The next message.
     """
     return None
 
 
 @singledispatch
 def result_texts(event: Any) -> Sequence[str]:
-    """The texts of the tools' results in an event, one for each result that has a text; a text can be shortened.
+    """Return the texts of the tool results in an event, one per result with a text.
 
     Returns:
-        Nothing where no row covers the type.
+        An empty sequence if the type is not registered.
     """
     return ()
 
 
 @singledispatch
 def shortened(event: Any, texts: Sequence[str]) -> Any:
-    """The event with other texts in the place of its `result_texts`, which still answers the same calls.
+    """Return a copy of the event with other texts in place of its `result_texts`. The ids of calls stay the same.
 
     Returns:
-        None where no row covers the type.
+        None if the type is not registered.
     """
     return None
 
 
 def summary_text(text: str) -> str:
-    """What a summary says to a model where its framework has no words of its own for that."""
+    """Return the content of a summary message, for frameworks without their own wording."""
     return f"[Earlier messages, summarised: details may be missing]\n{text}"
 
 
 def register_summaries(made: Callable[[str], Any], *event_types: type) -> None:
-    """Register what stands for events of these types that were summarised: what this makes of what a summary says."""
+    """Register a function that creates a summary message from a text, for events of these types."""
     for event_type in event_types:
         summary_like.register(event_type, lambda _, text, __: made(summary_text(text)))
 
 
 def edited(original: T, **changes: Any) -> T:
-    """A copy of a message, or of a part of one, with other values; what else it holds, it goes on to hold."""
+    """Return a shallow copy of a message or part with changed attributes."""
     made = copy(original)
     for name, value in changes.items():
         setattr(made, name, value)
@@ -95,14 +95,14 @@ def register_results(
     saying: str | Callable[[Any, str], Any],
     made_of: Callable[[Any, list[Any]], Any] | None = None,
 ) -> None:
-    """Register how the tools' results in an event are shortened, whose parts say each its own.
+    """Register how to shorten the tool results of an event type whose events consist of parts.
 
     Args:
-        event_type: The event's type.
-        parts: Its parts, some of which are results; or the attribute that holds them.
-        text: What a part says that can be shortened; nothing of any other part.
-        saying: The same part with another text; or the attribute that holds the text.
-        made_of: The event with other parts; by default a copy of it, where those have an attribute.
+        event_type: The type.
+        parts: Returns the parts of an event; or the attribute with the parts.
+        text: Returns the text of a tool result. Returns an empty string for other parts.
+        saying: Returns a copy of a part with another text; or the attribute with the text.
+        made_of: Returns a copy of an event with other parts. Required if `parts` is a function.
     """
     parts_of = attrgetter(parts) if isinstance(parts, str) else parts
 

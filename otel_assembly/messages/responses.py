@@ -1,4 +1,4 @@
-"""The items of OpenAI's Responses: what they are by their type, where a chat message says it by its role."""
+"""Reads the items of OpenAI's Responses API. The type of an item determines its kind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     Row = Callable[[Draft, Mapping[str, Any]], EventKind]
 
-#: Where the id of a call stands; `local_shell_call_output` names its call by its own id.
+#: Keys of a call's id. `local_shell_call_output` has the call's id as its own ``id``.
 _CALL_IDS: Final = ("call_id", "id")
 
 
 def read_item(item: Mapping[str, Any], kind: str) -> EventFacts:
-    """Read an item that is no message.
+    """Return the facts of an item that is not a message.
 
     Args:
         item: The item.
@@ -45,7 +45,7 @@ def _call_id(item: Mapping[str, Any]) -> str:
 
 
 def _called(name: str, *arguments: str) -> Row:
-    """The row of calls whose name and arguments stand under these keys."""
+    """Return the row of tool calls with the keys of the name and the arguments."""
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         given = next((item[key] for key in arguments if item.get(key) is not None), None)
@@ -57,7 +57,7 @@ def _called(name: str, *arguments: str) -> Row:
 
 
 def _searched(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """A search for tools, which the client answers or the server itself."""
+    """Read a search for tools. The client or the server answers it."""
     if item.get("execution") != "client" or not isinstance(item.get("call_id"), str):
         return _ran(draft, item)
     draft.call(item["call_id"], "", item.get("arguments"))
@@ -74,7 +74,7 @@ def _tools_found(draft: Draft, item: Mapping[str, Any]) -> EventKind:
 
 
 def _answered(*outputs: str) -> Row:
-    """The row of results that stand under the first of these keys that is there."""
+    """Return the row of tool results. The result is the first of these keys that is set."""
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         draft.result(_call_id(item))
@@ -102,13 +102,13 @@ def _approved(draft: Draft, item: Mapping[str, Any]) -> EventKind:
 
 
 def _ran(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """A call that the provider answers itself, with its answer."""
+    """Read a call that the provider runs itself, with its result."""
     read_hosted(draft, item)
     return EventKind.TOOL_CALL
 
 
 def _of(kind: EventKind, *contents: str) -> Row:
-    """The row of items of one kind, of which what stands under these keys is read, and what is encrypted."""
+    """Return the row of items with content under these keys, and encrypted content."""
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         for key in contents:
@@ -135,7 +135,7 @@ def _listed(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     return EventKind.SYSTEM if item.get("role") in ("developer", "system") else EventKind.TOOL_CALL
 
 
-#: How an item of each type is read, and what it is.
+#: The row of each type of item. A row reads the item and returns its kind.
 ITEMS: Final[Mapping[str, Row]] = {
     "function_call": _called("name", "arguments"),
     "custom_tool_call": _called("name", "input"),
@@ -165,7 +165,7 @@ ITEMS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("mcp_list_tools", "additional_tools"), _listed),
     "reasoning": _reasoned,
     "compaction": _of(EventKind.SUMMARY),
-    # What is meant is with the provider; it is part of the conversation all the same.
+    # Only the provider has the referenced item, but it is part of the conversation.
     "item_reference": _of(EventKind.RESPONSE),
     # What the provider is to do: no part of the prompt.
     **dict.fromkeys(("compaction_trigger", "configuration_update"), _of(EventKind.OTHER)),

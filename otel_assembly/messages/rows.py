@@ -1,6 +1,6 @@
-"""Rows for parts of messages that are objects: what a `Draft` is told of each, by what a part calls itself.
+"""Factories of rows: functions that add one part of a message to a `Draft`.
 
-Where a part holds its text, its call or its file differs by framework; what is made of that does not.
+The parts are objects. Frameworks differ only in the attributes that contain the texts, calls and files of a part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     #: Reads one part.
     Row: TypeAlias = Callable[[Draft, Any], None]
-    #: Where something of a part is: the name of an attribute, or what gets it of the part.
+    #: The location of a value in a part: the name of an attribute, or a function of the part.
     Where: TypeAlias = str | Callable[[Any], Any]
 
 
@@ -28,11 +28,11 @@ def _getter(where: Where) -> Callable[[Any], Any]:
 
 
 class ReadingRow:
-    """A row of which it is known what it reads: by that, and nothing else, copies of a part are known.
+    """A row with a known list of the values that it reads. Parts with equal values are equal.
 
     Args:
         row: The row.
-        reads: Where all that stands which it reads.
+        reads: The locations of all values that it reads.
     """
 
     __slots__ = ("_getters", "_row")
@@ -46,17 +46,17 @@ class ReadingRow:
         self._row(draft, part)
 
     def content(self, part: Any) -> list[Any]:
-        """What the row reads of a part."""
+        """Return the values that the row reads of a part."""
         return [get(part) for get in self._getters]
 
 
 def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None) -> Row:
-    """The row of a part that is said.
+    """Return the row of a part with text.
 
     Args:
-        texts: The attributes that hold its texts, or what gets them of the part.
-        sealed: The one that holds what only the provider can read.
-        shown: The one that holds a clip or a file beside them, or several; None of it where there is none.
+        texts: The locations of its texts.
+        sealed: The location of encrypted data, which only the provider can read.
+        shown: The location of a clip or file, or of a list of them. The value is None if there is none.
     """
     said = [_getter(text) for text in texts]
 
@@ -71,11 +71,11 @@ def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None)
 
 
 def thinks(*texts: Where, sealed: Where | None = None) -> ReadingRow:
-    """Return the row of a part that holds what a model thought.
+    """Return the row of a part with reasoning.
 
     Args:
-        texts: As `says` takes them.
-        sealed: Likewise.
+        texts: The locations of its texts.
+        sealed: The location of encrypted data.
     """
     said = says(*texts, sealed=sealed)
 
@@ -94,10 +94,14 @@ def _show(draft: Draft, part: Any, shown: Where | None) -> None:
 
 
 def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callable[[Any], bool] | bool = False) -> Row:
-    """The row of a tool's call, by where its id, the tool's name and the arguments are.
+    """Return the row of a tool call.
 
-    One without an id is of a tool that the provider runs itself: nobody owes it a result. Whether one waits for an
-    approval, `awaiting` says of the part; True of a part that asks for it, whose call may stand in the message already.
+    Args:
+        call: The location of the call's id. None for a tool that the provider runs itself: it needs no result.
+        name: The location of the tool's name.
+        arguments: The location of the arguments.
+        awaiting: Returns True if a part waits for an approval. True for a part that requests an approval: its call can
+            be in the message already.
     """
     asked, arguing = _getter(name), _getter(arguments)
 
@@ -116,13 +120,13 @@ def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callabl
 def answers(
     call: Where | None, *texts: Where, shown: Where | None = None, held: ReadingRow | None = None
 ) -> ReadingRow:
-    """The row of what a tool has returned, which nobody says.
+    """Return the row of a tool result.
 
     Args:
-        call: Where the id of its call is; None of a tool that the provider runs itself.
-        texts: Where its texts are.
-        shown: Where the files are that are sent beside them.
-        held: The row of what it holds, where that is more than texts.
+        call: The location of the call's id. None for a tool that the provider runs itself.
+        texts: The locations of its texts.
+        shown: The location of its files.
+        held: The row of its content, if the result contains more than texts.
     """
 
     def row(draft: Draft, part: Any) -> None:
@@ -138,28 +142,28 @@ def answers(
 
 
 def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
-    """The row of a part that holds others: a text, or a list of texts and parts.
+    """Return the row of a part that contains a text, or a list of texts and parts.
 
     Args:
-        content: Where they are.
-        rows: The rows of those parts.
-        of: As `read_each` takes it.
+        content: The location of the content.
+        rows: The rows of the contained parts, by type.
+        of: The location of a part's type.
     """
     content_of = _getter(content)
     return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), content)
 
 
 def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> None:
-    """Read a text, a part, or several of them, of which some may be nothing.
+    """Read a text, a part, or a list of them. None in a list is ignored.
 
     Args:
-        draft: What is told of them.
-        rows: The rows of the parts.
-        of: The attribute by which a part says what it is, or what says it; what says nothing has the row of None.
-        held: What is read.
+        draft: Collects the facts.
+        rows: The rows of the parts, by type.
+        of: The location of a part's type. Parts without a type use the row of None.
+        held: The text, part or list.
 
     Raises:
-        TypeError: There is nothing where something should be held.
+        TypeError: `held` is None.
     """
     if held is None:
         raise TypeError("nothing is held")
@@ -174,12 +178,12 @@ def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> No
 
 
 def shows(draft: Draft, part: Any) -> None:
-    """The row of an image, a clip or a file."""
+    """Read an image, a clip or a file."""
     draft.file(_detail(part))
 
 
 def _detail(part: Any) -> Any:
-    """How closely an image is looked at, where frameworks keep it: on the part, or among what a provider is told."""
+    """Return the ``detail`` of an image, from the part or from its options for the provider."""
     held = (part, *(getattr(part, name, None) for name in _OPTIONS))
     details = (one.get("detail") if isinstance(one, dict) else getattr(one, "detail", None) for one in held)
     return next((detail for detail in details if isinstance(detail, str)), None)
@@ -189,11 +193,11 @@ _OPTIONS: Final = ("vendor_metadata", "additional_properties", "metadata", "meta
 
 
 def is_silent(draft: Draft, _: Any) -> None:
-    """The row of what no model reads."""
+    """Ignore a part that is not sent to the model."""
 
 
 def read_part(draft: Draft, rows: Mapping[Any, Row], kind: Any, part: Any) -> None:
-    """Read a part by its row; one of a kind that has none counts by what it holds."""
+    """Read a part with the row of its type. A part of an unknown type counts by its attributes."""
     row = rows.get(kind)
     if row is not None:
         row(draft, part)
@@ -211,17 +215,17 @@ def register_parts(
     known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Register how an event is read that consists of parts.
+    """Register the row of an event type whose events consist of parts.
 
     Args:
-        event_type: The event's type.
-        parts: The attribute that holds its parts, or nothing.
-        of: Where a part says what it is.
-        rows: The rows of its parts, by that.
-        kind: What the event is, from the event and what was found in its parts.
-        known: What else is known of it, by the names of `EventFacts`; or where each is, and nothing there is not known.
-        read: All that `kind` reads of it: by that, by what is known of it, and by what the rows read of its parts, its
-            copies are known; without, `read_from` or `read_as` says it.
+        event_type: The type.
+        parts: The attribute with the list of parts, or with None.
+        of: The location of a part's type.
+        rows: The rows of the parts, by type.
+        kind: Returns the kind of the event, from the event and the facts of its parts.
+        known: Further fields of `EventFacts`: a function of the event, or the location of each field's value.
+        read: Returns all values that `kind` reads. Events are equal if these values, the further fields and the parts
+            are equal. If None, call `read_from` or `read_as` for this type.
     """
     kind_of = _getter(of)
     known_of = known if callable(known) else _found_at(known or {})
@@ -247,12 +251,12 @@ def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]
 
 
 def result_text(of: Where, kind: str, text: Where) -> Callable[[Any], str]:
-    """What `register_results` takes for the text of a part: that of a tool's result, where it is one.
+    """Return a function for `register_results`: it returns the text of a tool result, else an empty string.
 
     Args:
-        of: Where a part says what it is.
-        kind: What a result says that it is.
-        text: Where its text is.
+        of: The location of a part's type.
+        kind: The type of tool results.
+        text: The location of a result's text.
     """
     kind_of, text_of = _getter(of), _getter(text)
 
@@ -264,5 +268,5 @@ def result_text(of: Where, kind: str, text: Where) -> Callable[[Any], str]:
 
 
 def function_schema(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
-    """The schema of a tool, in the form in which most providers are offered one."""
+    """Return the schema of a tool in OpenAI's format."""
     return {"type": "function", "function": {"name": name, "description": description or "", "parameters": parameters}}
