@@ -44,8 +44,8 @@ from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
-from otel_assembly.sessions.recording import recorded_hydration, recorded_post, tell_waiting
-from otel_assembly.sessions.sweeping import tell_violations
+from otel_assembly.sessions.recording import record_waiting, recorded_hydration, recorded_post
+from otel_assembly.sessions.sweeping import append_violations
 from otel_assembly.sessions.turn_lease import TurnLease
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ class Hub:
         session = await self._session(session_id)
         await self.folded(session_id)
         await self.expire(session_id)
-        return await tell_violations(session, self._log, self._clock)
+        return await append_violations(session, self._log, self._clock)
 
     async def _step(
         self, session_id: str, who: str, event_type: str, reason: str = "", key: str | None = None
@@ -488,7 +488,7 @@ class Hub:
             seq = last
         session.searched[participant_id] = Cursor(found[0].envelope.seq - 1 if found else last, before)
         addressed = session.folded.addressed_to(participant_id, session.metadata)
-        tell_waiting(session.metadata, max(len(found), addressed - cursor.count))
+        record_waiting(session.metadata, max(len(found), addressed - cursor.count))
         return found
 
     async def confirm(self, delivery: Delivery) -> None:

@@ -53,7 +53,7 @@ async def holding(press: Press) -> AsyncIterator[None]:
         _held.set(before)
 
 
-def held_press(log: object) -> Press | None:
+def current_press(log: object) -> Press | None:
     """Return the running task's innermost press of a log."""
     return next((press for press in reversed(_held.get()) if press.log is log and press.held), None)
 
@@ -93,7 +93,7 @@ def read_ids(found: Iterable[Sequence[Any]]) -> list[str]:
         if isinstance(session_id, str) and not _SURROGATE.search(session_id):
             ids.append(session_id)
         else:
-            logger.error("the id of a session is not what was written: %a; the session is left out", session_id)
+            logger.error("the id of a session is damaged: %a; the session is skipped", session_id)
     return ids
 
 
@@ -106,7 +106,7 @@ def read_row(session_id: str, found: Sequence[Any]) -> LogRow:
     seq, envelope_id, sender_id, key, body, checksum = found
     texts = (envelope_id, sender_id, body) if key is None else (envelope_id, sender_id, body, key)
     if type(seq) is not int or not all(isinstance(text, str) for text in texts) or checksum_of(body) != checksum:
-        raise LogDamagedError(f"session {session_id!r}: row {seq} is not what was written; restore the log")
+        raise LogDamagedError(f"session {session_id!r}: row {seq} is damaged; restore the log")
     return LogRow(session_id, seq, envelope_id, sender_id, key, body, checksum)
 
 
@@ -120,7 +120,7 @@ def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -
     for seq, one in enumerate(found, max(first_seq, 1)):
         row = read_row(session_id, one)
         if row.seq != seq:
-            raise LogDamagedError(f"session {session_id!r}: row {seq} is missing, row {row.seq} is there")
+            raise LogDamagedError(f"session {session_id!r}: row {seq} is missing, but row {row.seq} exists")
         rows.append(row)
     return rows
 
@@ -132,7 +132,7 @@ def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
         LogDamagedError: The checksum is wrong.
     """
     if not isinstance(metadata, str) or checksum_of(metadata) != checksum:
-        raise LogDamagedError(f"session {session_id!r}: its metadata are not what was written; restore the log")
+        raise LogDamagedError(f"session {session_id!r}: its metadata are damaged; restore the log")
     return metadata
 
 
@@ -140,7 +140,9 @@ def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snaps
     """Return a verified snapshot; None, with a warning, if it is damaged, because the rows suffice."""
     if type(seq) is int and isinstance(state, str) and checksum_of(state) == checksum:
         return Snapshot(seq, state)
-    logger.warning("session %r: a snapshot is not what was written; it is left out, and the log is read", session_id)
+    logger.warning(
+        "session %r: a snapshot is damaged; it is ignored, and the session is read from its rows", session_id
+    )
     return None
 
 
@@ -149,14 +151,14 @@ def not_on_top(session_id: str, on: LogPosition) -> LogConflictError:
     return LogConflictError(f"session {session_id!r}: row {on.seq} with this id is not the newest one")
 
 
-def taken(session_id: str, first_seq: int) -> LogConflictError:
+def already_used(session_id: str, first_seq: int) -> LogConflictError:
     """Return the error of an append whose row number, id or key is already used."""
-    return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key is there already")
+    return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key already exists")
 
 
-def there_already(session_id: str) -> LogConflictError:
+def already_exists(session_id: str) -> LogConflictError:
     """Return the error of creating a session that exists."""
-    return LogConflictError(f"there is a session {session_id!r} already")
+    return LogConflictError(f"session {session_id!r} already exists")
 
 
 def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
@@ -184,8 +186,8 @@ def read_work(session_id: str, participant_id: str, found: Iterable[Sequence[Any
     for expected, (number, seq, body, checksum) in enumerate(found, 1):
         if number != expected or not isinstance(body, str) or checksum_of(body) != checksum:
             raise LogDamagedError(
-                f"session {session_id!r}: step {expected} of the turn of {participant_id!r} is missing or is not what "
-                "was written; restore the log"
+                f"session {session_id!r}: step {expected} of the turn of {participant_id!r} is missing "
+                "or damaged; restore the log"
             )
         entries.append(WorkEntry(seq, number, body))
     return entries

@@ -11,16 +11,16 @@ from otel_assembly.errors import LogUnavailableError
 from otel_assembly.sessions.log import StoredTurn, WorkEntry
 from otel_assembly.sessions.log_rows import (
     Press,
+    already_exists,
+    already_used,
     check_appended,
     check_first,
     claim_lost,
-    held_press,
+    current_press,
     holding,
     not_on_top,
     read_row,
     read_rows,
-    taken,
-    there_already,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MemorySessionLog:
         check_first(session_id, first)
         self._check_open()
         if session_id in self._sessions:
-            raise there_already(session_id)
+            raise already_exists(session_id)
         session = self._sessions[session_id] = _Session(metadata)
         session.add(first)
         self._tell(session_id)
@@ -87,7 +87,7 @@ class MemorySessionLog:
         session = self._session(session_id)
         if session is None:
             raise not_on_top(session_id, on)
-        async with session.lock if held_press(self) is None else nullcontext():
+        async with session.lock if current_press(self) is None else nullcontext():
             self._check_open()
             newest = session.rows[-1]
             if (newest.seq, newest.envelope_id) != (on.seq, on.envelope_id):
@@ -95,9 +95,9 @@ class MemorySessionLog:
             ids = {row.envelope_id for row in rows}
             keys = [(row.sender_id, row.key) for row in rows if row.key is not None]
             if len(ids) < len(rows) or len(set(keys)) < len(keys) or ids & session.by_id.keys():
-                raise taken(session_id, rows[0].seq)
+                raise already_used(session_id, rows[0].seq)
             if session.by_key.keys() & set(keys):
-                raise taken(session_id, rows[0].seq)
+                raise already_used(session_id, rows[0].seq)
             if claim is not None and not self._end(session, claim, finished=True):
                 raise claim_lost(claim)
             for row in rows:
@@ -234,7 +234,7 @@ class MemorySessionLog:
     async def press(self, session_id: str) -> AsyncIterator[None]:
         """See `SessionLog.press`."""
         session = self._session(session_id)
-        if session is None or held_press(self) is not None:
+        if session is None or current_press(self) is not None:
             yield
             return
         async with session.lock, holding(Press(self)):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 class OwnThread:
     """Runs blocking calls in order, each while it holds a lock (the turn).
 
-    A caller can keep the turn (`hold`, `let_go`); until then the thread runs only calls of that holder. A call that is
+    A caller can keep the turn (`hold`, `release`); until then the thread runs only calls of that holder. A call that is
     canceled, or times out, before it begins never runs. A forked child starts its own thread.
 
     Args:
@@ -66,7 +66,7 @@ class OwnThread:
             await asyncio.wait([done], timeout=patience)
             if not done.done():
                 if self._abandon(work):
-                    raise LogUnavailableError(f"others have kept the log busy for {patience} s; nothing was done")
+                    raise LogUnavailableError(f"other writers blocked the log for {patience} s; nothing was written")
                 await asyncio.wait([done], timeout=patience)
             if not done.done():
                 raise LogUnsureError(f"the disk has not answered for {patience} s")
@@ -80,7 +80,7 @@ class OwnThread:
             done.cancel()
 
     async def hold(self, holder: object, patience: float) -> None:
-        """Acquire the turn and keep it for `holder` until `let_go`.
+        """Acquire the turn and keep it for `holder` until `release`.
 
         Raises:
             LogUnavailableError: The turn was not free in time.
@@ -92,10 +92,10 @@ class OwnThread:
         try:
             await self.run(keep, patience)
         except BaseException:
-            self.let_go(holder)
+            self.release(holder)
             raise
 
-    def let_go(self, holder: object) -> None:
+    def release(self, holder: object) -> None:
         """Release the turn after the holder's pending calls."""
 
         def release() -> None:

@@ -74,12 +74,12 @@ def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
         target = routing.get("target")
         if not target and not routing.get("tool"):
             raise ProtocolError(
-                f"{where} hands over to nobody; give its routing a target, "
-                "or the tool that a transition of the graph names"
+                f"{where} is a handoff without a target; give its routing a target, "
+                "or the name of a tool in a transition of the graph"
             )
         if target and target not in participants:
             raise ProtocolError(
-                f"{where} hands over to {target!r}, who takes no part; give one of {', '.join(map(repr, participants))}"
+                f"{where} hands off to {target!r}, not a participant; give one of {', '.join(map(repr, participants))}"
             )
     if not isinstance(data.get("body", ""), str):
         raise ProtocolError(f"{where}: its body is of type {type(data['body']).__name__}; give a text")

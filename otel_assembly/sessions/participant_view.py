@@ -107,7 +107,7 @@ class ParticipantView:
         """
         session, adapter = await hub.metadata(session_id), await hub.adapter(session_id)
         if participant_id not in session.participants:
-            raise AccessDeniedError(f"session {session_id!r}: {participant_id!r} takes no part in it")
+            raise AccessDeniedError(f"session {session_id!r}: {participant_id!r} is not a participant")
         return cls(hub, session, adapter, participant_id, view=view, name_for=name_for)
 
     async def read(self, before: int | None = None) -> int:

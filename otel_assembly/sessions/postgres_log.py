@@ -20,10 +20,12 @@ from otel_assembly.errors import (
 from otel_assembly.sessions.log import Cursor, checksum_of
 from otel_assembly.sessions.log_rows import (
     Press,
+    already_exists,
+    already_used,
     check_appended,
     check_first,
     claim_lost,
-    held_press,
+    current_press,
     holding,
     not_on_top,
     read_ids,
@@ -33,8 +35,6 @@ from otel_assembly.sessions.log_rows import (
     read_snapshot,
     read_turn,
     read_work,
-    taken,
-    there_already,
 )
 from otel_assembly.sessions.log_sql import (
     ADD_WORK,
@@ -188,7 +188,7 @@ class PostgresSessionLog:
         try:
             await self._write(f"session {session_id!r}: row 1", _CREATE, _arguments([first]) | arguments)
         except LogConflictError:
-            raise there_already(session_id) from None
+            raise already_exists(session_id) from None
 
     async def metadata(self, session_id: str) -> str | None:
         """See `SessionLog.metadata`."""
@@ -211,7 +211,7 @@ class PostgresSessionLog:
         try:
             written = await self._write(f"session {session_id!r}: row {seq}", statement, arguments)
         except LogConflictError:
-            raise taken(session_id, seq) from None
+            raise already_used(session_id, seq) from None
         if not written:
             if claim is not None and not await self._holds(claim):
                 raise claim_lost(claim)
@@ -314,7 +314,7 @@ class PostgresSessionLog:
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
         """See `SessionLog.press`; an advisory lock that ends with its connection."""
-        if held_press(self) is not None:
+        if current_press(self) is not None:
             yield
             return
         # Tasks of one process wait here, so that waiting tasks do not occupy all connections.
@@ -325,9 +325,9 @@ class PostgresSessionLog:
                 async with holding(Press(self, connection)):
                     yield
             finally:
-                await self._let_go(connection, what, session_id)
+                await self._unlock(connection, what, session_id)
 
-    async def _let_go(self, connection: Connection, what: str, session_id: str) -> None:
+    async def _unlock(self, connection: Connection, what: str, session_id: str) -> None:
         """Release a lock; if that fails, close its connection, which releases it on the server."""
         if connection.closed:
             return
@@ -362,12 +362,12 @@ class PostgresSessionLog:
                     except LogUnsureError:
                         await asyncio.sleep(0.02)
         except TimeoutError:
-            raise LogUnavailableError(f"{what} cannot be had: PostgreSQL does not answer") from None
+            raise LogUnavailableError(f"{what} is not available: PostgreSQL does not answer") from None
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         """Yield the connection of this task's press, or else one from the pool."""
-        press = held_press(self)
+        press = current_press(self)
         if press is not None and not press.by.closed:
             yield press.by
             return
@@ -402,7 +402,7 @@ class PostgresSessionLog:
         """Return the log error that an error of the client means for the statement."""
         codes = self._errors
         if isinstance(error, codes.UniqueViolation | codes.SerializationFailure | codes.DeadlockDetected):
-            return LogConflictError(f"{what}: somebody else was first")
+            return LogConflictError(f"{what}: a concurrent write was first")
         if is_damage(error):
             return LogDamagedError(f"{what} cannot be read or written: {error}; restore the database")
         # An error that ends the connection does not tell whether the statement was committed.

@@ -142,14 +142,14 @@ class Posting:
         if self._unsure:
             raise self._not_known()
         raise LogConflictError(
-            f"session {self._session.metadata.session_id!r}: somebody else was first {self.conflicts} times; "
+            f"session {self._session.metadata.session_id!r}: concurrent writes were first {self.conflicts} times; "
             "nothing was appended"
         )
 
     def _not_known(self) -> LogUnsureError:
         return LogUnsureError(
-            f"session {self._session.metadata.session_id!r}: the log's answer was lost, and it cannot be asked; post "
-            "again under the same idempotency key, and what was accepted is returned"
+            f"session {self._session.metadata.session_id!r}: the log's answer was lost, and it is unavailable; post "
+            "again with the same idempotency key, which returns an envelope that was accepted"
         )
 
     async def _attempt(self, *, fresh: bool) -> Envelope:
@@ -247,7 +247,7 @@ class Posting:
         if state is SessionState.PENDING:
             missing = [p for p in session.metadata.participants if p not in session.folded.joined]
             raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, missing))} to join")
-        raise ProtocolError(f"{where}; nothing more is posted to it")
+        raise ProtocolError(f"{where}; it accepts no more envelopes")
 
     def _refuse_by_wait(self) -> None:
         """Refuse a violation whose expectation was met in the meantime."""
@@ -257,7 +257,7 @@ class Posting:
         standing = deadlines(session.metadata, session.folded.state, session.folded.waits)
         if not any(violation(session.metadata, one, HUB_ID).same_content(envelope) for one in standing):
             raise ProtocolError(
-                f"session {envelope.session_id!r}: what {envelope.idempotency_key!r} tells of came meanwhile"
+                f"session {envelope.session_id!r}: the expectation of {envelope.idempotency_key!r} was met meanwhile"
             )
 
     def _refuse_by_inbox(self) -> None:
@@ -279,7 +279,7 @@ class Posting:
         given, last = self._envelope.envelope_id, self._session.folded.envelope_id
         if given and not (_ID.fullmatch(given) and given[:16] > last[:16]):
             raise ProtocolError(
-                f"session {self._envelope.session_id!r}: the envelope id {given!r} does not come after {last!r}, the "
+                f"session {self._envelope.session_id!r}: the envelope id {given!r} is not greater than {last!r}, the "
                 "newest; leave it empty, or give 32 hexadecimal digits that do, of which the first is at most 7"
             )
 

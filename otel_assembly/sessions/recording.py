@@ -168,14 +168,14 @@ def recorded_hydration(metadata: SessionMetadata) -> HydrationRecording:
     return _NULL if recorder is None else recorder.hydrate(metadata)
 
 
-def tell_waiting(metadata: SessionMetadata, envelopes: int) -> None:
+def record_waiting(metadata: SessionMetadata, envelopes: int) -> None:
     """Record the number of unconfirmed envelopes in a participant's inbox."""
     recorder = _recorder()
     if recorder is not None:
         recorder.waiting(metadata, envelopes)
 
 
-def tell_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
+def record_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
     """Record a violated expectation that this hub has appended to the log."""
     recorder = _recorder()
     if recorder is not None:

@@ -167,7 +167,7 @@ class CallableSeat:
         reply = ModelResponse(content=said or "") if said is None or isinstance(said, str) else said
         if not isinstance(getattr(reply, "content", None), str):
             raise ConfigurationError(
-                f"what answers for {self.view.participant_id!r} returned a {type(said).__name__}; return a text, None "
+                f"the callable of {self.view.participant_id!r} returned a {type(said).__name__}; return a text, None "
                 "to say nothing, or an object with a text as its 'content'"
             )
         stored = reply if isinstance(reply, ModelResponse) else ModelResponse(content=reply.content)

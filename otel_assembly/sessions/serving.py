@@ -196,10 +196,10 @@ async def _logged(one: _Served) -> None:
     except NotFoundError as error:
         _log.debug("session %r is not served here: %s", one.session_id, error)
     except (NetworkError, HaltedError) as error:
-        _log.error("session %r is not served for %r any more: %s", one.session_id, one.participant_id, error)
+        _log.error("session %r is no longer served for %r: %s", one.session_id, one.participant_id, error)
     except Exception as error:  # noqa: BLE001 - the other sessions continue
         _log.error(
-            "session %r is not served for %r any more: %s", one.session_id, one.participant_id, type(error).__name__
+            "session %r is no longer served for %r: %s", one.session_id, one.participant_id, type(error).__name__
         )
 
 
@@ -310,7 +310,7 @@ class _Served:
                 await seat.view.read(envelope.seq)
                 await self._round(seat, seat.view.begin_round(envelope, asked), envelope)
 
-        return await self._while_held(work())
+        return await self._run_turn(work())
 
     async def _acquired(self, envelope: Envelope, *, continues: bool) -> bool:
         """Return True if this server now holds the turn; set `_busy` if another server holds it."""
@@ -318,17 +318,17 @@ class _Served:
         self._busy = state is TurnState.BUSY
         return state is TurnState.HELD
 
-    async def _while_held(self, work: Coroutine[None, None, None]) -> bool:
+    async def _run_turn(self, work: Coroutine[None, None, None]) -> bool:
         """Do the work of a turn that this server holds; return False if another server took the turn over."""
         try:
-            await self.lease.while_held(work)
+            await self.lease.run_renewing(work)
             if (claim := self.lease.claim) is not None:
                 # A server that starts later asks a participant again that stayed silent after its own envelope.
                 await self.lease.end(finished=not claim.continues)
             if claim is None or not claim.continues:
                 self._in_seat.clear()  # the log has no steps any more
         except TurnClaimLostError as error:
-            _log.warning("%s; what this server did on it is left out", error)
+            _log.warning("%s; the work of this server on it is discarded", error)
             self._busy = True
             await self._leave_seat()
             return False
@@ -365,7 +365,7 @@ class _Served:
             _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
             self._audit_unknown(envelope.seq, seat.restore(stored, asked))
         self._in_seat.add(envelope.seq)
-        answered = await self._asked_until_answered(seat, asked, envelope)
+        answered = await self._ask_until_answered(seat, asked, envelope)
         if answered is not None:
             await self._say(seat, answered, envelope)
 
@@ -391,7 +391,7 @@ class _Served:
                     await seat.view.read(envelope.seq + 1)
                     await self._round(seat, seat.view.go_on(), envelope)
 
-            await self._while_held(work())
+            await self._run_turn(work())
         if self._busy:
             return False
         self._went_on_after = last
@@ -413,7 +413,7 @@ class _Served:
         later = await self.hub.envelope(self.session_id, trigger)
         return later is None or later.sender_id == self.participant_id or not later.visible_to(self.participant_id)
 
-    async def _asked_until_answered(self, seat: Seat, events: Sequence[Any], envelope: Envelope) -> Round | None:
+    async def _ask_until_answered(self, seat: Seat, events: Sequence[Any], envelope: Envelope) -> Round | None:
         """Ask the agent until it answers; write a line to the audit log and return None if it does not."""
         for attempt in range(1, self.attempts + 1):
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
-from otel_assembly.sessions.log_rows import claim_lost, not_on_top, taken, text_of, there_already
+from otel_assembly.sessions.log_rows import already_exists, already_used, claim_lost, not_on_top, text_of
 from otel_assembly.sessions.log_sql import (
     ADD_WORK,
     COUNT_WORK,
@@ -60,7 +60,7 @@ class SqliteFile:
             self._fcntl: Any = importlib.import_module("fcntl")
         except ModuleNotFoundError as missing:
             raise ConfigurationError(
-                "SqliteSessionLog queues its writers with flock, which this system has not; use PostgresSessionLog"
+                "SqliteSessionLog queues its writers with flock, which this system lacks; use PostgresSessionLog"
             ) from missing
         self.path = path
         self._busy_timeout = busy_timeout
@@ -114,7 +114,7 @@ class SqliteFile:
                 ((number,),) = db.execute(_ADD_SESSION, (session_id, metadata, checksum)).fetchall()
                 db.execute(_ADD_ROW, _columns(number, first))
             except sqlite3.IntegrityError:
-                raise there_already(session_id) from None
+                raise already_exists(session_id) from None
         self._note(first)
 
     def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None) -> None:
@@ -127,7 +127,7 @@ class SqliteFile:
             try:
                 db.executemany(_ADD_ROW, [_columns(found[0], row) for row in rows])
             except sqlite3.IntegrityError:
-                raise taken(session_id, seq) from None
+                raise already_used(session_id, seq) from None
             if claim is not None and not _end(db, claim_arguments(claim), finished=True):
                 raise claim_lost(claim)
         self._note(rows[-1])
@@ -227,7 +227,9 @@ class SqliteFile:
         try:
             ((mode,),) = db.execute("PRAGMA journal_mode = WAL").fetchall()
             if mode != "wal":
-                raise LogUnavailableError(f"{self.path} lies where SQLite cannot keep a write-ahead log; move it")
+                raise LogUnavailableError(
+                    f"SQLite cannot keep a write-ahead log next to {self.path}; move the file to a local disk"
+                )
             db.execute("PRAGMA synchronous = FULL")
             ((version,),) = db.execute("PRAGMA user_version").fetchall()
             if version == 0:
@@ -295,7 +297,7 @@ def telling(path: str, what: str, *, writing: bool = False) -> Iterator[None]:
         if code == sqlite3.SQLITE_IOERR and writing:
             # The file may contain complete frames, which SQLite recovers after a crash.
             raise LogUnsureError(f"{what} may or may not be written in {path}: {error}") from error
-        raise LogUnavailableError(f"{what} cannot be had in {path}: {error}") from error
+        raise LogUnavailableError(f"{what} is not available in {path}: {error}") from error
 
 
 def check_whole(path: str) -> None:
@@ -307,17 +309,17 @@ def check_whole(path: str) -> None:
     wal = f"{path}-wal"
     with suppress(FileNotFoundError):
         if os.path.getsize(wal) and not (os.path.exists(path) and os.path.getsize(path)):
-            raise LogDamagedError(f"{path} is empty, and rows stand in {wal}; restore the file")
+            raise LogDamagedError(f"{path} is empty, but {wal} contains rows; restore the file")
     state = look_at_wal(wal)
     if not state.readable:
-        raise LogDamagedError(f"the header of {wal} is not what was written; restore the file")
+        raise LogDamagedError(f"the header of {wal} is damaged; restore the file")
     if state.behind > 1:
         raise LogDamagedError(
-            f"frame {state.whole + 1} of {wal} is not what was written, and {state.behind} transactions end behind "
-            "it, of which at most one was not accepted; restore the file"
+            f"frame {state.whole + 1} of {wal} is damaged, and {state.behind} transactions follow "
+            "it, of which all but at most one were accepted; restore the file"
         )
     if state.torn:
-        logger.warning("%s ends in what was not written whole, and so not accepted; it is left out", wal)
+        logger.warning("%s ends with an incomplete transaction, which was not accepted and is ignored", wal)
 
 
 def claim_arguments(claim: TurnClaim) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from otel_assembly.sessions.log_rows import (
     Press,
     check_appended,
     check_first,
-    held_press,
+    current_press,
     holding,
     read_ids,
     read_metadata,
@@ -232,7 +232,7 @@ class SqliteSessionLog:
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
         """See `SessionLog.press`; it locks the whole file, because a file has one writer at a time."""
-        if held_press(self) is not None:
+        if current_press(self) is not None:
             yield
             return
         await self._open()
@@ -242,7 +242,7 @@ class SqliteSessionLog:
             async with holding(press):
                 yield
         finally:
-            self._writing.let_go(press)
+            self._writing.release(press)
 
     async def close(self) -> None:
         """See `SessionLog.close`; afterwards, this log no longer uses its files."""
@@ -270,9 +270,9 @@ class SqliteSessionLog:
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
         try:
-            return await self._writing.run(do, self._patience, held_press(self))
+            return await self._writing.run(do, self._patience, current_press(self))
         except OSError as error:
-            raise LogUnavailableError(f"the queue of {self._path} cannot be had: {error}") from error
+            raise LogUnavailableError(f"the lock file of {self._path} is not available: {error}") from error
 
     async def _read(self, do: Callable[[], T]) -> T:
         await self._open()

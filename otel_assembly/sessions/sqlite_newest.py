@@ -42,7 +42,7 @@ def missing_newest(path: str, noted: tuple[str, int, str]) -> str:
     """Return the error message for a file that ends before the recorded row."""
     return (
         f"session {noted[0]!r}: row {noted[1]} was accepted, and is not in {path}: the file was cut, or is an older "
-        f"copy; restore it, or delete {path}.queue while nobody has the log open, and what is missing is given up"
+        f"copy; restore it, or delete {path}.queue while no process has the log open, to accept the loss"
     )
 
 

@@ -43,7 +43,7 @@ class SqliteReader(LogReader):
         if os.path.isdir(path):
             raise ConfigurationError(f"{path} is a folder; give the file of a log of sessions")
         if not os.path.exists(path):
-            raise ConfigurationError(f"{path} is not there; give the file of a log of sessions, or postgresql://…")
+            raise ConfigurationError(f"{path} does not exist; give the file of a log of sessions, or postgresql://…")
         with _nobody_writes(path):
             check_whole(path)
         self._connection = self._opened()
@@ -117,9 +117,11 @@ class SqliteReader(LogReader):
         except LogDamagedError as error:
             if getattr(error.__cause__, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
                 raise
-            raise ConfigurationError(f"{self._path} is no log of sessions, nor any file of SQLite") from error
+            raise ConfigurationError(
+                f"{self._path} is not an SQLite file; give the file of a log of sessions"
+            ) from error
         if not tables:
-            raise ConfigurationError(f"{self._path} is no log of sessions")
+            raise ConfigurationError(f"{self._path} is not a log of sessions")
         if version != FILE_VERSION:
             raise ConfigurationError(
                 f"{self._path} has form {version}, of another release; this one reads {FILE_VERSION}"
@@ -143,7 +145,7 @@ def _nobody_writes(path: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise LogUnavailableError(f"somebody has kept {path} busy for {_PATIENCE:.0f} s") from None
+                    raise LogUnavailableError(f"another process has locked {path} for {_PATIENCE:.0f} s") from None
                 time.sleep(0.005)
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions.expectations import deadlines, violation
 from otel_assembly.sessions.posting import HUB_ID, Posting
-from otel_assembly.sessions.recording import recorded_post, tell_violated
+from otel_assembly.sessions.recording import record_violated, recorded_post
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-async def tell_violations(session: KnownSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
+async def append_violations(session: KnownSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
     """Append a violation for each expectation whose time is over, the earliest first.
 
     Returns:
@@ -46,7 +46,7 @@ async def tell_violations(session: KnownSession, log: SessionLog, clock: Callabl
                 recording.accepted(told)
                 if posting.repeated:
                     continue
-                tell_violated(metadata, due.kind)
+                record_violated(metadata, due.kind)
         except ProtocolError as error:
             # The expected envelope came first.
             _log.debug("session %r: %s", metadata.session_id, error)

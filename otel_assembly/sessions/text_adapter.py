@@ -75,7 +75,7 @@ class TextAdapter(Generic[_State]):
             raise ConfigurationError(f"{where} waits for {one.seconds!r} s; give a number above 0")
         if one.action == "hide" and not self.can_hide:
             raise ConfigurationError(
-                f"{where} is followed by 'hide', and it has no rotation to leave anybody out of; "
+                f"{where} is followed by 'hide', and it has no rotation to skip participants in; "
                 "give 'notify' or 'auto_close'"
             )
 
@@ -101,9 +101,7 @@ class TextAdapter(Generic[_State]):
         if twice := sorted({p for p in given if given.count(p) > 1}):
             raise ProtocolError(f"{where} names {', '.join(map(repr, twice))} twice; name each participant once")
         if metadata.creator_id not in given:
-            raise ProtocolError(
-                f"{where}: its creator {metadata.creator_id!r} takes no part; name the creator among the participants"
-            )
+            raise ProtocolError(f"{where}: its creator {metadata.creator_id!r} is not a participant; add the creator")
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: _State) -> None:
         """Raise `ProtocolError` for an invalid text or sender; other types are not checked."""
@@ -116,7 +114,7 @@ class TextAdapter(Generic[_State]):
         if envelope.sender_id not in metadata.participants:
             raise ProtocolError(
                 f"{self.type} {metadata.session_id!r} only accepts sends from participants "
-                f"({', '.join(map(repr, metadata.participants))}), and {envelope.sender_id!r} is none of them"
+                f"({', '.join(map(repr, metadata.participants))}), not from {envelope.sender_id!r}"
             )
 
     def refuse_out_of_turn(self, metadata: SessionMetadata, envelope: Envelope, expected: str | None) -> None:

@@ -34,14 +34,14 @@ class Transcript:
         envelopes: The number of envelopes read, including those without an event.
     """
 
-    __slots__ = ("_first_said", "_numbers", "envelopes")
+    __slots__ = ("_first_numbers", "_numbers", "envelopes")
 
     def __init__(self) -> None:
         self.envelopes = 0
         #: For each event id, the number of such events before it.
         self._numbers: dict[str, int] = {}
         #: For each speaker's name, the number of its first event.
-        self._first_said: dict[str, int] = {}
+        self._first_numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -49,7 +49,7 @@ class Transcript:
     def add(self, event_id: str, speaker: str) -> None:
         """Add an event that represents an envelope of this speaker."""
         if event_id not in self._numbers:
-            self._first_said.setdefault(speaker, len(self._numbers))
+            self._first_numbers.setdefault(speaker, len(self._numbers))
             self._numbers[event_id] = len(self._numbers)
 
     def holds(self, event: Any) -> bool:
@@ -58,7 +58,7 @@ class Transcript:
 
     def speakers(self, count: int) -> list[str]:
         """Return the sorted names of the speakers of the first `count` entries."""
-        return sorted(name for name, first in self._first_said.items() if first < count)
+        return sorted(name for name, first in self._first_numbers.items() if first < count)
 
 
 class TranscriptPolicy(DecidingPolicy):

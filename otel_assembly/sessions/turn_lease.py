@@ -119,7 +119,7 @@ class TurnLease:
         self.retry_seconds = min(turn.remaining, seconds / (_RENEWALS + 1))
         return now - self._unchanged[1] >= seconds
 
-    async def while_held(self, work: Coroutine[None, None, T]) -> T:
+    async def run_renewing(self, work: Coroutine[None, None, T]) -> T:
         """Await `work` while renewing the lease.
 
         Raises:
@@ -198,4 +198,4 @@ class TurnLease:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._log.end_turn(claim, finished=False)
         except (NetworkError, TimeoutError) as error:
-            _log.warning("session %r: the claim on a turn was not given up: %s", self._session_id, error)
+            _log.warning("session %r: the claim on a turn was not released: %s", self._session_id, error)

@@ -100,7 +100,7 @@ class SessionCheck:
         cursors = self._reader.cursors(self._stored)
         for adapter, _, state, checksum in snapshots:
             if not isinstance(state, str) or checksum_of(state) != checksum:
-                yield LogProblem(None, self._said(f"its snapshot for {adapter} is not what was written"))
+                yield LogProblem(None, self._said(f"its snapshot for {adapter} is damaged"))
         folding = _Folding(self)
         last: Envelope | None = None
         for found in self._reader.rows(self._stored):
@@ -136,7 +136,7 @@ class SessionCheck:
         """Report rows missing before a row; the rows after a gap are still checked."""
         expected, self._seq = self._seq + 1, seq if type(seq) is int else self._seq + 1
         if seq != expected:
-            yield LogProblem(expected, self._said(f"row {expected} is missing, row {seq} is there"))
+            yield LogProblem(expected, self._said(f"row {expected} is missing, but row {seq} exists"))
 
     def _said(self, what: str) -> str:
         return f"session {self._stored.id!r}: {what}"
@@ -188,4 +188,4 @@ class _Folding:
             yield LogProblem(snapshot.seq, f"{where} cannot be read: {type(error).__name__}")
             return
         if kept is not None and kept != folded:
-            yield LogProblem(snapshot.seq, f"{where} is not what a fold of the log from its start comes to")
+            yield LogProblem(snapshot.seq, f"{where} differs from the state folded from the rows")

@@ -271,9 +271,11 @@ def resolved(metadata: SessionMetadata, target: str) -> str:
 def _check_names(metadata: SessionMetadata, where: str) -> None:
     names = metadata.knobs.get("names") or {}
     if not isinstance(names, Mapping) or not all(isinstance(name, str) and name for name in names.values()):
-        raise ProtocolError(f"{where} takes {{participant: name}} as its knob 'names'; give each name as a text")
+        raise ProtocolError(f"{where} needs {{participant: name}} as its knob 'names'; give each name as a text")
     if strangers := sorted(str(p) for p in names if p not in metadata.participants):
-        raise ProtocolError(f"{where}: its knob 'names' names {', '.join(map(repr, strangers))}, who take no part")
+        raise ProtocolError(
+            f"{where}: its knob 'names' names {', '.join(map(repr, strangers))}, who are not participants"
+        )
     given = [*names.values(), *(p for p in metadata.participants if names.get(p) != p)]
     if twice := sorted({name for name in given if given.count(name) > 1}):
         raise ProtocolError(f"{where}: its knob 'names' gives {', '.join(map(repr, twice))} to two participants")

@@ -403,7 +403,7 @@ class TestLostAnswers:
             raise LogUnavailableError("no answer")
 
         flaky.tail = gone
-        with pytest.raises(LogUnsureError, match="post again under the same idempotency key"):
+        with pytest.raises(LogUnsureError, match="post again with the same idempotency key"):
             await hub.post(text(name, "ann", "1", idempotency_key="k"))
         del flaky.tail
         again = await hub.post(text(name, "ann", "1", idempotency_key="k"))

@@ -328,14 +328,14 @@ async def test_a_row_that_is_damaged_or_missing_is_named(postgres, schema, log, 
         other.execute("UPDATE otel_assembly_sessions SET metadata = '[]'")
     with pytest.raises(LogDamagedError, match="session 's': row 9 is missing"):
         await log.tail("s", 1)
-    with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+    with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
         await log.tail("s", 10)
     with pytest.raises(LogDamagedError, match="session 's': row 17"):
         await log.by_id("s", f"{17:016x}")
     with pytest.raises(LogDamagedError, match="its metadata"):
         await log.metadata("s")
     assert await log.snapshot("s", "discussion/1") is None
-    assert "a snapshot is not what was written" in caplog.text
+    assert "a snapshot is damaged" in caplog.text
 
 
 @pytest.fixture
@@ -375,7 +375,7 @@ async def test_a_flipped_byte_of_a_row_is_damage_that_names_the_row(postgres, sc
         whole = flip(ROWS, "body", "seq = 17", at, bits)
         try:
             for reads in (log.tail("s", 1), log.by_id("s", f"{17:016x}")):
-                with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+                with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
                     await reads
             with PostgresReader(postgres.dsn(schema)) as reader:
                 (stored,) = reader.sessions()
@@ -410,12 +410,12 @@ async def test_a_flipped_byte_beside_the_rows_is_damage_too(schema, log, flipped
     flip("otel_assembly_sessions", "metadata", "true", 0, bits)
     flip("otel_assembly_session_snapshots", "state", "true", 3, bits)
     flip("otel_assembly_session_work", "body", "number = 2", 3, bits)
-    with pytest.raises(LogDamagedError, match="session 's': its metadata are not what was written"):
+    with pytest.raises(LogDamagedError, match="session 's': its metadata are damaged"):
         await log.metadata("s")
     with pytest.raises(LogDamagedError, match="step 2 of the turn of 'bob'"):
         await log.work("s", "bob")
     assert await log.snapshot("s", "discussion/1") is None
-    assert "a snapshot is not what was written" in caplog.text
+    assert "a snapshot is damaged" in caplog.text
 
 
 async def test_a_session_whose_id_is_damaged_stops_no_other(schema, log, flipped, caplog):
@@ -423,7 +423,7 @@ async def test_a_session_whose_id_is_damaged_stops_no_other(schema, log, flipped
     await created(log, "two")
     flipped[0]("otel_assembly_sessions", "id", "id = 'one'", 1, 0x80)
     assert list(await log.session_ids()) == ["two"]
-    assert "the id of a session is not what was written: 'o\\udceee'" in caplog.text
+    assert "the id of a session is damaged: 'o\\udceee'" in caplog.text
 
 
 async def test_a_value_whose_length_is_damaged_is_damage(own_server):

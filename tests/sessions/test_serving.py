@@ -588,7 +588,7 @@ async def test_a_session_that_stops_stops_no_other_and_never_without_a_word(hub,
         await has_said(hub, names[1], "well?", "yes")
 
         async def told():
-            return f"session {names[0]!r} is not served for 'bob' any more: RuntimeError" in caplog.text
+            return f"session {names[0]!r} is no longer served for 'bob': RuntimeError" in caplog.text
 
         await until(told)
     assert await said(hub, names[0]) == ["well?"]

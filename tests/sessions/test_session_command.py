@@ -204,8 +204,8 @@ def snapshot_of_another_state(stored):
 @pytest.mark.parametrize(
     ("damage", "row", "said"),
     [
-        (lambda s: [(f"UPDATE {ROWS} SET body = body || ' ' WHERE seq = 6",)], 6, "row 6 is not what was written"),
-        (lambda s: [(f"DELETE FROM {ROWS} WHERE seq = 3",)], 3, "row 3 is missing, row 4 is there"),
+        (lambda s: [(f"UPDATE {ROWS} SET body = body || ' ' WHERE seq = 6",)], 6, "row 6 is damaged"),
+        (lambda s: [(f"DELETE FROM {ROWS} WHERE seq = 3",)], 3, "row 3 is missing, but row 4 exists"),
         (
             lambda s: [(f"UPDATE {ROWS} SET sender_id = 'cid', key = NULL WHERE seq = 5",)],
             5,
@@ -220,13 +220,13 @@ def snapshot_of_another_state(stored):
             8,
             "row 8: 'ann' posted under the key 'k0' before",
         ),
-        (lambda s: [("UPDATE otel_assembly_sessions SET metadata = '{}'",)], None, "its metadata are not what was"),
+        (lambda s: [("UPDATE otel_assembly_sessions SET metadata = '{}'",)], None, "its metadata are damaged"),
         (
             lambda s: [(f"UPDATE {SNAPSHOTS} SET state = '{{}}'",)],
             None,
-            "snapshot for discussion/1 is not what was",
+            "snapshot for discussion/1 is damaged",
         ),
-        (snapshot_of_another_state, 5, "of row 5 is not what a fold of the log from its start comes to"),
+        (snapshot_of_another_state, 5, "of row 5 differs from the state folded from the rows"),
         (lambda s: [(f"DELETE FROM {ROWS} WHERE seq > 4",)], None, "snapshot for discussion/1 is of row 5, which is"),
         (
             lambda s: [(f"DELETE FROM {SNAPSHOTS}",), (f"DELETE FROM {ROWS} WHERE seq > 4",)],
@@ -263,11 +263,11 @@ async def test_what_cannot_be_read_is_said_where_it_is_listed_and_shown(otel_ass
     listed = otel_assembly("session", stored.where)
     assert listed.status == 1
     assert listed.out.splitlines()[1].startswith("    5 envelopes, ")
-    assert "    session 'trip': row 6 is not what was written; restore the log" in listed.out.splitlines()
+    assert "    session 'trip': row 6 is damaged; restore the log" in listed.out.splitlines()
     assert "other  discussion  active" in listed.out.splitlines()
     shown = otel_assembly("session", stored.where, "trip")
     assert shown.status == 1
-    assert "✖ session 'trip': row 6 is not what was written; restore the log" in shown.out
+    assert "✖ session 'trip': row 6 is damaged; restore the log" in shown.out
     assert "expected next: bob" in shown.out
 
 
@@ -302,7 +302,7 @@ async def test_accepted_rows_that_are_damaged_in_the_write_ahead_log_are_told(ot
     wal.write_bytes(content)
     ran = otel_assembly("session", stored.path.with_name("copy.db"))
     assert ran.status == 1
-    assert "transactions end behind it" in ran.err
+    assert "transactions follow it" in ran.err
 
 
 async def test_a_file_that_ends_before_an_accepted_row_is_told(otel_assembly, stored):
@@ -408,11 +408,11 @@ def test_what_is_no_log_is_wrong_usage(otel_assembly, tmp_path):
     other.execute("CREATE TABLE notes (text TEXT)")
     other.close()
     for name, said in {
-        "missing.db": "missing.db is not there",
+        "missing.db": "missing.db does not exist",
         ".": ". is a folder",
-        "notes.txt": "notes.txt is no log of sessions, nor any file of SQLite",
-        "empty.db": "empty.db is no log of sessions",
-        "other.db": "other.db is no log of sessions",
+        "notes.txt": "notes.txt is not an SQLite file; give the file of a log of sessions",
+        "empty.db": "empty.db is not a log of sessions",
+        "other.db": "other.db is not a log of sessions",
         "postgresql://%zz": "the DSN of PostgreSQL cannot be read",
     }.items():
         ran = otel_assembly("session", name)

@@ -130,7 +130,7 @@ async def test_what_is_not_addressed_to_a_participant_is_nowhere_in_its_view(hub
 
 async def test_a_stranger_has_no_view(hub):
     name = await opened(hub, *WHO)
-    with pytest.raises(AccessDeniedError, match="'eve' takes no part"):
+    with pytest.raises(AccessDeniedError, match="'eve' is not a participant"):
         await ParticipantView.open(hub, name, "eve")
 
 

@@ -210,7 +210,7 @@ async def test_the_event_loop_never_waits_for_a_writer(tmp_path):
                 await asyncio.sleep(0)
                 turns += 1
             assert turns > 10
-            with pytest.raises(LogUnavailableError, match="nothing was done"):
+            with pytest.raises(LogUnavailableError, match="nothing was written"):
                 await waiting
         # It gave up, and so is never written.
         await log.append([row("s", 2, envelope_id="ours")], on(first))
@@ -312,7 +312,7 @@ async def test_what_was_not_written_whole_is_left_out_with_a_warning(tmp_path, c
         size = os.path.getsize(f"{path}-wal")
         async with await cut_copy(path, tmp_path / "cut", size - 100) as copy:
             assert [one.seq for one in await copy.tail("s", 1)] == [1, 2, 3, 4]
-    assert "log.db-wal ends in what was not written whole" in caplog.text
+    assert "log.db-wal ends with an incomplete transaction" in caplog.text
 
 
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.8])
@@ -371,7 +371,7 @@ async def test_a_row_that_is_not_what_was_written_is_named(tmp_path):
     async with SqliteSessionLog(path) as log:
         assert len(await log.tail("s", 1, 16)) == 16
         for call in (log.tail("s", 1), log.tail("s", 17), log.by_id("s", f"{17:016x}")):
-            with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+            with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
                 await call
         assert len(await log.tail("s", 18)) == 23
 
@@ -385,7 +385,7 @@ async def test_a_row_that_is_no_text_any_more_is_named(tmp_path, value):
     else:
         damaged(path, "UPDATE otel_assembly_session_rows SET body = CAST(? AS TEXT) WHERE seq = 17", value)
     async with SqliteSessionLog(path) as log:
-        with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+        with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
             await log.tail("s", 1)
 
 
@@ -408,7 +408,7 @@ async def test_metadata_and_snapshots_are_what_was_written(tmp_path, caplog):
         assert await log.snapshot("s", "discussion/1") is None
         with pytest.raises(LogDamagedError, match="session 's': its metadata"):
             await log.metadata("s")
-    assert "session 's': a snapshot is not what was written" in caplog.text
+    assert "session 's': a snapshot is damaged" in caplog.text
 
 
 async def test_a_file_that_is_cut_short_is_told(tmp_path):

@@ -209,8 +209,11 @@ class TestGraphData:
             ({"graph": graph(default=AgentTarget("eve")).to_dict()}, "its graph names 'eve'"),
             ({"graph": graph((FromSpeaker("eve"), StayTarget())).to_dict()}, "its graph names 'eve'"),
             ({"graph": ROUND.to_dict(), "context_vars": [1]}, "takes a JSON object as its knob 'context_vars'"),
-            ({"graph": ROUND.to_dict(), "names": ["Ann"]}, "takes {participant: name} as its knob 'names'"),
-            ({"graph": ROUND.to_dict(), "names": {"eve": "Eve"}}, "its knob 'names' names 'eve', who take no part"),
+            ({"graph": ROUND.to_dict(), "names": ["Ann"]}, "needs {participant: name} as its knob 'names'"),
+            (
+                {"graph": ROUND.to_dict(), "names": {"eve": "Eve"}},
+                "its knob 'names' names 'eve', who are not participants",
+            ),
             ({"graph": ROUND.to_dict(), "names": {"ann": "A", "bob": "A"}}, "gives 'A' to two participants"),
             ({"graph": ROUND.to_dict(), "names": {"ann": "bob"}}, "gives 'bob' to two participants"),
         ],
@@ -247,8 +250,11 @@ class TestPackets:
             ({"routing": {}}, "has the routing kind None; known: text, handoff, finish"),
             ({"routing": {"kind": "jump"}}, "has the routing kind 'jump'"),
             ({"routing": {"kind": ["text"]}}, r"has the routing kind \['text'\]"),
-            ({"routing": {"kind": "handoff"}}, "hands over to nobody; give its routing a target"),
-            ({"routing": {"kind": "handoff", "target": "eve"}}, "hands over to 'eve', who takes no part; give one of"),
+            ({"routing": {"kind": "handoff"}}, "is a handoff without a target; give its routing a target"),
+            (
+                {"routing": {"kind": "handoff", "target": "eve"}},
+                "hands off to 'eve', not a participant; give one of",
+            ),
             ({"routing": {"kind": "handoff", "target": 3}}, "target of its routing is of type int; give a text"),
             ({"routing": {"kind": "finish", "reason": None}}, "reason of its routing is of type NoneType"),
             ({"routing": {"kind": "text"}, "body": 7}, "its body is of type int; give a text"),
@@ -401,7 +407,7 @@ class TestBuiltPackets:
 
     def test_a_target_that_takes_no_part_is_refused(self):
         flow = played()
-        with pytest.raises(ProtocolError, match="hands over to 'The Expert', who takes no part"):
+        with pytest.raises(ProtocolError, match="hands off to 'The Expert', not a participant"):
             flow.adapter.build_packet_envelope(flow.metadata, "ann", "look", routing=Handoff("The Expert"))
 
     def test_without_routing_the_graph_decides(self):
