@@ -171,12 +171,15 @@ class ParticipantView:
         """Record that the round's envelope was accepted and which event represents it.
 
         Args:
-            event_id: The id of the event; None if there is no event, so that the envelope is read from the log.
+            event_id: The id of the event; None if there is no event, so that the envelope gets one of its own.
             accepted: The envelope.
         """
         if event_id is not None:
             self.transcript.add(event_id, self._name_for(self.participant_id))
             self._stored.add(accepted.envelope_id)
+        if accepted.seq == self.seq + 1:  # the log has nothing in between that would have to be read
+            self._take(accepted)
+            self.seq = accepted.seq
 
     def _take(self, envelope: Envelope) -> None:
         self._remember(envelope)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.events import ToolCallEvent
     from otel_assembly.sessions.adapter import SessionAdapter
-    from otel_assembly.sessions.delivery import Delivery
     from otel_assembly.sessions.envelope import Envelope
     from otel_assembly.sessions.hub import Hub
     from otel_assembly.sessions.metadata import SessionMetadata
@@ -226,6 +225,8 @@ class _Served:
     _busy: bool = False
     #: The rows whose turns recorded steps in this seat.
     _in_seat: set[int] = field(default_factory=set)
+    #: How many of the envelopes addressed to the participant are known to be confirmed; None before the inbox was read.
+    _confirmed: int | None = None
 
     async def run(self) -> None:
         """Answer until the session has ended and all envelopes are confirmed."""
@@ -237,9 +238,8 @@ class _Served:
                 self.changed.clear()
                 self._busy = False
                 try:
-                    await self._deal_with_all()
-                    folded = await self.hub.folded(self.session_id)
-                    if folded.over and not await self._inbox():
+                    folded = await self._deal_with_all()
+                    if folded.over and not self._busy:
                         return
                     tries = 0
                     if not self._busy and await self._go_on(folded):
@@ -266,19 +266,32 @@ class _Served:
         finally:
             await self._leave_seat()
 
-    async def _inbox(self) -> Sequence[Delivery]:
-        return await self.hub.inbox(self.session_id, self.participant_id)
+    async def _deal_with_all(self) -> FoldedSession:
+        """Answer and confirm what waits in the inbox, until nothing does or another server holds the turn.
 
-    async def _deal_with_all(self) -> None:
-        while deliveries := await self._inbox():
+        A change that is not for the participant, such as its own answer, costs one read of the log: the inbox is read
+        only if more was addressed to the participant than it has confirmed.
+        """
+        hub, name, participant_id = self.hub, self.session_id, self.participant_id
+        while True:
+            folded = await hub.folded(name)
+            if self._confirmed is not None:
+                addressed = folded.addressed_to(participant_id, await hub.metadata(name))
+                if addressed <= self._confirmed:
+                    return folded
+            deliveries = await hub.inbox(name, participant_id)
+            if not deliveries:
+                self._confirmed = folded.addressed_to(participant_id, await hub.metadata(name))
+                return folded
             for delivery in deliveries:
                 envelope = delivery.envelope
                 if envelope.event_type == EV_SESSION_INVITE:
                     with caused(envelope):
                         await self._join()
                 elif not delivery.expired and not await self._answer(envelope):
-                    return
-                await self.hub.confirm(delivery)
+                    return folded
+                await hub.confirm(delivery)
+                self._confirmed = delivery.count
 
     async def _join(self) -> None:
         try:

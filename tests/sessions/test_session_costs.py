@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from sessions.talk import Talk, opened, text
 
-from otel_assembly.sessions import Hub, MemorySessionLog
+from otel_assembly import Agent
+from otel_assembly.sessions import Hub, MemorySessionLog, serve
+from otel_assembly.testing import ScriptedModel
 
 WHO = ("ann", "bob")
 
@@ -94,6 +96,24 @@ async def test_a_long_session_is_folded_in_pieces_and_the_event_loop_goes_on_mea
     looking.cancel()
     assert folded.seq == adapter.folds > 700
     assert max(after - before for before, after in pairwise(pieces)) <= 200
+
+
+async def test_a_served_turn_takes_few_statements(log):
+    counting, turns = Counting(log), 12
+    hub, other = Hub(counting, [Talk(in_turns=False)]), Hub(log, [Talk(in_turns=False)])
+    name = await opened(other, *WHO)
+    bob = Agent("bob", "", ScriptedModel(*["well"] * turns))
+    serving = asyncio.create_task(serve(hub, bob, "bob", session_id=name, lease_seconds=1_000.0, sweep_seconds=1_000.0))
+    for number in range(turns):
+        asked = await other.post(text(name, "ann", str(number)))
+        while not await other.posted_under(name, "bob", asked.envelope_id) or await other.inbox(name, "bob"):
+            await asyncio.sleep(0.01)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert counting.counts["claim_turn"] == counting.counts["turn"] == turns
+    assert counting.counts["renew_turn"] == counting.counts["end_turn"] == 0
+    started = 12  # what the server reads before its first turn
+    assert sum(counting.counts.values()) - counting.counts["rows"] <= started + 12 * turns
 
 
 async def test_an_inbox_reads_what_is_for_others_once(log):
