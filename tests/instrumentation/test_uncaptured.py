@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -91,6 +92,56 @@ def test_a_process_that_calls_a_client_and_records_nothing_logs_one_line(call):
     assert written.count(HINT) == 1
     assert f"({call.split()[0]})" in written
     assert "OTEL_ASSEMBLY_UNCAPTURED_HINT=false" in written
+
+
+LITELLM = f"""
+import os
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches the map
+from litellm import acompletion, anthropic_messages, completion, embedding, responses, token_counter
+to_openai = dict(model="openai/gpt-4o", api_base="{NOWHERE}/v1", api_key="none", num_retries=0)
+to_anthropic = dict(model="anthropic/claude-sonnet-4-5", api_base="{NOWHERE}", api_key="none", num_retries=0)
+
+async def awaited(call, **given):
+    with quietly:
+        await call(messages=messages, **given)
+"""
+
+needs_litellm = pytest.mark.skipif(
+    find_spec("litellm") is None, reason="litellm is not installed: python -m pip install --group dev"
+)
+
+
+@needs_litellm
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("with quietly: completion(messages=messages, **to_openai)", id="completion"),
+        pytest.param(
+            "with quietly: list(completion(messages=messages, stream=True, **to_openai))",
+            id="streamed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("asyncio.run(awaited(acompletion, **to_openai))", id="awaited", marks=pytest.mark.slow),
+        pytest.param(
+            "with quietly: completion(messages=messages, **to_anthropic)",
+            id="without a provider's client",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("with quietly: responses(input='Hi', **to_openai)", id="responses", marks=pytest.mark.slow),
+        pytest.param("asyncio.run(awaited(anthropic_messages, max_tokens=9, **to_anthropic))", id="messages"),
+    ],
+)
+def test_a_process_that_calls_a_model_by_litellm_logs_one_line(call):
+    """Some of its calls go through OpenAI's client, which is then named as well."""
+    written = stderr_of(LITELLM + call)
+    assert written.count(HINT) == 1
+    assert "(litellm" in written
+
+
+@needs_litellm
+def test_litellm_logs_no_line_if_no_model_is_called():
+    embeds = "with quietly: embedding(input=['Hi'], **{**to_openai, 'model': 'openai/text-embedding-3-small'})\n"
+    assert HINT not in stderr_of(LITELLM + embeds + "token_counter(model='gpt-4o', messages=messages)")
 
 
 @pytest.mark.parametrize(
