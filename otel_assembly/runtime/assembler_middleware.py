@@ -110,7 +110,7 @@ class AssemblerMiddleware(MiddlewareBase):
         context = copy.copy(call.context)
         model = input_kwargs["current_model"]
         context.model, context.tools = model.model, tuple(input_kwargs["tools"])
-        # Behind a gateway, the model's name does not identify the provider whose rules apply to the messages.
+        # Behind a gateway, the model's name does not identify the provider.
         context.provider = getattr(model, "provider", None)
         assembly = await self._assembly(call, context, input_kwargs["messages"])
         try:

@@ -28,7 +28,7 @@ from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMidd
 from otel_assembly.runtime.middleware import Onion, PermissionDecision, system_prompt_of
 from otel_assembly.runtime.rendered_turns import unique_ids
 from otel_assembly.runtime.run_span import in_a_run
-from otel_assembly.runtime.session import OUTCOME_UNKNOWN, UnfinishedCalls, not_run, take
+from otel_assembly.runtime.session import OUTCOME_UNKNOWN, UnfinishedCalls, accept_inputs, not_run
 from otel_assembly.runtime.structured_answer import StructuredAnswer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Agent(Protocol):
 
 _CANCELLED: Final = "not run to its end: the ask was cancelled"
 _STOPPED: Final = "not run: the ask ended before it"
-#: The error, for the model, of calls in a response that was cut off, by finish reason.
+#: The error result of calls in a truncated response, by finish reason.
 _CUT_OFF: Final = {
     "length": "the response was cut off at its token limit (length)",
     "content_filter": "the provider's filter stopped the response (content_filter)",
@@ -110,12 +110,12 @@ class Loop:
     async def _turn(
         self, agent: Agent, session: Session, inputs: Any, owed: StructuredAnswer | None
     ) -> AsyncGenerator[Event, None]:
-        taken, calls = take(session, inputs, agent.tools, wants_form=owed is not None)
+        new_events, calls = accept_inputs(session, inputs, agent.tools, wants_form=owed is not None)
         session.owed = owed
         await session.stream.send(TurnStarted(turn=session.turns))
         session.turns += 1
         try:
-            for event in taken:
+            for event in new_events:
                 await session.stream.send(event)
             if isinstance(inputs, UnfinishedCalls):
                 calls = await self._repeatable(agent, session, calls)

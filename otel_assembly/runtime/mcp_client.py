@@ -61,7 +61,7 @@ async def mcp_tools(
 
 
 class _NoAnswerError(Exception):
-    """The server did not answer, or refused a request; the message is the reason, for the model."""
+    """The server did not answer or refused a request; the model receives the message."""
 
 
 class _Connection:

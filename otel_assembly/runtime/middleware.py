@@ -45,7 +45,7 @@ class PermissionDecision:
     Attributes:
         behavior: ``allow``; ``deny``; ``ask``: the call is pending until a person confirms it; ``external``: the call
             runs outside the agent, and its result is passed to the agent.
-        message: The reason, for the person or the model.
+        message: The reason, shown to the person or the model.
         updated_input: Arguments that replace those of the model, by name; None: keep the model's arguments.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Wraps a turn of an agent's loop in one ``invoke_agent`` span."""
+"""Records a turn of an agent's loop as one run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def in_a_run(
     turn: AsyncGenerator[Event, None], agent_name: str, conversation_id: str | None
 ) -> AsyncGenerator[Event, None]:
-    """Return the turn inside a new span, if recording is on and the caller opened no such span."""
+    """Record the turn as a run, with an ``invoke_agent`` span if no span is current."""
     begin = getattr(DEFAULT.recorder, "begin_run", None)
     opened = begin(agent_name, conversation_id=conversation_id) if begin is not None else None
     return turn if opened is None else _within(opened, turn)

@@ -81,7 +81,7 @@ class UnfinishedCalls:
     calls: tuple[ToolCallEvent, ...]
 
 
-#: The result, for the model, of a call that was running when its process ended.
+#: The error result of a call that was running when its process ended.
 OUTCOME_UNKNOWN: Final = (
     "outcome unknown: the process that ran this call ended before it stored a result; the call may have taken effect, "
     "so check before you repeat it"
@@ -91,8 +91,8 @@ OUTCOME_UNKNOWN: Final = (
 class Session:
     """One conversation of an agent: its history, its stream, its halt and its pending tool calls.
 
-    `Agent` creates sessions. `history` contains the whole conversation; the agent's chain selects what each model call
-    receives.
+    `Agent` creates sessions. `history` contains the whole conversation; the agent's chain selects the messages of each
+    model call.
 
     Args:
         agent_name: The agent's name, for telemetry.
@@ -324,7 +324,7 @@ def inputs_of(
     )
 
 
-def take(
+def accept_inputs(
     session: Session, inputs: Any, tools: Mapping[str, Tool], *, wants_form: bool = False
 ) -> tuple[list[Event], list[ToolCallEvent]]:
     """Check an agent's inputs; return the events for the stream, and the calls that may now run.
@@ -369,20 +369,20 @@ def take(
     _check_calls(session, [(result.tool_call.id, result.tool_call.name) for result in given.confirm_results], True)
     for result in given.confirm_results:
         _check_confirmation(pending[result.tool_call.id], result, tools.get(result.tool_call.name))
-    taken: list[Event] = [given]
+    new_events: list[Event] = [given]
     confirmed: list[ToolCallEvent] = []
     for result in given.confirm_results:
         # The pending call runs. A confirmation can change only its arguments.
         call, arguments = pending.pop(result.tool_call.id), result.tool_call.arguments
         if not result.confirmed:
-            taken.append(not_run(call, f"not run: {result.message or 'it was not confirmed'}"))
+            new_events.append(not_run(call, f"not run: {result.message or 'it was not confirmed'}"))
             continue
         if arguments != call.arguments:
             session.changed_calls.add(call.id)
-            taken.append(_change(call, arguments, "confirmation"))
+            new_events.append(_change(call, arguments, "confirmation"))
             call = call.model_copy(update={"arguments": arguments})
         confirmed.append(call)
-    return taken, confirmed
+    return new_events, confirmed
 
 
 def _change(call: ToolCallEvent, arguments: str, source: ArgumentSource) -> ToolArgumentsChanged:

@@ -151,7 +151,7 @@ class EventIterator(Generic[E]):
 class Stream:
     """The event stream of one conversation: records each event in its `History`, then calls the subscribers in order.
 
-    `AssemblyCompleted` is delivered but not recorded, because it is not part of what a model receives.
+    `AssemblyCompleted` is delivered but not recorded, because models do not receive it.
 
     A stream belongs to one event loop. Call ``stream.guard.check()`` before every model call and every tool call. A
     FATAL alert or a `HaltEvent` closes the guard first, before it is recorded and delivered, so that no call starts
