@@ -197,7 +197,7 @@ def evaluator(kind: str) -> type[Any]:
     return Evaluator
 
 
-def opened(channel: Any, metadata: sessions.SessionMetadata) -> sessions.Waits:
+def opened(channel: Any, metadata: sessions.SessionMetadata) -> sessions.PendingWaits:
     """What AG2's metadata says of invitations, which our log does: who was invited, or that all have joined."""
     pending = channel.state is ChannelState.PENDING
     kind = sessions.EV_SESSION_INVITE if pending else sessions.EV_SESSION_OPENED
@@ -210,7 +210,7 @@ def opened(channel: Any, metadata: sessions.SessionMetadata) -> sessions.Waits:
         seq=1,
         created_at=metadata.created_at,
     )
-    return sessions.Waits().after(first, metadata, None)
+    return sessions.PendingWaits().after(first, metadata, None)
 
 
 def put(name: str, ours: Any, *modules: Any) -> None:

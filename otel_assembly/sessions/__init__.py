@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     )
     from otel_assembly.sessions.expectations import (
         Deadline,
+        PendingWaits,
         Since,
-        Waits,
         deadlines,
         violation,
     )
@@ -141,7 +141,7 @@ __getattr__, __dir__ = face(
                 "EV_SESSION_EXPIRED EV_SESSION_INVITE EV_SESSION_INVITE_ACK EV_SESSION_INVITE_REJECT "
                 "EV_SESSION_OPENED EV_TEXT Envelope"
             ),
-            "expectations": "Deadline Since Waits deadlines violation",
+            "expectations": "Deadline PendingWaits Since deadlines violation",
             "folded": "FoldedSession",
             "graph": "TransitionGraph TransitionRegistry register_condition register_target",
             "hub": "Hub",
@@ -217,6 +217,7 @@ __all__ = [
     "NamedTranscript",
     "NamedWindowedSummary",
     "ParticipantView",
+    "PendingWaits",
     "PostOutcome",
     "PostgresSessionLog",
     "RevertToInitiatorTarget",
@@ -244,7 +245,6 @@ __all__ = [
     "TurnClaim",
     "Turns",
     "ViewPolicy",
-    "Waits",
     "WindowedSummary",
     "WorkEntry",
     "WorkflowAdapter",

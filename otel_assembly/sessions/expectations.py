@@ -1,8 +1,8 @@
 """Expectations: time limits for replies, turns and acknowledgments, computed from a session's log.
 
-`Waits` records the pending waits, `deadlines` applies the manifest's expectations to them, and `violation` builds the
-envelope of a missed deadline. Nothing here reads a clock: `Hub.sweep` compares the deadlines with its clock and
-appends the violations. A violation in the log is reported once, because all hubs read the same log.
+`PendingWaits` records the current waits, `deadlines` applies the manifest's expectations to them, and `violation`
+builds the envelope of a missed deadline. Nothing here reads a clock: `Hub.sweep` compares the deadlines with its clock
+and appends the violations. A violation in the log is reported once, because all hubs read the same log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Since:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class PendingWaits:
     """The pending waits of a session. It is immutable: `after` returns a new value.
 
     Attributes:
@@ -71,7 +71,7 @@ class Waits:
     turn_cause: str | None = None
     violated: tuple[tuple[int, str], ...] = ()
 
-    def after(self, envelope: Envelope, metadata: SessionMetadata, expected: ExpectedTurn | None) -> Waits:
+    def after(self, envelope: Envelope, metadata: SessionMetadata, expected: ExpectedTurn | None) -> PendingWaits:
         """Return the pending waits after one more envelope.
 
         Args:
@@ -83,8 +83,8 @@ class Waits:
         kind, sender = envelope.event_type, envelope.sender_id
         waits = self
         if kind == EV_SESSION_INVITE:
-            asked = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
-            waits = replace(waits, invited=_with(waits.invited, asked, here))
+            recipients = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
+            waits = replace(waits, invited=_with(waits.invited, recipients, here))
         elif kind in (EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT):
             waits = replace(waits, invited=_without(waits.invited, sender))
         elif kind == EV_SESSION_OPENED and waits.opened is None:
@@ -96,9 +96,9 @@ class Waits:
         if kind not in SYSTEM_TYPES and not kind.startswith(_TASK_PREFIX):
             waits = replace(waits, heard=here)
         if kind in _SAID:
-            asked = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
-            waits = replace(waits, unanswered=_with(_without(waits.unanswered, sender), asked, here))
-        return _still_waited_for(_turned(waits, here, expected))
+            recipients = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
+            waits = replace(waits, unanswered=_with(_without(waits.unanswered, sender), recipients, here))
+        return _still_waited_for(_with_turn(waits, here, expected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,13 @@ class Deadline:
         return f"ag2.expectation:{self.kind}:{self.action}:{self.seconds!r}:{self.since.seq}"
 
 
-def deadlines(metadata: SessionMetadata, state: SessionState, waits: Waits) -> tuple[Deadline, ...]:
+def deadlines(metadata: SessionMetadata, state: SessionState, waits: PendingWaits) -> tuple[Deadline, ...]:
     """Return the pending deadlines without those whose violation is in the log, the earliest first."""
     reported = {key for _, key in waits.violated}
     pending = [
         Deadline(expectation.kind, expectation.action, float(expectation.seconds), participants, since)
         for expectation in metadata.manifest.expectations
-        for since, participants in _waited(expectation, state, waits)
+        for since, participants in _waits_of(expectation, state, waits)
     ]
     return tuple(sorted((d for d in pending if d.key not in reported), key=lambda d: (d.due_at, d.key)))
 
@@ -175,7 +175,7 @@ def violation(metadata: SessionMetadata, deadline: Deadline, sender_id: str) -> 
     )
 
 
-def _turned(waits: Waits, here: Since, expected: ExpectedTurn | None) -> Waits:
+def _with_turn(waits: PendingWaits, here: Since, expected: ExpectedTurn | None) -> PendingWaits:
     """Return the waits with the current turn; its time starts at the envelope that started the turn."""
     if expected is None or waits.opened is None:
         return replace(waits, turn=None, turn_cause=None)
@@ -185,7 +185,7 @@ def _turned(waits: Waits, here: Since, expected: ExpectedTurn | None) -> Waits:
     return replace(waits, turn=(expected.participant_id, here), turn_cause=cause)
 
 
-def _still_waited_for(waits: Waits) -> Waits:
+def _still_waited_for(waits: PendingWaits) -> PendingWaits:
     """Remove the violations of waits that have ended; otherwise they would accumulate."""
     if not waits.violated:
         return waits
@@ -194,7 +194,9 @@ def _still_waited_for(waits: Waits) -> Waits:
     return replace(waits, violated=tuple(v for v in waits.violated if v[0] in rows))
 
 
-def _waited(expectation: Expectation, state: SessionState, waits: Waits) -> Iterable[tuple[Since, tuple[str, ...]]]:
+def _waits_of(
+    expectation: Expectation, state: SessionState, waits: PendingWaits
+) -> Iterable[tuple[Since, tuple[str, ...]]]:
     """Return the waits of an expectation: the envelope that started each, and the participants that have to act."""
     if expectation.kind == "acks_within":
         return _by_since(waits.invited) if state is SessionState.PENDING else ()

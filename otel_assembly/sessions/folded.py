@@ -17,7 +17,7 @@ from otel_assembly.sessions.envelope import (
     EV_SESSION_INVITE_REJECT,
     Envelope,
 )
-from otel_assembly.sessions.expectations import Waits
+from otel_assembly.sessions.expectations import PendingWaits
 from otel_assembly.sessions.metadata import SessionState
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class FoldedSession:
     seq: int = 0
     envelope_id: str = ""
     created_at: float = 0.0
-    waits: Waits = field(default_factory=Waits)
+    waits: PendingWaits = field(default_factory=PendingWaits)
 
     @classmethod
     def fresh(cls, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:

@@ -20,17 +20,17 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN: Final = 0.5
 
 
-class _Waiting:
+class _PendingChanges:
     """The changes that one reader has not received yet; a session that changed several times is listed once."""
 
     def __init__(self) -> None:
         self.sessions: dict[str | None, None] = {None: None}
-        self.some = asyncio.Event()
-        self.some.set()
+        self.available = asyncio.Event()
+        self.available.set()
 
-    def tell(self, session_id: str | None) -> None:
+    def add(self, session_id: str | None) -> None:
         self.sessions[session_id] = None
-        self.some.set()
+        self.available.set()
 
 
 class Follower:
@@ -39,44 +39,44 @@ class Follower:
     def __init__(self, log: SessionLog) -> None:
         self._log = log
         self._task: asyncio.Task[None] | None = None
-        self._readers: set[_Waiting] = set()
+        self._readers: set[_PendingChanges] = set()
         self._closed = False
 
     async def changes(self) -> AsyncGenerator[str | None, None]:
         """Yield the ids of changed sessions until `aclose`; None means that any session may have changed."""
-        waiting = _Waiting()
-        self._readers.add(waiting)
+        pending = _PendingChanges()
+        self._readers.add(pending)
         try:
             if self._task is None and not self._closed:
                 self._task = asyncio.create_task(self._follow())
             while not self._closed:
-                await waiting.some.wait()
-                waiting.some.clear()
-                told, waiting.sessions = waiting.sessions, {}
-                for session_id in told:
+                await pending.available.wait()
+                pending.available.clear()
+                session_ids, pending.sessions = pending.sessions, {}
+                for session_id in session_ids:
                     yield session_id
         finally:
-            self._readers.discard(waiting)
+            self._readers.discard(pending)
 
     async def _follow(self) -> None:
         while True:
             try:
                 async for session_id in self._log.changes():
-                    self._tell(session_id)
+                    self._notify(session_id)
             except NetworkError as error:
                 _log.warning("cannot follow the changes of the session log: %s; retrying", error)
             await asyncio.sleep(_ASK_AGAIN)
-            self._tell(None)
+            self._notify(None)
 
-    def _tell(self, session_id: str | None) -> None:
-        for waiting in self._readers:
-            waiting.tell(session_id)
+    def _notify(self, session_id: str | None) -> None:
+        for pending in self._readers:
+            pending.add(session_id)
 
     async def aclose(self) -> None:
         """Stop following the log, and end all iterators of `changes`."""
         self._closed = True
-        for waiting in self._readers:
-            waiting.some.set()
+        for pending in self._readers:
+            pending.available.set()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -443,7 +443,7 @@ class Hub:
         """
         session = await self._session(session_id)
         if participant_id is not None:
-            self._takes_part(session, participant_id)
+            self._require_participant(session, participant_id)
         rows = await self._log.tail(session_id, after_seq + 1, limit)
         found = [envelope_of(row) for row in rows]
         return [e for e in found if participant_id is None or e.visible_to(participant_id)]
@@ -468,7 +468,7 @@ class Hub:
             NetworkError: There is no such session or participant, or the log cannot be read.
         """
         session = await self._session(session_id)
-        self._takes_part(session, participant_id)
+        self._require_participant(session, participant_id)
         cursor = (await self._log.cursors(session_id)).get(participant_id, Cursor(0, 0))
         # Nothing up to here is for the participant, so that a long log of others' messages is read once.
         searched = session.searched.get(participant_id, cursor)
@@ -512,7 +512,7 @@ class Hub:
         await self._post_own(session, note)
         return True
 
-    def _takes_part(self, session: KnownSession, participant_id: str) -> None:
+    def _require_participant(self, session: KnownSession, participant_id: str) -> None:
         if participant_id not in session.metadata.participants:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
 

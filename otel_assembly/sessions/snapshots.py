@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
-from otel_assembly.sessions.expectations import Waits
+from otel_assembly.sessions.expectations import PendingWaits
 from otel_assembly.sessions.folded import FoldedSession
 from otel_assembly.sessions.log import Snapshot
 from otel_assembly.sessions.metadata import SessionState
@@ -25,7 +25,7 @@ _FORM: Final = 1
 #: The fields of a folded session that are serialized directly, unlike the adapter's state.
 _PLAIN: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state", "waits"))
 
-_WAITS: Final = TypeAdapter(Waits)
+_WAITS: Final = TypeAdapter(PendingWaits)
 
 
 def adapter_key(adapter: SessionAdapter) -> str:

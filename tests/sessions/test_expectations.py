@@ -19,9 +19,9 @@ from otel_assembly.sessions import (
     DiscussionAdapter,
     Envelope,
     Expectation,
+    PendingWaits,
     SessionState,
     Since,
-    Waits,
     deadlines,
     violation,
 )
@@ -35,7 +35,7 @@ class Watched:
         self.metadata = metadata_of(self.adapter, *participants)
         self.adapter_state = self.adapter.initial_state(self.metadata)
         self.state = SessionState.PENDING
-        self.waits = Waits()
+        self.waits = PendingWaits()
         self.seq = 0
 
     def add(self, sender, kind=EV_TEXT, data=None, at=None, **more):
@@ -201,6 +201,6 @@ def test_what_is_waited_for_is_kept_as_json_and_read_back_equal():
     watched = Watched(("turn_within", 5, "warn"), ("reply_within", 3, "warn")).opened()
     watched.add("ann")
     watched.take(violation(watched.metadata, watched.standing[0], "ag2.hub"))
-    kept = TypeAdapter(Waits)
+    kept = TypeAdapter(PendingWaits)
     assert kept.validate_json(kept.dump_json(watched.waits)) == watched.waits
     assert watched.waits.violated

@@ -25,12 +25,12 @@ from otel_assembly.sessions import (
     DiscussionAdapter,
     Envelope,
     FromSpeaker,
+    PendingWaits,
     RoundRobinTarget,
     StayTarget,
     ToolCalled,
     Transition,
     TransitionGraph,
-    Waits,
     WorkflowAdapter,
     deadlines,
 )
@@ -148,7 +148,7 @@ def test_a_state_is_kept_as_json_and_read_back_equal(played, said):
 def test_what_is_refused_is_a_protocol_error_and_what_passes_keeps_the_rotation_whole(played, said):
     adapter, participants, knobs = played
     metadata = metadata_of(adapter, *participants, **knobs)
-    state, waits = adapter.initial_state(metadata), Waits()
+    state, waits = adapter.initial_state(metadata), PendingWaits()
     for envelope in numbered(said):
         try:
             adapter.validate_send(metadata, envelope, state)
