@@ -44,7 +44,7 @@ from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
-from otel_assembly.sessions.recording import record_waiting, recorded_hydration, recorded_post
+from otel_assembly.sessions.recording import record_unconfirmed, recorded_hydration, recorded_post
 from otel_assembly.sessions.sweeping import append_violations
 from otel_assembly.sessions.turn_lease import TurnLease
 
@@ -488,7 +488,7 @@ class Hub:
             seq = last
         session.searched[participant_id] = Cursor(found[0].envelope.seq - 1 if found else last, before)
         addressed = session.folded.addressed_to(participant_id, session.metadata)
-        record_waiting(session.metadata, max(len(found), addressed - cursor.count))
+        record_unconfirmed(session.metadata, max(len(found), addressed - cursor.count))
         return found
 
     async def confirm(self, delivery: Delivery) -> None:

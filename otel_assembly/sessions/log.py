@@ -25,9 +25,9 @@ class LogRow:
 
     Attributes:
         session_id: Its session.
-        seq: Its place in the session, from 1.
+        seq: Its number in the session, from 1.
         envelope_id: Its id, unique in the session.
-        sender_id: Who sent it.
+        sender_id: The sender.
         key: The sender's idempotency key, unique for each (session, sender); None for none.
         body: The envelope, as ASCII JSON.
         checksum: The CRC-32 of the body; it detects damaged rows.
@@ -116,9 +116,9 @@ class StoredTurn:
         version: A number that grows with each change of the turn.
         seconds: The length of the lease.
         remaining: The seconds until the lease is over, by the log's clock; 0 or less if it is over.
-        entries: How many entries of work are stored that belong to turns that are not finished.
+        entries: The number of stored work entries of unfinished turns.
         answered: The newest row of another sender whose turn is finished; 0 for none.
-        continued: The newest row of the participant itself after which it finished continuing; 0 for none.
+        continued: The newest own row after which the participant finished continuing; 0 for none.
     """
 
     claim: TurnClaim
@@ -140,7 +140,7 @@ class WorkEntry:
 
     Attributes:
         seq: The row that the turn answers.
-        number: Its place in the participant's work, from 1.
+        number: Its number in the participant's work, from 1.
         body: The step's event, as JSON.
     """
 
@@ -165,7 +165,7 @@ class SessionLog(Protocol):
         """Write a session's metadata (JSON) and its first row in one transaction.
 
         Raises:
-            LogConflictError: There is a session of this id.
+            LogConflictError: A session with this id exists.
             LogUnsureError: The outcome is unknown; call `metadata` to find out.
         """
         ...
@@ -233,7 +233,7 @@ class SessionLog(Protocol):
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
         """Claim a turn, if nothing has changed since `turn` returned `seen`; return True if the claim holds.
 
-        Whether the turn is free is the caller's decision. Of several callers that have seen the same, one succeeds.
+        The caller decides if the turn is free. If several callers pass the same `seen`, one of them succeeds.
 
         Args:
             claim: The claim, with a token that no other claim has.

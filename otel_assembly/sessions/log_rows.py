@@ -30,7 +30,7 @@ class Press:
     Attributes:
         log: The log.
         held: True until the press is released, also for tasks that outlive it.
-        by: The log's own lock or connection behind this press.
+        by: The lock or connection that the log uses for this press.
     """
 
     __slots__ = ("by", "held", "log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # A session has a number, so that no index holds its id with another one: an entry of PostgreSQL's indexes takes 2,704
-# bytes at most, and an id may be 256 characters of four bytes. The number also tells the order of creation.
+# bytes at most, and an id may be 256 characters of four bytes. The number also gives the order of creation.
 TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS otel_assembly_sessions (
         number {number} PRIMARY KEY,

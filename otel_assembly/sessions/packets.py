@@ -174,10 +174,10 @@ def routing_of_round(events: Sequence[Any], routing_tools: frozenset[str]) -> di
     return {"kind": "text"}
 
 
-def _routed(asked: Handoff | Finish) -> dict[str, Any]:
-    if isinstance(asked, Handoff):
-        return {"kind": "handoff", "target": asked.target, "reason": asked.reason}
-    return {"kind": "finish", "summary": asked.summary, "reason": asked.reason}
+def _routed(result: Handoff | Finish) -> dict[str, Any]:
+    if isinstance(result, Handoff):
+        return {"kind": "handoff", "target": result.target, "reason": result.reason}
+    return {"kind": "finish", "summary": result.summary, "reason": result.reason}
 
 
 def _returned(content: str | None) -> Handoff | Finish | None:

@@ -405,7 +405,7 @@ class PostgresSessionLog:
             return LogConflictError(f"{what}: a concurrent write was first")
         if is_damage(error):
             return LogDamagedError(f"{what} cannot be read or written: {error}; restore the database")
-        # An error that ends the connection does not tell whether the statement was committed.
+        # After an error that ends the connection, the outcome of the statement is unknown.
         if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
             return LogUnsureError(f"{what}: the connection was lost: {error}")
         return LogUnavailableError(f"{what}: PostgreSQL refused it: {error}")

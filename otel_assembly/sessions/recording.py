@@ -118,7 +118,7 @@ class SessionRecorder(Protocol):
         """Record a violated expectation that this hub has appended to the log."""
         ...
 
-    def apart(self) -> AbstractContextManager[Any]:
+    def detached(self) -> AbstractContextManager[Any]:
         """Return a context manager whose block runs outside the caller's trace."""
         ...
 
@@ -168,7 +168,7 @@ def recorded_hydration(metadata: SessionMetadata) -> HydrationRecording:
     return _NULL if recorder is None else recorder.hydrate(metadata)
 
 
-def record_waiting(metadata: SessionMetadata, envelopes: int) -> None:
+def record_unconfirmed(metadata: SessionMetadata, envelopes: int) -> None:
     """Record the number of unconfirmed envelopes in a participant's inbox."""
     recorder = _recorder()
     if recorder is not None:
@@ -182,10 +182,10 @@ def record_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
         recorder.violated(metadata, kind)
 
 
-def apart() -> AbstractContextManager[Any]:
+def detached() -> AbstractContextManager[Any]:
     """Return a context manager whose block runs outside the caller's trace."""
     recorder = _recorder()
-    return _NULL if recorder is None else recorder.apart()
+    return _NULL if recorder is None else recorder.detached()
 
 
 def caused(envelope: Envelope) -> AbstractContextManager[Any]:

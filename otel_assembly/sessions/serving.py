@@ -28,7 +28,7 @@ from otel_assembly.sessions.envelope import EV_SESSION_INVITE
 from otel_assembly.sessions.folded import FoldedSession, expected_turn
 from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
-from otel_assembly.sessions.recording import apart, caused, recorded_turn
+from otel_assembly.sessions.recording import caused, detached, recorded_turn
 from otel_assembly.sessions.seats import NoAnswerError, seat_of
 from otel_assembly.sessions.turn_lease import TurnState
 from otel_assembly.sessions.views import default_name_resolver
@@ -128,7 +128,7 @@ async def serve(
 
     def start(name: str) -> None:
         one = served(name)
-        with apart():
+        with detached():
             task = asyncio.create_task(_logged(one))
         running[name] = one, task
         task.add_done_callback(lambda _: end(name))
@@ -164,7 +164,7 @@ async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
 
 async def _following(hub: Hub, session_id: str, one: _Served) -> None:
     """Serve one session, and wake it when it changes."""
-    with apart():
+    with detached():
         serving = asyncio.create_task(one.run())
 
     async def wake() -> None:
@@ -258,7 +258,7 @@ class _Served:
                         await self.hub.sweep(self.session_id)
                     next_sweep = clock() + self.sweep_seconds
                 except (LogUnavailableError, LogUnsureError) as error:
-                    # The other participants have not seen an answer that was not posted: start again from the log.
+                    # The round's answer was not posted, so start again from the log.
                     await self._leave_seat()
                     tries += 1
                     _log.warning("session %r: %s; trying again", self.session_id, error)

@@ -51,8 +51,8 @@ class SqliteFile:
 
     Writes, checkpoints and closes happen between `take` and `give`, which queue on a lock of the kernel across
     processes (the turn). No writer finds the file busy and backs off, which can starve writers for seconds. The kernel
-    releases the turn of a killed process. No commit runs during a checkpoint of another process, which can lose commits
-    in SQLite before 3.51.3 (https://www.sqlite.org/wal.html#walresetbug). Readers need no turn.
+    releases the turn of a killed process. No commit runs during a checkpoint of another process, because that can lose
+    commits in SQLite before 3.51.3 (https://www.sqlite.org/wal.html#walresetbug). Readers need no turn.
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:

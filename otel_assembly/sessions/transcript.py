@@ -110,7 +110,7 @@ class TranscriptPolicy(DecidingPolicy):
         return max(len(self._transcript) - self.recent_n, 0) // self.step * self.step
 
     def _cut(self, view: View, recent_n: int) -> int | None:
-        """Return the index of the oldest kept entry; search from the end, so that the cost is bounded."""
+        """Return the index of the oldest kept entry; the cost does not grow with the session."""
         history, found = view.history, 0
         for position in view.backward():
             if self._transcript.holds(history.event(position)):
@@ -144,7 +144,7 @@ class TranscriptPolicy(DecidingPolicy):
         return Outcome(prompts, edited, [stands, *others], compactions=[Compaction(gone, summary)])
 
     def _summarised(self, count: int) -> CompactionSummary:
-        """Return the line that replaces the first `count` entries; cached, so that the event stays identical."""
+        """Return the line that replaces the first `count` entries; the same event for the same count."""
         if self._summary is None or self._summary[0] != count:
             messages = "1 message" if count == 1 else f"{count} messages"
             speakers = ", ".join(map(on_one_line, self._transcript.speakers(count)))

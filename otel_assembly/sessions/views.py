@@ -123,7 +123,8 @@ class WindowedSummary(TranscriptView):
     Attributes:
         recent_n: The number of newest entries; 1 or more.
         step: The number of entries dropped at a time; 1 or more. Each drop changes the first line, and so invalidates
-            the provider's prompt cache. A step of 10 drops entries only every tenth time, and keeps up to 9 more.
+            the provider's prompt cache. With a step of 10, a drop happens at every tenth entry, and up to 9 more
+            entries are kept.
     """
 
     recent_n: int

@@ -74,7 +74,7 @@ class SessionTelemetry:
             self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def detached(self) -> Iterator[None]:
         """Detach this block from the caller's trace and run."""
         run, token = RUN.set(None), otel_context.attach(_no_trace())
         try:
