@@ -1,11 +1,11 @@
-"""Messages that are plain dicts, in the form of each provider; importing this registers how they are read."""
+"""Messages that are dicts, in the formats of all providers. Importing this package registers their rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from otel_assembly._internal.faces import face, homes
-from otel_assembly.messages import shortening as _shortening  # noqa: F401  # registers how results are shortened
+from otel_assembly.messages import shortening as _shortening  # noqa: F401  # registers the shortening of results
 from otel_assembly.messages.chat import ChatSummary
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
 from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, ToolCallFacts, describe, spelled

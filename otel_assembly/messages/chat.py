@@ -1,7 +1,7 @@
-"""Plain dicts that are no role with one text: a content of parts, and the forms of other providers.
+"""Reads messages that are dicts, in the formats of all providers.
 
-Which form a dict has, its keys say: a role with a ``content`` (OpenAI's chat, Anthropic's, Bedrock's), a role with
-``parts`` (Gemini's, OpenTelemetry's), or a ``type`` alone (an item of OpenAI's Responses).
+The keys identify the format: a role with ``content`` (OpenAI's chat, Anthropic, Bedrock), a role with ``parts``
+(Gemini, OpenTelemetry), or only a ``type`` (an item of OpenAI's Responses API).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from otel_assembly.messages.responses import ITEMS, read_item
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Gemini's roles; a content without one is the user's.
+#: Gemini's roles. A message without a role is from the user.
 _GEMINI: Final[Mapping[Any, EventKind]] = {**ROLES, "model": EventKind.RESPONSE, None: EventKind.REQUEST}
-#: So much of what stands in the place of a role is quoted.
+#: The most characters of an invalid role in an error message.
 _LONGEST_ROLE: Final = 40
 
 
@@ -53,7 +53,7 @@ _read_chat = describe.register(dict, chat_row(_read_other))
 
 
 def _by_keys(message: dict[str, Any], role: Any) -> EventFacts:
-    """A message whose role and content do not say what it is."""
+    """Read a message whose format its role and content do not identify."""
     kind = message.get("type")
     if isinstance(kind, str) and kind != "message" and (role is None or _is_item(message)):
         return read_item(message, kind)
@@ -75,7 +75,7 @@ def _is_item(message: Mapping[str, Any]) -> bool:
 
 
 def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFacts:
-    """What is told of a message with parts; one of the user's that only answers tools is no request."""
+    """Return the facts of a message with parts. A user message with only tool results is not a request."""
     if "refusal" in message:
         draft.text(message["refusal"])
     if kind is EventKind.RESPONSE:
@@ -84,7 +84,7 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
     if "tool_calls" in message or "function_call" in message:
         said = tuple(draft.opens)
         for call in tool_calls(message, draft.awaiting):
-            if call.id not in said:  # one that stands in both is one
+            if call.id not in said:  # a call can be in both places
                 draft.call(call.id, tool_name(call.name), call.arguments)
                 draft.calls[-1] = call
     if kind is EventKind.REQUEST and draft.results and not draft.said:
@@ -95,7 +95,7 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
 
 
 class ChatSummary(dict[str, Any]):
-    """A user message that stands for earlier messages; a plain dict to the client that sends it."""
+    """A user message with a summary of earlier messages. Clients treat it as a plain dict."""
 
 
 @describe.register(ChatSummary)
@@ -104,16 +104,16 @@ def _(message: ChatSummary) -> EventFacts:
 
 
 class MessageForm(StrEnum):
-    """How the messages of a conversation are written as dicts."""
+    """The format of a conversation's messages as dicts."""
 
-    CHAT = "chat"  # OpenAI's Chat Completions and Responses, and Anthropic, which write a text the same way
+    CHAT = "chat"  # OpenAI's Chat Completions and Responses, and Anthropic: same format of texts
     BEDROCK = "bedrock"
     GEMINI = "gemini"
     GENAI = "genai"  # OpenTelemetry's GenAI conventions
 
 
 def _untyped(parts: Any) -> bool | None:
-    """Whether parts of a message are named by their only key; None if there are no parts to tell by."""
+    """Return True if a message's parts have no ``type``; None if there are no parts."""
     if not isinstance(parts, (list, tuple)):
         return None
     types = [isinstance(part.get("type"), str) for part in parts if isinstance(part, dict)]
@@ -121,13 +121,13 @@ def _untyped(parts: Any) -> bool | None:
 
 
 def message_form(messages: Iterable[Any]) -> MessageForm:
-    """Return the form of a conversation's messages.
+    """Return the format of a conversation's messages.
 
-    The first message whose keys only one form has decides: a text as ``content`` is written the same way for OpenAI and
-    for Anthropic, and a system prompt in front is often written in another form than the messages behind it.
+    The first message whose keys identify a format determines it. System messages are skipped, because their format
+    often differs from that of the other messages.
 
     Args:
-        messages: Messages of one conversation, in order; no more of them are read than are needed.
+        messages: Messages of one conversation, in order.
     """
     for message in messages:
         if not isinstance(message, dict) or ROLES.get(message.get("role", "")) is EventKind.SYSTEM:
@@ -143,7 +143,7 @@ def message_form(messages: Iterable[Any]) -> MessageForm:
 
 
 def text_message(form: MessageForm, role: Literal["user", "assistant"], text: str) -> dict[str, Any]:
-    """Return a message that says one text, in a form."""
+    """Return a message with one text in the given format."""
     match form:
         case MessageForm.GEMINI:
             return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
@@ -157,8 +157,8 @@ def text_message(form: MessageForm, role: Literal["user", "assistant"], text: st
 
 @summary_like.register(dict)
 def _(message: dict[str, Any], text: str, events: Sequence[Any]) -> dict[str, Any]:
-    # A user message, as for every framework: Anthropic, Bedrock and Gemini have no system messages among the others,
-    # and servers of open models take one in front only.
+    # The summary is a user message: Anthropic, Bedrock and Gemini have no system messages in a conversation, and
+    # servers of open models accept one only at the beginning.
     form = message_form(chain((message,), events))
     return ChatSummary(text_message(form, "user", summary_text(text)))
 

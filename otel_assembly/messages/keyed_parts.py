@@ -1,7 +1,7 @@
-"""Parts that are named by their only key: those of Bedrock's Converse, and of Gemini.
+"""Rows of parts that a single key identifies: those of Bedrock's Converse and of Gemini.
 
-Gemini pairs a call by its tool's name. Its id is optional on either side, the client leaves it out of the results that
-it makes, and Gemini takes the results of a message in the message right behind it.
+Gemini matches calls and results by the tool's name. Ids are optional, and its client omits them in results. Gemini
+expects the results in the message directly after the calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     #: Reads the content of a result or a document.
     Content = Callable[[Draft, Any], None]
-    #: Reads one part, given the value of its key.
+    #: Reads one part from the value of its key.
     Row = Callable[[Draft, Any, Content], None]
 
 
@@ -33,7 +33,7 @@ def _media(draft: Draft, value: Any, content: Content) -> None:
 
 
 def _document(draft: Draft, value: Any, content: Content) -> None:
-    """A file, or a text that is passed as one."""
+    """Read a document: a file or a text."""
     source = value.get("source") if isinstance(value, dict) else None
     if isinstance(source, dict) and isinstance(source.get("text"), str):
         draft.text(source["text"])
@@ -56,7 +56,7 @@ def _bedrock_call(draft: Draft, value: Any, content: Content) -> None:
 def _bedrock_result(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, dict):
         raise DescribeError(dict, f"a 'toolResult' is a {type(value).__name__}, expected an object")
-    if not str(value.get("type") or "").endswith("_tool_result"):  # else the provider ran it
+    if not str(value.get("type") or "").endswith("_tool_result"):  # otherwise the provider ran the tool
         draft.result(value.get("toolUseId"))
     with draft.aside():
         content(draft, value.get("content"))
@@ -98,7 +98,7 @@ def _nothing(draft: Draft, value: Any, content: Content) -> None:
     pass
 
 
-#: How a part of Bedrock's is read, by its key.
+#: The rows of Bedrock's parts, by key.
 BEDROCK: Final[Mapping[str, Row]] = {
     "text": _text,
     "image": _media,
@@ -123,7 +123,7 @@ def _named(value: Any, key: str) -> dict[str, Any]:
 
 
 def response_text(response: Any) -> str:
-    """What Gemini reads of a function's response: its JSON, or the text that its client makes an object of."""
+    """Return the text of a function's response: its JSON, or the only text inside the object."""
     if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
         response = text
     return response if isinstance(response, str) else "" if response is None else spelled(response)
@@ -142,7 +142,7 @@ def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
     with draft.aside():
         response = result.get("response")
         draft.text("" if response is None else response if isinstance(response, str) else spelled(response))
-        for part in result.get("parts") or ():  # pictures that a tool returns
+        for part in result.get("parts") or ():  # images in a tool result
             if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
                 draft.file()
 
@@ -158,13 +158,13 @@ def _ran(draft: Draft, value: Any, content: Content) -> None:
 
 
 def _server(draft: Draft, value: Any, content: Content) -> None:
-    """A call that Gemini answers itself, or its answer."""
+    """Read a call that Gemini runs itself, or its result."""
     draft.text(spelled(value))
 
 
 _FILES: Final = ("inlineData", "inline_data", "fileData", "file_data")
 
-#: How a part of Gemini's is read, by its key, in the spelling of its JSON or of its Python client.
+#: The rows of Gemini's parts, by key, as spelled in JSON or in its Python client.
 GEMINI: Final[Mapping[str, Row]] = {
     "text": _text,
     **dict.fromkeys(_FILES, _media),
@@ -175,12 +175,12 @@ GEMINI: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("toolCall", "tool_call", "toolResponse", "tool_response"), _server),
 }
 
-#: What signs and marks a thought of Gemini's.
+#: Keys of Gemini's reasoning parts.
 _SIGNATURES: Final = frozenset({"thought", "thoughtSignature", "thought_signature"})
 
 
 def is_thought(part: Mapping[str, Any]) -> bool:
-    """Return whether a part of Gemini's is a thought, or a signature alone, as streams end with it.
+    """Return True if a Gemini part is reasoning, or only a signature, as at the end of streams.
 
     Args:
         part: The part, without keys that are not set.

@@ -1,4 +1,4 @@
-"""An independent check of pairs, for reports and tests: it goes by positions, never by a set of ids."""
+"""An independent check that each tool call has its result, for reports and tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
-    """Positions, in events as they would be sent, of a result without its call or a call without its result.
+    """Return the positions of tool results without a call, and of calls without a result.
 
-    An independent check for tests and reports: it reads the facts afresh and goes by positions, never by a set of ids.
+    The events are those of a request, in order. A result must come after its call, so positions are compared and not
+    sets of ids.
     """
     open_calls: dict[str, list[int]] = {}
     awaiting: dict[int, list[str]] = {}
@@ -58,7 +59,10 @@ def _sent(facts: Sequence[EventFacts]) -> Iterator[EventFacts]:
 
 
 def _gives_up(facts: Sequence[EventFacts], at: int) -> bool:
-    """Whether calls in front of an item that are unanswered stay so: reasoning within an answer leaves them alone."""
+    """Return True if earlier calls without a result count as unanswered from this item on.
+
+    Reasoning within an answer does not end the wait for results.
+    """
     one = facts[at]
     if one.kind != EventKind.RESPONSE or not one.is_reasoning:
         return one.kind == EventKind.RESPONSE
@@ -67,6 +71,6 @@ def _gives_up(facts: Sequence[EventFacts], at: int) -> bool:
 
 
 def _is_followed(facts: Sequence[EventFacts], at: int) -> bool:
-    """Whether reasoning has the item that the model answered with behind it, or is the newest item."""
+    """Return True if the model's output follows its reasoning, or if the reasoning is the newest item."""
     behind = next((one for one in _sent(facts[at + 1 :]) if not one.is_reasoning), None)
     return behind is None or _is_output(behind)

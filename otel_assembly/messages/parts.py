@@ -1,7 +1,7 @@
-"""How the parts of a message's content are read: one row for each type that a provider or a framework writes.
+"""Rows that read the parts of a message's content, by type.
 
-OpenAI's, Anthropic's, LangChain's and OpenTelemetry's parts name their type; Bedrock's and Gemini's are named by
-their only key (`keyed_parts`).
+Parts of OpenAI, Anthropic, LangChain and OpenTelemetry have a ``type``. Bedrock's and Gemini's parts have a single key
+instead (`keyed_parts`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.messages.draft import Draft
 
-#: Where a part's text stands.
+#: The keys of a part's text, by the part's type.
 _TEXTS: Final = {
     "text": ("text", "content"),
     "input_text": ("text",),
@@ -47,23 +47,23 @@ _MEDIA: Final = (
 )
 #: OpenAI's own tools.
 HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call")
-#: What says how a part is to be handled, and is no part of the prompt.
+#: Keys with metadata, which the model does not read.
 _MARKS: Final = frozenset({"cache_control", "citations", "signature", "type", "id", "tool_use_id", "status", "caller"})
-#: Parts and marks that only Anthropic's messages have.
+#: Types and keys of parts that are unique to Anthropic.
 _ANTHROPIC_PARTS: Final = frozenset(
     {"document", "mcp_tool_use", "redacted_thinking", "server_tool_use", "thinking", "tool_result", "tool_use"}
 )
 _ANTHROPIC_MARKS: Final = frozenset({"cache_control", "citations"})
-#: How many keys the text part of any provider has.
+#: The number of keys of a text part in every provider's format.
 _OF_ANY_TEXT: Final = 2
 _ENCRYPTED: Final = frozenset({"encrypted_content", "encrypted_stdout", "encrypted_index"})
 
 
 def read_content(draft: Draft, content: Any) -> None:
-    """The content of a message, or of a tool's result.
+    """Read the content of a message or a tool result.
 
     Raises:
-        DescribeError: It is no content.
+        DescribeError: The content is not a string, a list or None.
     """
     if isinstance(content, str):
         draft.text(content)
@@ -74,15 +74,15 @@ def read_content(draft: Draft, content: Any) -> None:
 
 
 def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = BEDROCK) -> None:
-    """Each part, by its type, or by its only key.
+    """Read each part with the row of its type, or of its only key.
 
     Args:
-        draft: What is found goes there.
+        draft: Collects the facts.
         parts: The parts.
-        untyped: The rows of parts that name no type.
+        untyped: The rows of parts without a type, by key.
 
     Raises:
-        DescribeError: One of them is no part.
+        DescribeError: A part is invalid.
     """
     for part in parts:
         if isinstance(part, str):
@@ -94,7 +94,7 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
         if not isinstance(kind, str):
             _read_untyped(draft, part, untyped)
         elif kind == "text" and isinstance(text := part.get("text"), str):
-            draft.text(text)  # by far the most parts
+            draft.text(text)  # fast path for the most frequent part
             if len(part) > _OF_ANY_TEXT and not _ANTHROPIC_MARKS.isdisjoint(part):
                 draft.provider = Provider.ANTHROPIC
         elif (row := PARTS.get(kind)) is not None:
@@ -106,7 +106,7 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
 
 
 def _read_untyped(draft: Draft, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
-    told = {key: value for key, value in part.items() if value is not None}  # clients write out what is not set
+    told = {key: value for key, value in part.items() if value is not None}  # clients include unset keys as None
     if untyped is GEMINI and is_thought(told):
         with draft.thinking():
             draft.text(told.get("text"))
@@ -142,7 +142,7 @@ def _media(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _document(draft: Draft, part: Mapping[str, Any]) -> None:
-    """A file, or a text that is passed as one."""
+    """Read a document: a file or a text."""
     draft.text(part.get("title"))
     draft.text(part.get("context"))
     source = part.get("source")
@@ -201,7 +201,7 @@ def _result(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _server_call(draft: Draft, part: Mapping[str, Any]) -> None:
-    """A call that the provider answers itself: nobody else has to."""
+    """Read a call that the provider runs itself. It needs no result from the client."""
     draft.spell(part.get("name"), _arguments(part))
     draft.said = True
 
@@ -213,7 +213,7 @@ def _server_result(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def read_hosted(draft: Draft, part: Mapping[str, Any]) -> None:
-    """A call of OpenAI's own tools, with what came of it."""
+    """Read a call of a tool that OpenAI runs, with its result."""
     draft.spell(part.get("name"), part.get("arguments"))
     for key in ("action", "queries", "code", "output", "outputs", "results", "result", "error"):
         read_leaves(draft, part.get(key))
@@ -231,7 +231,7 @@ def _nothing(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _wrapped(draft: Draft, part: Mapping[str, Any]) -> None:
-    """LangChain's block around one that it has no form for."""
+    """Read a part inside LangChain's ``non_standard`` block."""
     read_parts(draft, [part.get("value")])
 
 
@@ -240,7 +240,7 @@ def _tool_reference(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def read_leaves(draft: Draft, value: Any) -> None:
-    """What a provider's own tool found, in whatever form: its texts, without what is encrypted or only marks it."""
+    """Read all texts and encrypted data in the result of a provider's own tool. Metadata is skipped."""
     if isinstance(value, str):
         draft.text(value)
     elif isinstance(value, (list, tuple)):
@@ -261,7 +261,7 @@ def read_leaves(draft: Draft, value: Any) -> None:
         draft.text(str(value))
 
 
-#: How a part of each type is read.
+#: The row of each type of part.
 PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     **dict.fromkeys(_TEXTS, _text),
     **dict.fromkeys(_MEDIA, _media),
@@ -291,8 +291,8 @@ PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     "search_result": _search_result,
     "tool_reference": _tool_reference,
     "non_standard": _wrapped,
-    # Where a stream was cut, or what the provider is to do: nothing that is read.
+    # Fragments of streams and instructions to the provider, which the model does not read.
     **dict.fromkeys(("cache_point", "fallback", "input_json_delta"), _nothing),
 }
-#: Of these, what stands inside of what a provider's tool found.
+#: Rows of parts inside the result of a provider's own tool.
 _NESTED: Final = {kind: PARTS[kind] for kind in (*_MEDIA, "document", "tool_reference")}

@@ -1,6 +1,6 @@
-"""How the results of tools in plain dicts are shortened, in the form of each provider.
+"""Shortening of tool results in messages that are dicts, in the formats of all providers.
 
-A result's texts become one, where the first of them stood; its pictures and files stay.
+The texts of a result are joined into one, in the place of the first. Images and files are kept.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from otel_assembly.messages.replacements import result_texts, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: Where the result stands in a part that holds one, by the part's type or only key.
+#: The keys of the result in a part, by the part's type, and the keys of parts without a type.
 _TYPED: Final = {"tool_result": ("content",), "tool_call_response": ("response", "result")}
 _KEYED: Final = ("toolResult", "functionResponse", "function_response")
-#: Types of text parts that stay what they are; any other becomes a ``text``.
+#: Types of text parts that are kept. Other types become ``text``.
 _TEXT_TYPES: Final = frozenset({"input_text", "output_text"})
 
 
@@ -41,7 +41,7 @@ def _(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _edited(message: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
-    """What of a message is another after each of its results' texts has been edited."""
+    """Return the changed keys of a message after `edit` was applied to each result's text."""
     kind = message.get("type")
     if "role" not in message and isinstance(kind, str):
         if not kind.endswith("_output"):
@@ -60,7 +60,7 @@ def _parts(parts: Sequence[Any], edit: Callable[[str], str]) -> list[Any]:
 
 
 def _part(part: dict[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
-    """A part of a message, whose text is edited if it is a result."""
+    """Return a part with edited text if it is a tool result, else the part."""
     for key in _TYPED.get(str(part.get("type")), ()):
         if part.get(key) is not None:
             return {**part, key: _content(part[key], edit)}
@@ -75,7 +75,7 @@ def _part(part: dict[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _response(response: Any, edit: Callable[[str], str]) -> Any:
-    """What Gemini is sent as a result, which is an object."""
+    """Return Gemini's result, which is an object, with edited text."""
     if response is None or isinstance(response, str):
         return edit(response) if response else response
     if isinstance(response, dict) and len(response) == 1:
@@ -88,7 +88,7 @@ def _response(response: Any, edit: Callable[[str], str]) -> Any:
 
 
 def _content(content: Any, edit: Callable[[str], str], text_type: str = "text") -> Any:
-    """The content of one result after its texts, taken together, have been edited."""
+    """Return the content of one result after `edit` was applied to its joined texts."""
     if content is None or isinstance(content, str):
         return edit(content) if content else content
     if not isinstance(content, (list, tuple)):
@@ -111,14 +111,14 @@ def _content(content: Any, edit: Callable[[str], str], text_type: str = "text") 
 
 
 def _ran(part: Any, edit: Callable[[str], str]) -> Any:
-    """What a command wrote."""
+    """Return the output of a command with an edited ``stdout``."""
     if isinstance(part, dict) and isinstance(part.get("stdout"), str) and part["stdout"]:
         return {**part, "stdout": edit(part["stdout"])}
     return part
 
 
 def _text(part: Any) -> str | None:
-    """The text of a part that is nothing but text."""
+    """Return the text of a part without media, else None."""
     draft = Draft()
     read_parts(draft, [part])
     return "\n".join(draft.texts) if draft.texts and not draft.media else None

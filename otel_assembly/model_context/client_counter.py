@@ -1,4 +1,4 @@
-"""A model's client as what counts: its own numbers, message by message, remembered."""
+"""Token counting with a model client's own ``count_tokens`` method, cached by message."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
-#: So many messages' counts are remembered, so that a state that is loaded again is not counted again.
+#: The most messages whose counts are cached. A state that is loaded again needs no new counts.
 _REMEMBERED: Final = 16_384
 
 
 class CountingClient(Protocol):
-    """What counts for a context: any object that has this method; AutoGen's model clients do.
+    """An object that counts tokens, such as AutoGen's model clients.
 
-    It may have ``remaining_tokens``, with the same arguments: how many tokens the model has left beside these messages.
+    It can also have a method ``remaining_tokens`` with the same arguments. It returns the tokens that are left in the
+    model's context window after these messages.
     """
 
     def count_tokens(self, messages: Sequence[Any], *, tools: Sequence[Any] = ()) -> int:
-        """How many tokens a prompt of these messages takes."""
+        """Return the tokens of a prompt with these messages."""
 
 
 def counted(count: Any, messages: Sequence[Any], tools: Sequence[Any]) -> int:
-    """What a client's method says of messages; tools are named only where there are some."""
+    """Call a client's counting method, without the argument `tools` if there are no tools."""
     return int(count(messages, tools=tools) if tools else count(messages))
 
 
 class _Said(NamedTuple):
-    """What a message says, as far as a client counts it."""
+    """The parts of a message that a client counts."""
 
     kind: str
     name: str
@@ -54,16 +55,16 @@ class _Said(NamedTuple):
 
 
 class ClientCounter:
-    """Counts as a model's client does.
+    """A counter that uses a model client.
 
-    What a message takes is what the client counts of a prompt with that message more than of one with none, so that its
-    own framing is in it. Messages are made anew of what the engine knows of them; of images that is their number.
+    The tokens of a message are the count of a prompt with this message minus the count of an empty prompt. They include
+    the client's framing. The client counts new messages that are built from `EventFacts`, without their images.
 
     Args:
         client: The client.
 
     Attributes:
-        types: The types of the messages that it knows.
+        types: The types of messages that the client accepts.
     """
 
     method: Literal["estimated"] = "estimated"
@@ -78,33 +79,33 @@ class ClientCounter:
 
     @property
     def priming(self) -> int:
-        """What a prompt of no messages takes."""
+        """The tokens of an empty prompt."""
         if self._none is None:
             self._none = counted(self.client.count_tokens, [], ())
         return self._none
 
     def count(self, text: str) -> int:
-        """The tokens of a text, without what stands around it."""
+        """Return the tokens of a text, without framing."""
         empty = self._counted(_Said(EventKind.REQUEST, "user", ("",)))
         return max(0, self._counted(_Said(EventKind.REQUEST, "user", (text,))) - empty)
 
     def message(self, facts: EventFacts) -> int:
-        """The tokens of a message, with all that the client adds to it."""
+        """Return the tokens of a message, including framing."""
         return self._counted(_said(facts))
 
     def prompt(self, text: str) -> int:
-        """The tokens of a system message."""
+        """Return the tokens of a system message, including framing."""
         return self._counted(_Said(EventKind.SYSTEM, "", (text,)))
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
-        """The tokens of tool definitions."""
+        """Return the tokens of tool definitions."""
         return max(0, counted(self.client.count_tokens, [], list(schemas)) - self.priming)
 
     def window(self) -> int:
-        """How many tokens the client says that a prompt may take.
+        """Return the most tokens of a prompt, by the client's ``remaining_tokens``.
 
         Raises:
-            ConfigurationError: It does not say.
+            ConfigurationError: The client returns a number below 1.
         """
         most = counted(self.remaining, [], ()) + self.priming
         if most < 1:
@@ -113,7 +114,7 @@ class ClientCounter:
 
     @property
     def remaining(self) -> Any:
-        """The client's method that says how many tokens are left."""
+        """The client's method ``remaining_tokens``."""
         return self.client.remaining_tokens  # type: ignore[attr-defined]  # not every client has it
 
     def _count(self, said: _Said) -> int:
@@ -121,7 +122,7 @@ class ClientCounter:
         return max(0, counted(self.client.count_tokens, [message], ()) - self.priming)
 
     def made(self, event: Any) -> Any:
-        """A message as the client knows it: the same object where it is one, else one that says the same."""
+        """Return an event as a message that the client accepts; the event itself if it has one of these types."""
         types = self.types
         if isinstance(event, types.system | types.user | types.assistant | types.results):
             return event
@@ -149,7 +150,7 @@ def _said(facts: EventFacts) -> _Said:
 
 
 class _ClientMeter(TokenMeter):
-    """Measures whole messages as the client counts them."""
+    """A meter that counts whole messages with the client."""
 
     __slots__ = ("_client",)
 
@@ -172,12 +173,12 @@ class _ClientMeter(TokenMeter):
 
 
 class ClientAssembler(Assembler):
-    """An assembler that counts as a model's client does.
+    """An assembler that counts tokens with a model client.
 
     Args:
-        policies: The chain.
-        client: What counts.
-        recorder: As `Assembler` takes it.
+        policies: The policies, in order.
+        client: The client's counter.
+        recorder: The recorder, as for `Assembler`.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class ClientAssembler(Assembler):
 
 
 class ClientBudgetPolicy(DecidingPolicy):
-    """A `TokenBudgetPolicy` of as many tokens as a model's client says; it is asked once, when that is first needed.
+    """A `TokenBudgetPolicy` whose limit comes from a model client, which is called once, at the first use.
 
     Args:
         client: The client's counter.
@@ -206,10 +207,10 @@ class ClientBudgetPolicy(DecidingPolicy):
 
     @property
     def budget(self) -> TokenBudgetPolicy:
-        """The policy that it stands for.
+        """The policy with the client's limit.
 
         Raises:
-            ConfigurationError: The client does not say how many tokens there are.
+            ConfigurationError: The client returns no valid limit.
         """
         if self._budget is None:
             self._budget = TokenBudgetPolicy(self._client.window())
@@ -217,14 +218,14 @@ class ClientBudgetPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """That policy's settings."""
+        """The settings of the policy."""
         return self.budget.config
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what fits.
+        """Return the events that fit the budget.
 
         Raises:
-            ContextOverflowError: As `TokenBudgetPolicy` raises it.
-            ConfigurationError: The client does not say how many tokens there are.
+            ContextOverflowError: The messages that must be kept exceed the budget, as for `TokenBudgetPolicy`.
+            ConfigurationError: The client returns no valid limit.
         """
         return await self.budget.decide(prompts, events, context)

@@ -1,4 +1,4 @@
-"""Components: what a context's configuration is written as, and by which names it is found again."""
+"""Serialized configurations (components) of contexts, and the names of their classes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ OURS: Final = "otel_assembly.model_context"
 INSIDE_AUTOGEN: Final = "otel_assembly.instrumentation.autogen"
 AUTOGENS: Final = "autogen_core.model_context"
 _PACKAGES: Final = (OURS, INSIDE_AUTOGEN, AUTOGENS)
-#: Whose name a dumped component has.
+#: The package whose class name a dumped component contains.
 Provider: TypeAlias = Literal["otel_assembly", "autogen"]
-#: Settings that AutoGen's contexts have not.
+#: Settings that AutoGen's contexts do not have.
 _OURS_ALONE: Final = ("compat", "model")
 
 
 class ComponentModel(BaseModel):
-    """A component as AutoGen writes it.
+    """A component in AutoGen's format.
 
     Attributes:
-        provider: Which class it is, by its import path.
-        component_type: What kind of component.
-        version: The version of the configuration's form.
+        provider: The import path of the class.
+        component_type: The kind of component.
+        version: The version of the configuration's format.
         component_version: The version of the component.
-        description: What it does, in a sentence.
-        label: What people call it.
-        config: Its configuration.
+        description: A description in one sentence.
+        label: A name for display.
+        config: The configuration.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,15 +48,15 @@ class ComponentModel(BaseModel):
 
 
 def provider_of(context: type, names: Mapping[str, Any], provider: Provider) -> str:
-    """The name by which a class of context is found again.
+    """Return the import path of a context's class for a component.
 
     Args:
         context: The class.
-        names: The table of contexts, by their names.
-        provider: Whose name is asked for.
+        names: The contexts by name.
+        provider: The package whose class is named.
 
     Raises:
-        ConfigurationError: AutoGen's is asked for, and it has no such class.
+        ConfigurationError: `provider` is ``autogen``, which has no such class.
     """
     own = vars(context).get("component_provider_override")
     if provider == "autogen":
@@ -67,27 +67,27 @@ def provider_of(context: type, names: Mapping[str, Any], provider: Provider) -> 
 
 
 def config_as(config: dict[str, Any], provider: Provider) -> dict[str, Any]:
-    """A configuration without what the provider's class would not know."""
+    """Return a configuration without settings that the provider's class does not have."""
     if provider == "autogen":
         return {name: value for name, value in config.items() if name not in _OURS_ALONE}
     return config
 
 
 def component_read(component: Any) -> ComponentModel:
-    """A component that was dumped, by us or by AutoGen.
+    """Parse a component that otel-assembly or AutoGen dumped.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not a valid component.
     """
     given = component.model_dump() if isinstance(component, BaseModel) else component
     return read_form(ComponentModel, given, "component")
 
 
 def named_in(table: Mapping[str, Any], provider: str) -> Any:
-    """The context of a table that a provider's name stands for; None where it is none of the known packages'.
+    """Return the context class of an import path; None if the path belongs to an unknown package.
 
     Raises:
-        UnknownNameError: It is, and has no such context.
+        UnknownNameError: The package is known but has no such context.
     """
     package, _, name = provider.rpartition(".")
     if package not in _PACKAGES:

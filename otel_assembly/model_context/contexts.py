@@ -1,4 +1,4 @@
-"""AutoGen's model contexts without AutoGen: views that an assembler makes of one history."""
+"""AutoGen's model contexts without AutoGen. An assembler reduces the messages of each context."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ class _InitialMessages(BaseModel):
 
 
 class UnboundedChatCompletionContextConfig(_InitialMessages):
-    """What `UnboundedChatCompletionContext` is dumped as."""
+    """The configuration of `UnboundedChatCompletionContext`."""
 
 
 class BufferedChatCompletionContextConfig(BufferedFields, _InitialMessages):
-    """What `BufferedChatCompletionContext` is dumped as."""
+    """The configuration of `BufferedChatCompletionContext`."""
 
 
 class HeadAndTailChatCompletionContextConfig(HeadAndTailFields, _InitialMessages):
-    """What `HeadAndTailChatCompletionContext` is dumped as."""
+    """The configuration of `HeadAndTailChatCompletionContext`."""
 
 
 class TokenLimitedChatCompletionContextConfig(TokenLimitedFields, _InitialMessages):
-    """What `TokenLimitedChatCompletionContext` is dumped as."""
+    """The configuration of `TokenLimitedChatCompletionContext`."""
 
     model_client: ComponentModel | None = None
 
 
 class ChatCompletionContext(ABC):
-    """The base of model contexts (as in AutoGen): it holds messages, and says what of them a model gets to see.
+    """The abstract base of model contexts (as in AutoGen): stores messages and selects those for the model.
 
-    Who derives from it writes `get_messages`; those that come with it are the classes beside it.
+    Subclasses implement `get_messages`.
 
     Args:
-        initial_messages: What the conversation begins with; the list is copied.
+        initial_messages: The first messages of the conversation. The list is copied.
 
     Raises:
-        DescribeError: One of them is no message.
+        DescribeError: An item is not a message.
     """
 
     component_type: ClassVar[str] = "chat_completion_context"
@@ -97,7 +97,7 @@ class ChatCompletionContext(ABC):
         """Add a message to the conversation.
 
         Raises:
-            DescribeError: It is no message; nothing is added.
+            DescribeError: The argument is not a message. Nothing is added.
         """
         if len(self._log) == len(self._messages):
             self._log.append(message)
@@ -105,24 +105,24 @@ class ChatCompletionContext(ABC):
 
     @abstractmethod
     async def get_messages(self) -> list[LLMMessage]:
-        """What the model gets to see."""
+        """Return the messages for the model."""
 
     async def clear(self) -> None:
-        """Take all messages out; the initial ones do not come back."""
+        """Remove all messages, including the initial ones."""
         self._hold(())
 
     async def save_state(self) -> Mapping[str, Any]:
-        """All messages, as JSON; AutoGen's contexts load it too."""
+        """Return all messages as JSON. AutoGen's contexts can load it too."""
         return ChatCompletionContextState(messages=self._messages).model_dump()
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Hold the messages of a state, of this class or any other, ours or AutoGen's, instead of those that are here.
+        """Replace all messages by those of a saved state, from any of our or AutoGen's contexts.
 
         Args:
-            state: What `save_state` returned, or an agent's state that has it as ``llm_context``.
+            state: The return value of `save_state`, or an agent's state that contains it as ``llm_context``.
 
         Raises:
-            ConfigurationError: It is no such state; the messages that are here stay.
+            ConfigurationError: The state is invalid. The messages are not replaced.
         """
         self._hold(read_state(ChatCompletionContextState, state).messages)
 
@@ -134,13 +134,13 @@ class ChatCompletionContext(ABC):
         raise ConfigurationError(f"{cls.__qualname__} has no configuration; write _to_config and _from_config")
 
     def dump_component(self, *, provider: Provider = "otel_assembly") -> ComponentModel:
-        """The configuration by which `load_component` makes the same context anew, with its initial messages.
+        """Return the configuration of this context for `load_component`, including its initial messages.
 
         Args:
-            provider: ``autogen`` for a configuration that AutoGen's own `load_component` makes its own context of.
+            provider: ``autogen`` for a configuration that AutoGen's own `load_component` accepts.
 
         Raises:
-            ConfigurationError: No configuration stands for it.
+            ConfigurationError: The context has no configuration.
         """
         kind = type(self)
         return ComponentModel(
@@ -155,14 +155,14 @@ class ChatCompletionContext(ABC):
 
     @classmethod
     def load_component(cls, component: ComponentModel | Mapping[str, Any], *, model_client: Any = None) -> Self:
-        """The context that a configuration stands for, ours or AutoGen's; nothing is imported for it.
+        """Create a context from a dumped configuration. No module is imported.
 
         Args:
-            component: What `dump_component` returned, of ours or of AutoGen's contexts.
-            model_client: What counts, for a `TokenLimitedChatCompletionContext` that was dumped with a client.
+            component: The return value of `dump_component` of our or AutoGen's contexts.
+            model_client: The client of a `TokenLimitedChatCompletionContext` that was dumped with a client.
 
         Raises:
-            ConfigurationError: It is of no known context, or of another class than this; or its client is not given.
+            ConfigurationError: The class is unknown or not a subclass of this class, or the client is missing.
         """
         read = component_read(component)
         kind = named_in(CONTEXTS, read.provider)
@@ -189,16 +189,16 @@ class ChatCompletionContext(ABC):
             made = kind._from_config(config, model_client)  # noqa: SLF001  # of this table
         else:
             raise ConfigurationError(f"{kind.__name__} takes no model_client; leave it out")
-        return made  # type: ignore[no-any-return]  # it was asked above whether it is one
+        return made  # type: ignore[no-any-return]  # checked by issubclass above
 
 
 class _Assembled(Shape, ChatCompletionContext):
-    """A context whose messages an assembler reduces."""
+    """A context with an assembler, which reduces its messages."""
 
     types = OURS
 
     def _history(self) -> History:
-        if self._edits != Editable.edits:  # a message was assigned to, which may be one of these
+        if self._edits != Editable.edits:  # a message was modified, possibly one of these
             self._edits = Editable.edits
             self._log = History(self._messages)
         return super()._history()
@@ -211,17 +211,19 @@ class _Assembled(Shape, ChatCompletionContext):
 
     @property
     def context(self) -> Context:
-        """What the assemblies know of the run: name the agent there (``context.agent_name``), or send alerts."""
+        """The context of the assemblies: set the agent's name (``context.agent_name``), or send alerts."""
         return self._context
 
     async def get_messages(self) -> list[LLMMessage]:
-        """What the model gets to see; each call is an assembly, but one that a memory makes in its ``update_context``.
+        """Return the messages for the model. Each call is recorded as an assembly.
+
+        A call from a memory's ``update_context`` is not recorded.
 
         Raises:
-            ContextOverflowError: A `TokenLimitedChatCompletionContext` has a newest request, or a newest tool call with
-                its results, that does not fit; never with ``compat=True``.
-            HaltedError: The conversation was halted; nothing is to be called for it any more.
-            PolicyFailedError: A client could not count; with ``compat=True`` its own error is raised.
+            ContextOverflowError: In a `TokenLimitedChatCompletionContext`, the newest request, or the newest tool call
+                with its results, exceeds the limit. Never raised with ``compat=True``.
+            HaltedError: The conversation was halted.
+            PolicyFailedError: A client failed to count. With ``compat=True`` its own error is raised.
         """
         if asked_by_memory(self):
             if self._quietly is None:
@@ -262,7 +264,7 @@ class TokenLimitedChatCompletionContext(TokenLimitedShape, _Assembled):
         return cls(**{**settings, "model_client": model_client})
 
 
-#: The contexts by their names; no other is made of a configuration.
+#: The contexts by name, for `load_component`.
 CONTEXTS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (

@@ -1,26 +1,26 @@
-"""Whether it is a memory that asks a context, and no model: what it is told is a query, and no assembly."""
+"""Detects that a memory, not a model call, requests the messages of a context."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any, Final
 
-#: What a memory does with a context, by the name that AutoGen gives it.
+#: The name of the AutoGen memory method that reads a context.
 _ASKS: Final = "update_context"
-#: So many functions may stand between a memory and the context that it asks.
+#: The most stack frames between a memory's method and the context.
 _BETWEEN: Final = 16
 
 
 def asked_by_memory(context: Any) -> bool:
-    """Whether an ``update_context`` that was given this context awaits its answer.
+    """Return True if a memory's ``update_context`` is awaiting this context.
 
-    A context is told nothing of who asks it. What awaits the answer is looked at, instrumented or not, so that both
-    tell of the same assemblies.
+    A context does not receive its caller, so the call stack is inspected. A memory's query is not a model call and must
+    not be recorded as an assembly, with or without instrumentation.
 
     Args:
-        context: The context that is asked.
+        context: The context whose messages are requested.
     """
-    frame = sys._getframe(1)  # noqa: SLF001  # the interpreter's
+    frame = sys._getframe(1)  # noqa: SLF001  # the only access to the call stack
     for _ in range(_BETWEEN):
         if frame.f_code.co_name == _ASKS and any(held is context for held in frame.f_locals.values()):
             return True

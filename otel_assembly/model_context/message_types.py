@@ -1,4 +1,4 @@
-"""The types that a context's messages have: ours, or AutoGen's own."""
+"""The message classes of a context: AutoGen's, or our equivalents."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from otel_assembly.model_context import messages
 
 @dataclass(frozen=True, slots=True)
 class MessageTypes:
-    """The classes of one family of messages.
+    """A set of message classes.
 
     Attributes:
-        system: Of system messages.
-        user: Of user messages.
-        assistant: Of the model's answers.
-        results: Of messages with the results of tool calls.
-        result: Of one result.
-        call: Of one tool call.
+        system: The class of system messages.
+        user: The class of user messages.
+        assistant: The class of the model's answers.
+        results: The class of messages with tool results.
+        result: The class of one tool result.
+        call: The class of one tool call.
     """
 
     system: Any
@@ -31,11 +31,11 @@ class MessageTypes:
     call: Any
 
     def note(self, skipped: int) -> Any:
-        """What stands in the place of messages that were skipped."""
+        """Return the message that replaces skipped messages."""
         return self.user(content=skip_note(skipped), source=NOTE_SOURCE)
 
 
-#: Ours, which need no AutoGen.
+#: Our classes, which do not need AutoGen.
 OURS: Final = MessageTypes(
     messages.SystemMessage,
     messages.UserMessage,
@@ -47,14 +47,14 @@ OURS: Final = MessageTypes(
 
 
 def types_of(client: Any) -> MessageTypes:
-    """The messages that a model's client counts: AutoGen's where the client is one of AutoGen's, else ours."""
+    """Return the message classes of a model client: AutoGen's for AutoGen's clients, else ours."""
     if any(one.__module__.partition(".")[0] == "autogen_core" for one in type(client).__mro__):
         return autogens(sys.modules["autogen_core.models"], sys.modules["autogen_core"])
     return OURS
 
 
 def autogens(models: Any, core: Any) -> MessageTypes:
-    """AutoGen's own.
+    """Return AutoGen's message classes.
 
     Args:
         models: The module ``autogen_core.models``.

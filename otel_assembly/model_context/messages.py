@@ -1,4 +1,4 @@
-"""The messages of AutoGen's model contexts, their JSON, and how the engine reads them; AutoGen is not needed."""
+"""Equivalents of AutoGen's message classes, with the same JSON. AutoGen is not required."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from otel_assembly.messages.context_messages import register_messages
 
 
 class Editable:
-    """A message, or a part of one, whose attributes can be assigned, as those of AutoGen's can.
+    """A message or part with assignable attributes, like AutoGen's.
 
     Attributes:
-        edits: How many assignments were made in this process. A context reads its messages again if it has changed.
+        edits: The number of assignments in this process. If it has changed, a context reads its messages again.
     """
 
     edits: ClassVar[int] = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__:  # not while the object is made
+        if name in self.__dict__:  # not during construction
             Editable.edits += 1
         super().__setattr__(name, value)
 
 
 @dataclass
 class FunctionCall(Editable):
-    """A tool call that the model asks for (as in AutoGen).
+    """A tool call that the model requests (as in AutoGen).
 
     Attributes:
-        id: The call's id, which its result names.
+        id: The call's id.
         arguments: The arguments, as JSON text.
         name: The tool's name.
     """
@@ -42,7 +42,7 @@ class FunctionCall(Editable):
 
 
 class Image(BaseModel):
-    """An image as AutoGen's state holds it; what stands there is kept verbatim.
+    """An image in AutoGen's state. Unknown fields are preserved.
 
     Attributes:
         data: The image, in base64.
@@ -58,7 +58,7 @@ class SystemMessage(Editable, BaseModel):
 
     Attributes:
         content: The text.
-        type: What tells it from other messages in JSON.
+        type: The type of message in JSON.
     """
 
     content: str
@@ -66,12 +66,12 @@ class SystemMessage(Editable, BaseModel):
 
 
 class UserMessage(Editable, BaseModel):
-    """What a user, another agent or the application says.
+    """A message of a user, another agent or the application.
 
     Attributes:
-        content: The text; or texts and images.
-        source: Who says it.
-        type: What tells it from other messages in JSON.
+        content: The text, or a list of texts and images.
+        source: The name of the sender.
+        type: The type of message in JSON.
     """
 
     content: str | list[str | Image]
@@ -80,13 +80,13 @@ class UserMessage(Editable, BaseModel):
 
 
 class AssistantMessage(Editable, BaseModel):
-    """What the model answered.
+    """An answer of the model.
 
     Attributes:
         content: The text, or the tool calls.
-        thought: What it thought beside that.
-        source: The agent that it answered for.
-        type: What tells it from other messages in JSON.
+        thought: The model's reasoning.
+        source: The name of the agent.
+        type: The type of message in JSON.
     """
 
     content: str | list[FunctionCall]
@@ -96,13 +96,13 @@ class AssistantMessage(Editable, BaseModel):
 
 
 class FunctionExecutionResult(Editable, BaseModel):
-    """What one tool call gave.
+    """The result of one tool call.
 
     Attributes:
         content: The result's text.
         name: The tool's name; older states have none.
         call_id: The id of the `FunctionCall`.
-        is_error: Whether the tool failed, where that is known.
+        is_error: True if the tool failed; None if that is unknown.
     """
 
     content: str
@@ -115,22 +115,22 @@ class FunctionExecutionResultMessage(Editable, BaseModel):
     """The results of the tool calls of one `AssistantMessage`, or of some of them.
 
     Attributes:
-        content: The results; with none it answers nothing, and is an orphan.
-        type: What tells it from other messages in JSON.
+        content: The results. A message without results is an orphan.
+        type: The type of message in JSON.
     """
 
     content: list[FunctionExecutionResult]
     type: Literal["FunctionExecutionResultMessage"] = "FunctionExecutionResultMessage"
 
 
-#: Any message of a model context, told apart by its ``type``.
+#: Any message of a model context. ``type`` selects the class.
 LLMMessage: TypeAlias = Annotated[
     SystemMessage | UserMessage | AssistantMessage | FunctionExecutionResultMessage, Field(discriminator="type")
 ]
 
 
 class ChatCompletionContextState(BaseModel):
-    """What `save_state` returns and `load_state` takes.
+    """The return value of `save_state`, and the argument of `load_state`.
 
     Attributes:
         messages: All messages, the oldest first.

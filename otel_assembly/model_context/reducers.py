@@ -1,4 +1,4 @@
-"""What reduces a context's messages: our policies, and, asked for, what AutoGen does, with its bugs."""
+"""Policies that reduce a context's messages exactly as AutoGen, including its bugs (``compat=True``)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Unbounded(DecidingPolicy):
-    """Keeps all events but calls and results that have lost their other half."""
+    """Keeps all events except tool calls without results, and results without calls."""
 
     name = "unbounded"
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return all that may be sent."""
+        """Return the events without orphans."""
         view = as_view(events)
         kept, verdicts = keep(view, [(0, len(view))], DecisionReason.OUTSIDE_WINDOW)
         return Outcome(prompts, kept, verdicts)
 
 
 class _AsAutoGen(DecidingPolicy):
-    """The base of what AutoGen does: it takes out by places and classes, and parts calls from their results."""
+    """The base of AutoGen's reductions, which can separate calls from their results."""
 
     def __init__(self, types: MessageTypes) -> None:
         self._types = types
@@ -48,7 +48,7 @@ class _AsAutoGen(DecidingPolicy):
         reason: DecisionReason,
         stripped: Mapping[int, DecisionReason],
     ) -> Outcome:
-        """Keep runs of the view's indexes; what was stripped at their edges has a reason of its own."""
+        """Keep runs of indexes. Messages that were stripped at the edges have their own drop reason."""
         runs = [run for run in runs if run[0] < run[1]]
         out = {index for run in complement(len(view), runs) for index in range(*run)} if stripped else set()
         rest = to_runs(sorted(out - stripped.keys())) if stripped else complement(len(view), runs)
@@ -60,17 +60,17 @@ class _AsAutoGen(DecidingPolicy):
 
 
 class UnboundedAsAutoGen(_AsAutoGen):
-    """All messages, orphans too."""
+    """Keeps all messages, including orphans."""
 
     name = "unbounded"
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return all."""
+        """Return all events."""
         return Outcome(prompts, as_view(events))
 
 
 class BufferedAsAutoGen(_AsAutoGen):
-    """The last messages; one message of results at their beginning is stripped.
+    """Keeps the last messages. If the first of them contains tool results, it is dropped.
 
     Args:
         buffer_size: How many.
@@ -84,7 +84,7 @@ class BufferedAsAutoGen(_AsAutoGen):
         self.buffer_size = buffer_size
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the last ones."""
+        """Return the last events."""
         view = as_view(events)
         start = max(0, len(view) - self.buffer_size)
         stripped = {start: DecisionReason.ORPHANED_TOOL_RESULT} if self._is_results(view, start) else {}
@@ -93,11 +93,13 @@ class BufferedAsAutoGen(_AsAutoGen):
 
 
 class HeadAndTailAsAutoGen(_AsAutoGen):
-    """The first and the last messages, one stripped at each edge, and a note that does not count what was stripped.
+    """Keeps the first and the last messages, and a note with the number of skipped messages.
+
+    Tool calls at the end of the head and results at the start of the tail are dropped. The note does not count them.
 
     Args:
-        head_size: How many of the first.
-        tail_size: How many of the last.
+        head_size: The number of first messages.
+        tail_size: The number of last messages.
         types: The types of the messages.
     """
 
@@ -109,7 +111,7 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
         self.tail_size = tail_size
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return both ends."""
+        """Return the first and last events with the note."""
         view = as_view(events)
         head, tail = self.head_size, len(view) - self.tail_size
         if tail <= head:
@@ -131,12 +133,12 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
 
 
 class TokenLimitedAsAutoGen(_AsAutoGen):
-    """Messages are popped from the middle until the client's count fits; all are counted anew each time.
+    """Drops messages from the middle until the client's count fits. Each step counts all messages again.
 
     Args:
-        client: What counts.
-        token_limit: How many tokens; None for what the client says is left.
-        tool_schema: The tools that are counted with them.
+        client: The client's counter.
+        token_limit: The most tokens. None: the client's ``remaining_tokens`` must not be negative.
+        tool_schema: The tool definitions, which are counted too.
         types: The types of the messages.
     """
 
@@ -151,7 +153,7 @@ class TokenLimitedAsAutoGen(_AsAutoGen):
         self._tools = list(tool_schema)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return what is left."""
+        """Return the remaining events."""
         view = as_view(events)
         messages, places = list(map(self._client.made, view)), list(range(len(view)))
         while messages and self._is_over(messages):

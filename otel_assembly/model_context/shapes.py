@@ -1,7 +1,7 @@
-"""The table of contexts: what each is made of, whichever base it stands on.
+"""Mixins with the behavior of each model context: settings, reduction of messages, token counting.
 
-Each of AutoGen's contexts exists twice, on its own and on AutoGen's base class. What the two have in common stands
-here: its settings, what reduces its messages, and what counts them. A base brings the messages' types and `_start`.
+Each of AutoGen's contexts has two implementations: one without AutoGen, and one that derives from AutoGen's base class.
+Both use the mixin of this module. The other base class provides the message types and `_start`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class Shape:
-    """What every context has, whichever base it stands on.
+    """The base of all mixins.
 
     Attributes:
         types: The types of its messages.
         component_config_schema: The class of its configuration.
-        compat: Whether it does what AutoGen does, with its bugs.
+        compat: True to behave exactly as AutoGen, including its bugs.
     """
 
     types: ClassVar[MessageTypes]
@@ -51,26 +51,26 @@ class Shape:
     _messages: list[Any]
     _initial_messages: list[Any] | None
     _log: History
-    #: Whether somebody has the list of the messages, and may have changed it.
+    #: True if a caller received the internal list of messages, and can have changed it.
     _gave_itself: bool = False
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
-        """The base's construction, when the settings stand."""
+        """Initialize the base class, after the settings."""
         raise NotImplementedError
 
     def _reducer(self) -> DecidingPolicy:
-        """What reduces its messages."""
+        """Return the policy that reduces the messages."""
         raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
-        """Its settings, by the names of its configuration."""
+        """Return the settings, by their names in the configuration."""
         return {}
 
     def _assembler(self, recorder: Recorder | None = None) -> Assembler:
         return Assembler([self._reducer()], recorder=recorder)
 
     def _history(self) -> History:
-        """What is held, as a history: read on where it only grew."""
+        """Return the messages as a history. It is rebuilt only if messages were changed, not if they were appended."""
         log, held = self._log, self._messages
         known = len(log)
         edited = known > len(held) or (known and log.events[known - 1] is not held[known - 1])
@@ -84,7 +84,7 @@ class Shape:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """What fails in this block is raised as AutoGen raises it, where that is asked for: a client's own error."""
+        """With `compat`, raise a client's own error instead of `PolicyFailedError`, as AutoGen does."""
         try:
             yield
         except PolicyFailedError as error:
@@ -93,14 +93,14 @@ class Shape:
             raise
 
     def _given(self, events: Sequence[Any]) -> list[Any]:
-        """What a caller is given of what an assembly kept."""
+        """Return the list of kept messages for the caller."""
         if self.compat and self._gives_all():
             self._gave_itself = True
             return self._messages
         return list(events)
 
     def _gives_all(self) -> bool:
-        """Whether AutoGen gives the very list in which it holds the messages."""
+        """Return True if AutoGen returns its internal list instead of a copy."""
         return False
 
     def _to_config(self) -> Any:
@@ -117,8 +117,8 @@ class UnboundedShape(Shape):
     """All messages.
 
     Args:
-        initial_messages: What the conversation begins with.
-        compat: Do what AutoGen does, with its bugs.
+        initial_messages: The first messages of the conversation.
+        compat: Behave exactly as AutoGen, including its bugs.
     """
 
     def __init__(self, initial_messages: Sequence[Any] | None = None, *, compat: bool = False) -> None:
@@ -143,11 +143,11 @@ class BufferedShape(Shape):
 
     Args:
         buffer_size: The most messages to keep.
-        initial_messages: What the conversation begins with.
-        compat: Do what AutoGen does, with its bugs.
+        initial_messages: The first messages of the conversation.
+        compat: Behave exactly as AutoGen, including its bugs.
 
     Raises:
-        ConfigurationError: A size below 1.
+        ConfigurationError: A size is below 1.
     """
 
     def __init__(
@@ -178,11 +178,11 @@ class HeadAndTailShape(Shape):
     Args:
         head_size: The most messages to keep from the beginning.
         tail_size: The most messages to keep from the end.
-        initial_messages: What the conversation begins with.
-        compat: Do what AutoGen does, with its bugs.
+        initial_messages: The first messages of the conversation.
+        compat: Behave exactly as AutoGen, including its bugs.
 
     Raises:
-        ConfigurationError: A size below 1.
+        ConfigurationError: A size is below 1.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class HeadAndTailShape(Shape):
 
 
 class TokenLimitedFields(BaseModel):
-    """The settings of a `TokenLimitedChatCompletionContext`, but its client."""
+    """The settings of a `TokenLimitedChatCompletionContext`, without its client."""
 
     model: str | None = None
     token_limit: int | None = None
@@ -223,15 +223,15 @@ class TokenLimitedShape(Shape):
     """The newest messages that take at most `token_limit` tokens, with the newest request among them.
 
     Args:
-        model_client: What counts: any object with ``count_tokens(messages, *, tools)``.
-        model: The model whose tokenizer counts, where no client does.
-        token_limit: The most tokens; None for as many as the client's ``remaining_tokens`` says.
-        tool_schema: The schemas of the tools that are offered; they count.
-        initial_messages: What the conversation begins with.
-        compat: Do what AutoGen does, with its bugs.
+        model_client: The client that counts tokens: any object with ``count_tokens(messages, *, tools)``.
+        model: The model whose tokenizer counts if there is no client.
+        token_limit: The most tokens. None: the limit is the result of the client's ``remaining_tokens``.
+        tool_schema: The schemas of the tools, which count towards the limit.
+        initial_messages: The first messages of the conversation.
+        compat: Behave exactly as AutoGen, including its bugs.
 
     Raises:
-        ConfigurationError: A limit below 1, or none where no client says it; or a client that counts nothing.
+        ConfigurationError: The limit is below 1 or missing, or the client has no ``count_tokens``.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class TokenLimitedShape(Shape):
 
 
 class _ModelClient:
-    """Counts by a model's tokenizer, where AutoGen's way is asked for and no client is there."""
+    """A client that counts with a model's tokenizer, for `compat` without a client."""
 
     def __init__(self, model: str | None) -> None:
         self._meter = TokenMeter(counter_for(model))
@@ -307,6 +307,6 @@ class _ModelClient:
 
 
 def _positive(setting: str, value: int) -> int:
-    if type(value) is int and value <= 0:  # the words of AutoGen's own error
+    if type(value) is int and value <= 0:  # the wording of AutoGen's error
         raise ConfigurationError(f"{setting} must be greater than 0, got {value}")
     return whole_number(setting, value)

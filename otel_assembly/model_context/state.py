@@ -1,4 +1,4 @@
-"""Reading what a context's state, or its configuration, holds: strictly, and naming the place of what is wrong."""
+"""Validation of a context's state and configuration. Errors name the invalid field."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from otel_assembly.errors import ConfigurationError
 
 Form = TypeVar("Form", bound=BaseModel)
 
-#: Where an agent's state has that of its context.
+#: The key of the context's state in an agent's state.
 _OF_AGENT: Final = "llm_context"
 
 
 def read_form(form: type[Form], given: Any, where: str) -> Form:
-    """A mapping as the form that it should have.
+    """Validate a mapping with a pydantic class.
 
     Args:
-        form: The pydantic class.
-        given: What was given.
-        where: What the place of a problem begins with.
+        form: The class.
+        given: The mapping.
+        where: The name of the mapping in error messages.
 
     Raises:
-        ConfigurationError: It has not that form; which part of it, and why.
+        ConfigurationError: The mapping is invalid. The message names the field and the reason.
     """
     try:
         return form.model_validate(given)
@@ -34,20 +34,21 @@ def read_form(form: type[Form], given: Any, where: str) -> Form:
         for step in first["loc"]:
             if isinstance(step, int):
                 place += f"[{step}]"
-            elif not str(step).endswith("Message"):  # which member of the union it was read as
+            elif not str(step).endswith("Message"):  # the union's member, not a field
                 place += f".{step}"
         raise ConfigurationError(f"{place}: {first['msg']}; give it as AutoGen writes it") from None
 
 
 def read_state(form: type[Form], state: Any) -> Form:
-    """The state of a context: its own, or that of an agent that holds it.
+    """Validate the state of a context, or of the agent that uses it.
 
     Args:
-        form: The class of the state, with the messages that the context has.
-        state: ``{"messages": […]}``, or an agent's ``{"llm_context": {"messages": […]}}``; nothing empties the context.
+        form: The pydantic class of the state.
+        state: ``{"messages": […]}``, or an agent's ``{"llm_context": {"messages": […]}}``. An empty state empties the
+            context.
 
     Raises:
-        ConfigurationError: It is no state of a context: what is wrong, and where.
+        ConfigurationError: The state is invalid. The message names the field and the reason.
     """
     if isinstance(state, BaseModel):
         state = state.model_dump()
@@ -69,7 +70,7 @@ def read_state(form: type[Form], state: Any) -> Form:
 
 
 def _with_names(messages: Sequence[Any]) -> list[Any]:
-    """The messages with the tool's name in each result, as older states have none: that of the call, else none."""
+    """Add missing tool names to results, from their calls. Older states do not contain them."""
     names: dict[Any, Any] = {}
     made: list[Any] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Counting tokens: the model's own tokenizer where it is public, a calibrated estimate where it is not."""
+"""Token counting: with the model's tokenizer if it is public, otherwise by a calibrated estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters for models whose tokenizer is not public: corrected by billed usage, or by characters alone."""
+"""Counters for models without a public tokenizer: corrected by billed usage, or by characters only."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _REMEMBERED_RATIOS = 64
 
 
 class CalibratedCounter:
-    """Counts with another model's tokenizer and corrects by what the provider billed.
+    """Counts with another model's tokenizer and corrects the count by the billed usage.
 
-    The method is ``estimated`` until the first billed usage was observed, ``calibrated`` afterwards. The ratio is the
-    median of the last nine observations, so a single outlier does not move it once there are others. The ratio in use
-    follows only when the learned one is more than 5 % away, for a new ratio is a new `generation`: everything counted
-    before is counted anew, and a cached prompt prefix may move. Safe to share between threads.
+    The method is ``estimated`` until the first billed usage is observed, and ``calibrated`` afterwards. The learned
+    ratio is the median of the last nine observations, so that a single outlier has little effect. The ratio in use
+    changes only if the learned ratio differs by more than 5 %. Each change starts a new `generation`: all earlier
+    counts are out of date, and the cached prefix of a prompt can change. Thread-safe.
 
     Args:
         model: The model's name, for messages and metrics.
-        base: What counts before correction.
-        initial_ratio: Billed ÷ base count until something was observed, from 0.2 to 5.
+        base: The counter before correction.
+        initial_ratio: Billed ÷ base count before the first observation, from 0.2 to 5.
 
     Raises:
         ConfigurationError: `initial_ratio` is not a number from 0.2 to 5.
@@ -67,34 +67,34 @@ class CalibratedCounter:
 
     @property
     def method(self) -> CountMethod:
-        """``calibrated`` once billed usage was observed, ``estimated`` before."""
+        """``calibrated`` after the first observation of billed usage, ``estimated`` before."""
         return "calibrated" if self._samples else "estimated"
 
     @property
     def generation(self) -> int:
-        """Changes with the ratio in use."""
+        """A number that changes with the ratio in use."""
         return self._generation + self.base.generation
 
     @property
     def learned_ratio(self) -> float:
-        """Billed ÷ base count as observed; `ratio` follows it when they are more than 5 % apart."""
+        """The observed ratio, billed ÷ base count. `ratio` is set to it if they differ by more than 5 %."""
         return self._learned
 
     def count(self, text: str) -> int:
-        """The tokens by estimate: the base count times the ratio in use, rounded up."""
+        """Return the base count times the ratio in use, rounded up."""
         return _ceil(self.base.count(text) * self.ratio)
 
     def observe(self, counted: int, billed: int, *, generation: int | None = None) -> bool:
         """Learn from one model call.
 
         Args:
-            counted: The prompt's tokens as this counter gave them.
-            billed: Its input tokens as the provider billed them, cached ones included.
-            generation: The `generation` under which `counted` was made, where that may be an earlier one (another
-                thread observes too). None: the present one.
+            counted: The prompt's tokens by this counter.
+            billed: The input tokens that the provider billed, including cached tokens.
+            generation: The `generation` of `counted`. It can be an earlier one if several threads observe. None: the
+                current generation.
 
         Returns:
-            Whether it was accepted: nonsense (zero, or a ratio to the base count outside 0.2 to 5) is ignored.
+            False if the observation was ignored: a number below 1, or a ratio outside 0.2 to 5.
         """
         if not (_is_number(counted) and _is_number(billed) and counted > 0 and billed > 0):
             return False
@@ -105,13 +105,13 @@ class CalibratedCounter:
             self._samples.append(sample)
             self._learned = _median(self._samples, self.ratio)
             if abs(self._learned - self.ratio) > _TOLERANCE * min(self._learned, self.ratio):
-                # The ratio before the generation: who sees the new generation must never count with the old ratio.
+                # Set the ratio first: a thread that reads the new generation must not count with the old ratio.
                 self.ratio = self._learned
                 self._settle()
             return True
 
     def _settle(self) -> None:
-        """What is counted from now on has this ratio."""
+        """Start a new generation with the current ratio."""
         self._generation += 1
         self._ratios.append((self.generation, self.ratio))
 
@@ -125,10 +125,10 @@ class CalibratedCounter:
 
 
 class CharacterCounter:
-    """Counts characters and divides; for those who ask for it, never chosen silently.
+    """Counts characters ÷ `chars_per_token`. It is never selected automatically.
 
     Args:
-        chars_per_token: Characters that make one token, greater than 0.
+        chars_per_token: Characters per token, greater than 0.
 
     Raises:
         ConfigurationError: `chars_per_token` is not a finite number greater than 0.
@@ -146,7 +146,7 @@ class CharacterCounter:
         self.name = f"characters/{chars_per_token:g}"
 
     def count(self, text: str) -> int:
-        """Characters ÷ `chars_per_token`, rounded up."""
+        """Return characters ÷ `chars_per_token`, rounded up."""
         return math.ceil(len(text) / self.chars_per_token)
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ def _is_number(value: object) -> bool:
 
 
 def _ceil(product: float) -> int:
-    # 100 × 1.1 is 110.00000000000001 in binary; that is 110 tokens, not 111.
+    # 100 × 1.1 is 110.00000000000001 in floating point; the result must be 110, not 111.
     return math.ceil(product - 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""`FastTiktokenCounter`: the counts of tiktoken at a fraction of its time, by a tokenizer in Rust (``fast-tokens``)."""
+"""`FastTiktokenCounter`: the counts of tiktoken, faster, by the tokenizer of the extra ``fast-tokens``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Texts at which tokenizers part: contractions, runs of spaces and of signs, digits, scripts, marks, special tokens.
+#: Texts on which tokenizers often differ: contractions, runs of spaces and signs, scripts, marks, special tokens.
 _PROBES: Final = (
     "",
     "I'LL say it's we'Re don't, o'clock",
@@ -32,17 +32,17 @@ _PROBES: Final = (
 
 
 class FastTiktokenCounter(TiktokenCounter):
-    """Counts as `TiktokenCounter` does, faster; asked for by name, and never the default.
+    """A faster `TiktokenCounter`. It is never selected automatically.
 
-    It needs the extra ``fast-tokens`` (``toktok-rs``, which has wheels for some platforms only). Before its first count
-    it counts a set of texts both ways, once in a process: where one of them differs, a warning says so, and tiktoken
-    counts. A text that is no Unicode (half a surrogate pair) is counted by tiktoken too.
+    It needs the extra ``fast-tokens`` (``toktok-rs``, which has wheels for some platforms only). Once per process,
+    before the first count, it compares both tokenizers on a set of texts. If a count differs, it logs a warning and
+    uses tiktoken. It also uses tiktoken for texts with lone surrogates.
 
     Args:
         encoding_name: ``o200k_base`` or ``cl100k_base``.
 
     Raises:
-        UnknownNameError: Another encoding.
+        UnknownNameError: The encoding is not bundled.
         TokenizerError: The extra is not installed.
     """
 
@@ -63,7 +63,7 @@ class FastTiktokenCounter(TiktokenCounter):
         self._count_fast: Callable[[str], int] | None = None
 
     def count(self, text: str) -> int:
-        """The exact number of tokens.
+        """Return the exact number of tokens.
 
         Raises:
             TokenizerError: The vocabulary is damaged, or tiktoken cannot split the text.
@@ -75,7 +75,7 @@ class FastTiktokenCounter(TiktokenCounter):
             return super().count(text)
 
     def _checked(self) -> Callable[[str], int]:
-        """What counts from here on: the fast tokenizer, if it agrees with tiktoken."""
+        """Return the counting function: the fast tokenizer if it agrees with tiktoken, else tiktoken."""
         known = self._tokenizer, self.name
         count = _agreed.get(known)
         if count is None:
@@ -84,13 +84,13 @@ class FastTiktokenCounter(TiktokenCounter):
         return count
 
 
-#: By tokenizer and encoding, what counts in this process.
+#: The counting function of this process, by tokenizer and encoding.
 _agreed: Final[dict[tuple[ModuleType, str], Callable[[str], int]]] = {}
 
 
 def _fast(tokenizer: Any, encoding: str, exact: Callable[[str], int]) -> Callable[[str], int]:
     try:
-        count: Callable[[str], int] = tokenizer._encoding(encoding).count  # noqa: SLF001  # its call for one text
+        count: Callable[[str], int] = tokenizer._encoding(encoding).count  # noqa: SLF001  # toktok's function for one text
         wrong = [text for text in _PROBES if count(text) != exact(text)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         logger.warning("toktok cannot count %s (%s); tiktoken counts", encoding, type(error).__name__)

@@ -1,9 +1,9 @@
-"""Long texts, counted exactly and in time, where a tokenizer takes seconds for a mebibyte of one character, or panics.
+"""Exact and fast counting of long texts.
 
-A long run of one character is counted by a shorter one. Byte-pair merging joins the neighbours of the lowest rank
-first, and of several the leftmost. In a run all neighbours are alike, so that pairs of one length become tokens of
-twice that length, from the left, until no longer token exists. What stands around a run joins with no more of it than
-the longest token has, at each length. Beyond that, as many characters more as the last token has are one token more.
+tiktoken takes seconds for a mebibyte of one repeated character, or panics. So a long run is replaced by a shorter run.
+Byte-pair merging joins the pair of the lowest rank first, and the leftmost of equal pairs. In a run all pairs are
+equal: tokens double in length, from the left, until no longer token exists. The text around a run merges only with a
+limited part of it. The rest of the run is a repetition of the longest token, so its count is a division.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     import tiktoken
 
-#: Runs of twice so many characters are sure to be found.
+#: Every run of at least twice this length is found.
 _BLOCK: Final = 16_384
-#: Of a run so many characters stay, and less than a token more: several times what the text around it can reach.
+#: Characters that are kept of a run, plus less than a token: several times the part that merges with other text.
 _KEPT: Final = 8_192
 _TOKEN_BYTES: Final = 4
 _NO_SPECIAL: Final[frozenset[str]] = frozenset()
 
 # tiktoken's pattern engine keeps a state for every character of a whitespace run that it may have to give back, and
-# panics at a million of them. Such runs are cut where the pattern itself cuts, so the count stays exact: whitespace
-# behind the last newline is one piece, except for its last character where a word or sign follows to take it up.
+# panics at a million of them. Such runs are split where the pattern splits them, so that the count is exact: whitespace
+# after the last newline is one piece. If a word or sign follows, it includes the last whitespace character.
 _LONG_SPACE: Final = 500_000
 _SPACES: Final = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_RUN: Final = re.compile(f"[{_SPACES}]+")
 
 
 def count_long(encoding: tiktoken.Encoding, text: str, *, splits_trailing_space: bool | None) -> int:
-    """The exact number of a long text's tokens.
+    """Return the exact number of tokens of a long text.
 
     Args:
-        encoding: What counts.
+        encoding: The encoding.
         text: The text.
-        splits_trailing_space: Whether the encoding's pattern splits spaces at the end of a text; None where its
-            pattern is not known, so that it is handed whole texts.
+        splits_trailing_space: True if the encoding's pattern splits spaces at the end of a text. None if the pattern is
+            unknown; long runs of spaces are not split then.
     """
     text, lost = _without_long_runs(encoding, text)
     if splits_trailing_space is None or len(text) < _LONG_SPACE or not _has_long_space(text):
@@ -48,16 +48,16 @@ def count_long(encoding: tiktoken.Encoding, text: str, *, splits_trailing_space:
 
 
 def _count(encoding: tiktoken.Encoding, text: str) -> int:
-    """The tokens of a text, of which no list is made, for that keeps all other threads waiting."""
+    """Count the tokens of a text without building a list, which would block all other threads."""
     try:
-        tokens = encoding._core_bpe.encode_to_tiktoken_buffer(text, _NO_SPECIAL)  # noqa: SLF001  # or numpy is needed
+        tokens = encoding._core_bpe.encode_to_tiktoken_buffer(text, _NO_SPECIAL)  # noqa: SLF001  # the public method needs numpy
     except UnicodeEncodeError:  # a lone surrogate, which `encode_ordinary` replaces
         return len(encoding.encode_ordinary(text))
     return memoryview(tokens).nbytes // _TOKEN_BYTES
 
 
 def _without_long_runs(encoding: tiktoken.Encoding, text: str) -> tuple[str, int]:
-    """A text with its long runs made short, and the tokens that they lost."""
+    """Return a text with shortened runs, and the number of tokens that were removed."""
     parts: list[str] = []
     lost = done = 0
     for at in range(_BLOCK, len(text) + 1, _BLOCK):
@@ -83,13 +83,14 @@ def _end_of_run(text: str, start: int, char: str) -> int:
 
 
 def _period(encoding: tiktoken.Encoding, char: str) -> int | None:
-    """How many of a character the tokens of a long run have; None where the argument above does not hold.
+    """Return the length of the tokens in a long run of a character.
 
-    Digits are cut into threes before anything is merged. A character of several bytes has neighbours of two sorts.
+    None if runs cannot be shortened. Digits are split into groups of three before merging. The bytes of a multi-byte
+    character form different pairs.
     """
     if not char.isascii() or char.isdigit():
         return None
-    ranks: Mapping[bytes, int] = encoding._mergeable_ranks  # noqa: SLF001  # there is no other way to them
+    ranks: Mapping[bytes, int] = encoding._mergeable_ranks  # noqa: SLF001  # there is no public access
 
     def rank(length: int) -> float:
         return ranks.get(char.encode() * length, inf)
@@ -97,13 +98,13 @@ def _period(encoding: tiktoken.Encoding, char: str) -> int | None:
     period = 1
     while (doubled := rank(2 * period)) < inf:
         if min(rank(3 * period), rank(4 * period)) < doubled or 4 * period > _KEPT:
-            return None  # what was just joined would be joined on before its neighbours are
+            return None  # a new token would merge before all pairs are joined
         period *= 2
     return period
 
 
 def _has_long_space(text: str) -> bool:
-    # A run of this length covers a whole half-length block, and a block that is not all space shows it at once.
+    # A run of this length covers at least one block of half its length, so checking the blocks is enough.
     block = _LONG_SPACE // 2
     return any(text[start : start + block].isspace() for start in range(0, len(text) - block + 1, block))
 
@@ -122,6 +123,6 @@ def _count_around_long_space(encoding: tiktoken.Encoding, text: str, splits_trai
         else:
             end -= 1
         total += _count(encoding, text[done:start])
-        total += len(encoding._encode_single_piece(text[start:end]))  # noqa: SLF001  # the one call without the pattern
+        total += len(encoding._encode_single_piece(text[start:end]))  # noqa: SLF001  # the only call that does not apply the pattern
         done = end
     return total + _count(encoding, text[done:])

@@ -1,4 +1,4 @@
-"""What tool definitions take: by the OpenAI cookbook's rule where it covers them, else by their JSON."""
+"""Tokens of tool definitions: by the OpenAI cookbook's rule if it covers them, else by their JSON."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PROP_INIT, _PROP_KEY = 3, 3
 _ENUM_INIT, _ENUM_ITEM = -3, 3
 _FUNC_END = 12
 
-# Forms the cookbook's rule covers. Of the first two sets, only the names are rendered or nothing is.
+# Keys that the cookbook's rule covers.
 _KNOWN_TOOL = frozenset({"type", "name", "description", "parameters", "input_schema", "strict"})
 _KNOWN_PARAMETERS = frozenset({"type", "properties", "required", "additionalProperties", "title", "$schema"})
 _KNOWN_PROPERTY = frozenset({"type", "description", "enum", "title"})
 _DECLARATIONS = ("functionDeclarations", "function_declarations")
-#: Where a definition has its schema, of Bedrock and of Gemini.
+#: Keys of the parameters' schema in Bedrock's and Gemini's definitions.
 _SCHEMA_KEYS = ("inputSchema", "parametersJsonSchema", "parameters_json_schema", "parameters")
 _SCHEMAS = frozenset({"input_schema", *_SCHEMA_KEYS})
-#: Types of tools whose definition is the program's own.
+#: Types of tools that the program defines.
 _OWN_TYPES = frozenset({"function", "custom"})
-#: Keys of tools that Gemini and Bedrock run themselves, without case and underscores, and of their marks.
+#: Keys of tools that Gemini and Bedrock run themselves, and of cache points, in lower case without underscores.
 _BUILT_IN = frozenset(
     {
         *("cachepoint", "codeexecution", "computeruse", "enterprisewebsearch", "filesearch", "googlemaps"),
@@ -39,7 +39,7 @@ _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def schema_tokens(tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], encoding: str) -> int:
-    """As `MessageFraming.tool_schemas`, of one definition at least."""
+    """Return the tokens of at least one definition, as `MessageFraming.tool_schemas`."""
     defined = [function for tool in tools for function in functions_in(tool)]
     if not defined:
         return 0
@@ -51,11 +51,11 @@ def schema_tokens(tools: Sequence[Mapping[str, Any]], count: Callable[[str], int
 
 
 def functions_in(tool: Any) -> list[Any]:
-    """Return the functions that a tool definition declares, each in a form with its name and parameters.
+    """Return the functions that a tool definition declares, each with its name and parameters.
 
-    Gemini declares several in one tool, Bedrock has its own keys. A tool that the provider runs itself (``web_search``,
-    ``code_interpreter``, ``googleSearch``, ``computer_20250124`` …) has no schema in the request: what it costs is the
-    provider's to know, and nothing is counted for it, in whatever framework.
+    Gemini declares several functions in one tool, and Bedrock has its own keys. Tools that the provider runs itself
+    (``web_search``, ``code_interpreter``, ``googleSearch``, ``computer_20250124`` …) have no schema in the request.
+    Their cost is unknown, so they are not counted.
     """
     if not isinstance(tool, dict):
         return [tool]
@@ -73,7 +73,7 @@ def functions_in(tool: Any) -> list[Any]:
 
 
 def _declared(function: Any) -> Any:
-    """A function with its parameters under one key; Gemini's client writes types in capitals."""
+    """Return a function with the key ``parameters`` and types in lower case (Gemini's client uses upper case)."""
     if not isinstance(function, dict):
         return function
     key = next((key for key in _SCHEMA_KEYS if key in function), None)
@@ -97,18 +97,18 @@ def _lowered(schema: Any) -> Any:
 
 
 def form_of(schemas: Any) -> bytes | str:
-    """What tells definitions from all others, and from what they were before they were changed in place.
+    """Return a key that is equal only for equal definitions. It changes if a definition is modified in place.
 
-    A tenth of the time of writing JSON; what only JSON can write, such as a subclass of str, takes that.
+    ``marshal`` takes a tenth of the time of JSON. JSON is the fallback for types that ``marshal`` does not support.
     """
     try:
-        return marshal.dumps(schemas, 2)  # later versions write what else refers to the same objects
+        return marshal.dumps(schemas, 2)  # later versions depend on references to the same objects
     except ValueError:
         return canonical_json(schemas)
 
 
 def canonical_json(value: Any) -> str:
-    """The compact JSON of a tool definition, the same text for equal definitions.
+    """Return the compact JSON of a tool definition. Equal definitions have equal JSON.
 
     Raises:
         ConfigurationError: The value is not JSON.
@@ -122,7 +122,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _by_cookbook(tool: Any, count: Callable[[str], int], init: int) -> tuple[int, bool]:
-    """The cookbook's figure for what it covers of a definition, and whether that is all of it."""
+    """Return the cookbook's tokens of a definition, and True if the cookbook covers all of it."""
     function = tool
     is_known = isinstance(tool, dict)
     if is_known and "function" in tool:
