@@ -110,6 +110,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m otel_assembly.telemetry.document --check $(FROM_REGISTRY)
 	$(BIN)/python -m dashboards --check
+	$(BIN)/python scripts/check_language.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

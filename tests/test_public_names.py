@@ -261,6 +261,8 @@ BEHIND = {
     "otel_assembly.page.document": "what the page is made of is taken away for a test",
     "otel_assembly.runtime.aggregation": "how many conversations are remembered is lowered for a test",
     "otel_assembly.runtime.monitors": "how many conversations are remembered is lowered for a test",
+    "otel_assembly.sessions.log_rows": "a damaged row is read by itself",
+    "otel_assembly.sessions.postgres_reader": "a damaged row is read by itself",
     "otel_assembly.telemetry.attributes": "the registry is compared with what the code writes",
     "otel_assembly.telemetry.conventions": "the registry's names",
     "otel_assembly.telemetry.conventions_environment": "the registry, which the documents are made of",

@@ -31,8 +31,8 @@ from otel_assembly.sessions import (
     Hub,
     PostgresSessionLog,
     Snapshot,
+    TurnClaim,
 )
-from otel_assembly.sessions.log import TurnClaim
 from otel_assembly.sessions.log_rows import read_rows
 from otel_assembly.sessions.postgres_reader import PostgresReader
 
