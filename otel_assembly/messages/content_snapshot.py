@@ -2,7 +2,7 @@
 
 If a framework persists a conversation, each turn creates new objects for the same messages. The facts of a message stay
 valid for a new object with equal content. So the content that ``describe()`` reads is copied and compared. A message is
-described again only if its content has changed, whatever its id is.
+described again only if its content has changed, regardless of its id.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class DescribedEvents:
             return DescribedEvent(copied(event) if isinstance(event, dict) else event, facts)
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
-        # Events without an id are found by identity. If Python reuses an identity, the contents differ.
+        # Events without an id are found by identity. If Python reuses an identity, comparing the contents detects it.
         key = type(event), name if isinstance(name, str) and name != NO_ID else id(event)
         held = self._held.get(key, ())
         for one in held:

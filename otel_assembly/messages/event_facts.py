@@ -155,7 +155,7 @@ THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "reasoning")
 class _Describe:
     """``describe``: calls the row of an event's type, like ``functools.singledispatch``.
 
-    An exception inside a row becomes a `DescribeError`, which says that the event is malformed.
+    An exception inside a row is raised as `DescribeError`, because the event is malformed.
     """
 
     def __init__(self, fallback: Callable[[Any], EventFacts], doc: str) -> None:

@@ -58,7 +58,8 @@ class ClientCounter:
     """A counter that uses a model client.
 
     The tokens of a message are the count of a prompt with this message minus the count of an empty prompt. They include
-    the client's framing. The client counts new messages that are built from `EventFacts`, without their images.
+    the client's framing. The client counts new messages that are built from `EventFacts`. Images are not included: they
+    count as `EventFacts.media_tokens`.
 
     Args:
         client: The client.

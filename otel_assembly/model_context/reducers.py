@@ -1,4 +1,4 @@
-"""Policies that reduce a context's messages exactly as AutoGen, including its bugs (``compat=True``)."""
+"""`Unbounded`, and policies that reduce messages exactly as AutoGen, including its bugs (``compat=True``)."""
 
 from __future__ import annotations
 

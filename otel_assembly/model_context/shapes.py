@@ -173,7 +173,7 @@ class HeadAndTailFields(BaseModel):
 
 
 class HeadAndTailShape(Shape):
-    """The first `head_size` and the last `tail_size` messages, and between them how many were skipped.
+    """The first `head_size` and the last `tail_size` messages, with a note of the number skipped between them.
 
     Args:
         head_size: The most messages to keep from the beginning.

@@ -24,7 +24,7 @@ class CalibratedCounter:
     The method is ``estimated`` until the first billed usage is observed, and ``calibrated`` afterwards. The learned
     ratio is the median of the last nine observations, so that a single outlier has little effect. The ratio in use
     changes only if the learned ratio differs by more than 5 %. Each change starts a new `generation`: all earlier
-    counts are out of date, and the cached prefix of a prompt can change. Thread-safe.
+    counts become invalid, and the cached prefix of a prompt can change. Thread-safe.
 
     Args:
         model: The model's name, for messages and metrics.
@@ -94,7 +94,7 @@ class CalibratedCounter:
                 current generation.
 
         Returns:
-            False if the observation was ignored: a number below 1, or a ratio outside 0.2 to 5.
+            False if the observation was ignored: a number not above 0, or a ratio outside 0.2 to 5.
         """
         if not (_is_number(counted) and _is_number(billed) and counted > 0 and billed > 0):
             return False

@@ -60,7 +60,7 @@ class TokenCounter(Protocol):
 
     @property
     def generation(self) -> int:
-        """A number that changes when earlier counts are out of date."""
+        """A number that changes when earlier counts are no longer valid."""
 
     def count(self, text: str) -> int:
         """Return the tokens of a text, at least 0. Equal texts have equal counts within a generation."""
@@ -161,7 +161,7 @@ class MessageFraming:
         per_result: Tokens of each tool result in addition to those of its message, such as a JSON object around it.
         names: True if the client sends the names of speakers. For a known client, its rules decide; False excludes
             names for every client.
-        items: True if each call is a message of its own, as in OpenAI's Responses API.
+        items: True if each call is a separate message, as in OpenAI's Responses API.
         result_names: True if the client sends the tool's name with each result, even if it sends no other names.
 
     Raises:
@@ -190,7 +190,7 @@ class MessageFraming:
     def message(self, facts: EventFacts) -> int:
         """Return the framing of one event in tokens; 0 if the model does not see the event.
 
-        A text that is part of another message has no framing of its own. Each result of a tool counts as a message.
+        A text that is part of another message has no separate framing. Each result of a tool counts as a message.
         """
         if not facts.rendered:
             return 0
