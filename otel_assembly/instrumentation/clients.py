@@ -144,6 +144,7 @@ class ClientCall:
     def end(self, error: BaseException | None = None) -> None:
         """The client's call is over."""
         self.over = True
+        self._called.end(error)
         compacts, self._compacts = self._compacts, None
         if compacts is not None:
             with self._instrumentation.contained():

@@ -112,7 +112,9 @@ class CalledModel:
         return self._made.model_spans if self._made is not None else ()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Do nothing; the interface of runs requires the method."""
+        """The client has answered: a later model call without a parent is not this assembly's."""
+        if self._made is not None and self._made.is_root:
+            self._made.used = True
 
 
 def _key(span: SpanContext) -> tuple[int, int]:
@@ -230,14 +232,16 @@ class StampingProcessor:
     def _await(self, stamp: Stamp) -> None:
         earlier = _MADE.get()
         # Only this processor's stamps are replaced; another provider may have a processor of its own.
-        waits = earlier is not None and self._waits_for(earlier.key) is earlier
-        if earlier is not None and waits and (earlier.key == stamp.key or (earlier.is_root and stamp.is_root)):
-            # Several assemblies can make one prompt, for example a framework's reducers and then a built-in plug-in.
-            # If any of them reduced the prompt, the prompt is reduced.
-            stamp.reduced = stamp.reduced or earlier.reduced
-            earlier.used = True
-        else:
+        if earlier is not None and self._waiting.get(earlier.key) is not earlier:
             earlier = None
+        if earlier is not None and not earlier.used:
+            if earlier.key == stamp.key or (earlier.is_root and stamp.is_root):
+                # Several assemblies can make one prompt, for example a framework's reducers and then a built-in
+                # plug-in. If any of them reduced the prompt, the prompt is reduced.
+                stamp.reduced = stamp.reduced or earlier.reduced
+                earlier.used = True
+            else:
+                earlier = None
         _MADE.set(stamp)
         with self._lock:
             if earlier is not None:  # else a program whose model calls have no spans would fill the dict

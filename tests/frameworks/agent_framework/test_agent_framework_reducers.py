@@ -13,7 +13,7 @@ from agent_framework import (
 )
 from agent_programs import QUESTIONS, Stage
 from scripted_clients import assert_told, steps
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is experimental")
 

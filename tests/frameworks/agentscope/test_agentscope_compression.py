@@ -13,7 +13,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from scripted import FALLS_BACK, SUMMARY, ScriptedModel, agent, instrumented, interrupted, talk, tool, words
-from summarizer_calls import check_compact_blocks, span_of_call
+from traced_calls import check_compact_blocks, span_of_call
 
 from otel_assembly import instrument, uninstrument
 

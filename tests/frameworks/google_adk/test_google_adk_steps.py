@@ -20,7 +20,7 @@ from google.genai import types
 from google_adk_models import ASSEMBLY, ScriptedLlm, Stage, Talk, words
 from opentelemetry import trace
 from packaging.version import Version
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 from otel_assembly.instrumentation import instrument
 

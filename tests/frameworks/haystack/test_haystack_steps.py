@@ -18,7 +18,7 @@ from haystack.tools import ComponentTool, tool
 from haystack.tracing.logging_tracer import LoggingTracer
 from haystack_models import AwaitedGenerator, OwnTracer, ScriptedGenerator, Stage, history, words
 from openai_server import Responses
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 COMPACTS = pytest.mark.skipif(not programs.COMPACTORS, reason="this release does not compact")
 SUMMARISES = pytest.mark.skipif(not programs.SUMMARISES, reason="this release does not summarise")

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_parts import calls, weather
 from langgraph.graph import START, MessagesState, StateGraph
-from summarizer_calls import check_compact_blocks, span_of_call
+from traced_calls import check_compact_blocks, span_of_call
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what LangMem imports asks LangGraph for a name that has moved

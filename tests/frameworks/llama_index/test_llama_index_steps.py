@@ -24,7 +24,7 @@ from llama_index.core.memory import (
 )
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index_models import Completing, Scripted, Stage, history, words
-from summarizer_calls import check_summarizers_calls
+from traced_calls import CALL, TracedCalls, check_linked, check_summarizers_calls, span_of_call
 
 
 def steps(assembly: Any) -> list[str]:
@@ -345,3 +345,22 @@ async def test_what_the_provider_holds_is_not_known(told):
 )
 async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
     await check_summarizers_calls(told, program, Stage())
+
+
+def test_bare_calls_and_their_model_spans_belong_together_also_without_a_parent(told):
+    stage, memory = Stage(), ChatMemoryBuffer.from_defaults(token_limit=40, chat_history=history(3))
+    llm = Scripted(stage, "One.", "Two.", "Three.")
+    stage.received = TracedCalls(told)
+    llm.chat(memory.get())
+    list(llm.stream_chat(memory.get()))
+    llm.complete("Hi")
+    check_linked(told)
+
+
+def test_a_model_span_behind_a_bare_call_is_not_of_that_call(told):
+    Scripted(Stage(), "One.").chat(history(1))  # no instrumentation of its client makes a span
+    with span_of_call(told):
+        pass
+    (call,) = told.spans_named(CALL)
+    assert "assembly.id" not in call.attributes
+    assert not call.links

@@ -27,7 +27,7 @@ from agents.run import ModelInputData
 from agents.run_internal.items import drop_orphan_function_calls
 from openai import AsyncOpenAI
 from openai_agents_models import ScriptedModel, Stage, history
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 
 def steps(assembly: Any) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai_models import ScriptedModel, Stage, history
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 HARNESS = pytest.mark.skipif(not hasattr(programs, "tiered"), reason="the harness is not installed")
 

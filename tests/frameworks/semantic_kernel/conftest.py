@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from opentelemetry.trace import NoOpTracer
 from semantic_kernel.agents.runtime.core.telemetry import tracing
 
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -49,6 +50,13 @@ def told(monkeypatch):
     assert telemetry.violations() == []
     assert failures(telemetry) == 0
     telemetry.shutdown()
+
+
+@pytest.fixture
+def no_own_spans(told, monkeypatch):
+    """The framework's own spans go nowhere."""
+    for name in TRACING:
+        monkeypatch.setattr(import_module(f"semantic_kernel.{name}"), "tracer", NoOpTracer())
 
 
 def failures(telemetry):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import semantic_kernel_programs as programs
+from semantic_kernel import Kernel
 from semantic_kernel.agents import ChatHistoryAgentThread
 from semantic_kernel.contents import (
     AuthorRole,
@@ -16,9 +17,9 @@ from semantic_kernel.contents import (
 )
 from semantic_kernel.contents.history_reducer.chat_history_reducer import ChatHistoryReducer
 from semantic_kernel.exceptions.content_exceptions import ChatHistoryReducerException
-from semantic_kernel_models import ScriptedService, Settings, Stage, talk
+from semantic_kernel_models import ScriptedService, ScriptedTexts, Settings, Stage, talk
 from semantic_kernel_programs import LOOK, agent
-from summarizer_calls import check_summarizers_calls
+from traced_calls import TracedCalls, check_linked, check_summarizers_calls
 
 
 def steps(assembly: Any) -> list[str]:
@@ -263,3 +264,14 @@ async def test_what_a_strategys_reducer_leaves_out_is_a_step_of_its_call(told):
 @pytest.mark.parametrize("program", [programs.summaries_fail])
 async def test_a_summarizers_model_call_is_in_its_compact_block(told, program):
     await check_summarizers_calls(told, program, Stage())
+
+
+async def test_prompts_and_their_model_spans_belong_together_also_without_a_parent(told, no_own_spans):
+    stage = Stage()
+    stage.received = TracedCalls(told)
+    for service in (ScriptedService(stage, "Sunny."), ScriptedTexts(stage)):
+        kernel = Kernel(services=[service])
+        await kernel.invoke_prompt("The weather?")
+        async for _ in kernel.invoke_prompt_stream("And tomorrow?"):
+            pass
+    check_linked(told)

@@ -42,7 +42,7 @@ from strands_programs import (
     summarised_by_an_agent,
     swarm,
 )
-from summarizer_calls import check_summarizers_calls
+from traced_calls import check_summarizers_calls
 
 #: What not every release has.
 with_middleware = pytest.mark.skipif(middleware not in PROGRAMS, reason="this release has no middleware")

@@ -1,19 +1,19 @@
-"""The model calls of summarizers, with spans as an instrumentation of the model's client makes them."""
+"""Model calls with spans, as an instrumentation of the model's client makes them."""
 
 from __future__ import annotations
 
 import inspect
 
-_CALL = "chat summarizer"
+CALL = "chat model"
 
 
 def span_of_call(telemetry):
-    """The span of a summarizer's model call, as a context manager around the call."""
-    return telemetry.tracer().start_as_current_span(_CALL, attributes={"gen_ai.operation.name": "chat"})
+    """The span of a model call, as a context manager around the call."""
+    return telemetry.tracer().start_as_current_span(CALL, attributes={"gen_ai.operation.name": "chat"})
 
 
 class TracedCalls(list):
-    """The calls that a program's summarizers receive; each has a span."""
+    """The calls that a program's models receive; each has a span."""
 
     def __init__(self, telemetry):
         super().__init__()
@@ -36,7 +36,7 @@ async def check_summarizers_calls(telemetry, program, stage):
 def check_compact_blocks(telemetry):
     """Each call is within a ``compact_block``, which is its parent, or links to it if it is recorded later."""
     blocks = [span for span in telemetry.spans if span.name.startswith("compact_block")]
-    calls = telemetry.spans_named(_CALL)
+    calls = telemetry.spans_named(CALL)
     assert len(calls) == len(blocks) > 0
     for call in calls:
         around = [call.parent] if call.parent in blocks else []
@@ -44,3 +44,12 @@ def check_compact_blocks(telemetry):
         (block,) = around
         assert block.start_ns <= call.start_ns <= call.end_ns <= block.end_ns
         assert "assembly.id" not in call.attributes
+
+
+def check_linked(telemetry):
+    """Each model call has no parent, and links to the assembly that was made for it."""
+    calls, assemblies = telemetry.spans_named(CALL), telemetry.spans_named("assemble_context")
+    assert {call.parent for call in calls} == {None}
+    ids = [assembly.attributes["assembly.id"] for assembly in assemblies]
+    assert [call.attributes.get("assembly.id") for call in calls] == ids
+    assert [link.span_id for call in calls for link in call.links] == [assembly.span_id for assembly in assemblies]
