@@ -76,7 +76,8 @@ class Hub:
         snapshot_every: The number of envelopes between two snapshots of a session's state; 0 saves no snapshots. With a
             snapshot, another hub does not have to read the whole log.
         max_envelope_bytes: The maximum size of an envelope as JSON.
-        clock: Returns the time, in seconds since the epoch.
+        clock: Returns the time, in seconds since the epoch. TTLs and deadlines are compared with times that other
+            processes stored, so a monotonic clock, which is valid in one process only, cannot replace it.
 
     Raises:
         ConfigurationError: Two adapters have the same type and version, or a limit is not a valid number.
