@@ -1,4 +1,4 @@
-"""Bars of what fills a prompt, by kind."""
+"""Terminal bars of a prompt's tokens, by kind of content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.terminal import Glyphs
 
-# The letter tells the kinds apart without colour; the background is one of a terminal's 256.
+# The letter distinguishes the kinds without color; the number is the background in the 256-color palette.
 _KINDS: dict[str, tuple[str, int]] = {
     "prompt": ("P", 111),
     "system": ("S", 75),
@@ -38,7 +38,14 @@ _UNKNOWN_KIND = ("?", 245)
 
 
 def fill_bar(tokens: Mapping[str, int], budget: int, cells: int, glyphs: Glyphs) -> Text:
-    """What fills a budget; an empty end is budget left, a mark within is where the budget ends; 0 is no budget."""
+    """Return a bar of tokens by kind; an empty end is remaining budget, a mark inside is where the budget ends.
+
+    Args:
+        tokens: Tokens by kind, each positive.
+        budget: The token limit; 0 if there is none.
+        cells: The width of the bar.
+        glyphs: The characters to draw with.
+    """
     from rich.text import Text
 
     counts = Counter(tokens)
@@ -56,7 +63,7 @@ def fill_bar(tokens: Mapping[str, int], budget: int, cells: int, glyphs: Glyphs)
 
 
 def legend(kinds: Collection[str], glyphs: Glyphs) -> list[Text]:
-    """What the letters of these kinds mean."""
+    """Return an entry for each of these kinds: its letter and its name."""
     from rich.text import Text
 
     entries = []
@@ -68,7 +75,7 @@ def legend(kinds: Collection[str], glyphs: Glyphs) -> list[Text]:
 
 
 def share(tokens: Mapping[str, int], cells: int) -> dict[str, int]:
-    """Cells by kind, in proportion to positive `tokens`; every kind gets one as long as there are enough."""
+    """Return cells by kind, in proportion to positive `tokens`; at least one each if there are enough cells."""
     total = sum(tokens.values())
     least = 1 if cells >= len(tokens) else 0
     exact = {name: cells * count / total for name, count in tokens.items()}

@@ -1,4 +1,4 @@
-"""Chains side by side: what each would cost, and what it would lose."""
+"""The table that compares the chains of a replay: tokens, costs, dropped items and overflows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from otel_assembly.cli.tally import Variant
     from otel_assembly.cli.terminal import Glyphs
 
-#: The narrowest column that is still read as one; the widest line of a chain's name, and the longest name.
+#: The narrowest column, the widest line of a chain's name, and the longest name.
 _NARROW = 7
 _NAME = 24
 _LONGEST = 200
 
-#: What rich puts around a column's text.
+#: Columns that rich adds around the text of a column.
 _PADDING = 2
 
 
 class _Row(NamedTuple):
     label: str
     cells: list[str]
-    #: Something is wrong where this is not 0.
+    #: Whether a number other than 0 is a problem.
     alarming: bool = False
-    #: A part of the row above.
+    #: Whether the row is a part of the row above.
     part: bool = False
 
 
 def comparison(variants: Sequence[Variant], width: int, glyphs: Glyphs) -> Iterator[Table]:
-    """The totals of all chains, in as many tables as a terminal of so many columns asks for."""
+    """Yield tables with the totals of all chains, each at most `width` columns wide."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -67,7 +67,7 @@ def _cell(row: _Row, cell: str, style: str) -> Text:
 
 
 def _groups(wide: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Columns that stand beside each other in the room there is, at least one at a time."""
+    """Yield groups of columns, by index, that fit side by side; at least one column each."""
     group: list[int] = []
     left = room
     for index, columns in enumerate(wide):
@@ -80,7 +80,7 @@ def _groups(wide: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def _broken(name: str) -> list[str]:
-    """A chain's name in lines: broken behind its signs, and by force where a piece is too long."""
+    """Return a chain's name in lines: broken after ``+`` and ``,``, and inside parts that are too long."""
     lines = [""]
     for part in re.split(r"(?<=[+,])", name):
         for at in range(0, len(part), _NAME):
@@ -95,7 +95,7 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     totals = [variant.total for variant in variants]
 
     def row(label: str, cells: Iterable[Any], *, alarming: bool = False, part: bool = False) -> _Row:
-        return _Row(label, [_said(cell) for cell in cells], alarming, part)
+        return _Row(label, [_formatted(cell) for cell in cells], alarming, part)
 
     def parts(counters: list[Counter[str]], name: Callable[[str], str] = str) -> Iterator[_Row]:
         found: Counter[str] = sum(counters, Counter())
@@ -107,15 +107,15 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     yield row("turns", (total.turns for total in totals))
     yield row("tokens in", (total.tokens_in for total in totals))
     yield row("tokens out", (total.tokens_out for total in totals))
-    yield row("begin as the turn before", (total.prefix_tokens for total in totals), part=True)
-    yield row("read from scratch", (total.tokens_out - total.prefix_tokens for total in totals), part=True)
+    yield row("in the stable prefix", (total.prefix_tokens for total in totals), part=True)
+    yield row("outside the stable prefix", (total.tokens_out - total.prefix_tokens for total in totals), part=True)
     if any(total.cost is not None for total in totals):
         yield row("input cost, estimated", (dollars(total.cost) for total in totals))
-        yield row("avoided by what left", (dollars(total.cost_avoided) for total in totals), part=True)
+        yield row("avoided by dropping", (dollars(total.cost_avoided) for total in totals), part=True)
     yield row("largest prompt, tokens", (total.max_tokens_out for total in totals))
     if any(variant.budget for variant in variants):
         yield row("budget used, mean", (total.used for total in totals))
-        yield row("where not all fits", (total.used_full for total in totals), part=True)
+        yield row("if the input exceeds it", (total.used_full for total in totals), part=True)
     yield row("items dropped", (total.dropped for total in totals))
     yield from parts([_of_dropped(total.exits) for total in totals])
     if len({reason for total in totals for reason in total.reasons}) > 1:
@@ -124,7 +124,7 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     if any(total.compacted for total in totals):
         yield row("items compacted", (total.compacted for total in totals))
         yield row("tokens", (total.exit_tokens[DecisionOutcome.COMPACTED] for total in totals), part=True)
-    yield row("turns that overflow", (total.overflows for total in totals), alarming=True)
+    yield row("overflowed turns", (total.overflows for total in totals), alarming=True)
     yield row("broken tool pairs", (total.orphans for total in totals), alarming=True)
     yield row("prefix reuse, mean", (total.prefix_reuse for total in totals))
     yield row(f"turns that reuse {glyphs.at_least} {STEADY:.0%}", (total.steady for total in totals), part=True)
@@ -133,7 +133,7 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
 
 
 def dollars(cost: float | None) -> str:
-    """US dollars, as precisely as they matter."""
+    """Return US dollars with two to six decimals; ``-`` for None."""
     if cost is None:
         return "-"
     decimals = 2 if cost >= 100 or not cost else 4 if cost >= 0.01 else 6
@@ -144,7 +144,7 @@ def _of_dropped(exits: Counter[tuple[DecisionOutcome, str]]) -> Counter[str]:
     return Counter({kind: count for (outcome, kind), count in exits.items() if outcome is DecisionOutcome.DROPPED})
 
 
-def _said(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

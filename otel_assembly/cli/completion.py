@@ -1,4 +1,4 @@
-"""``completion``: the script with which a shell completes commands, options and files."""
+"""``completion``: print a script for the shell completion of commands, options and files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_assembly.errors import ConfigurationError
 
-#: Where each shell looks for it, once and for all.
+#: The command that installs the script for each shell.
 _INSTALL: Final = {
     "bash": "otel-assembly completion bash > ~/.local/share/bash-completion/completions/otel-assembly",
     "zsh": 'otel-assembly completion zsh > "${fpath[1]}/_otel-assembly"',
@@ -20,17 +20,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "completion",
-        help="print the script with which your shell completes commands, options and files",
-        description="Print the script with which a shell completes otel-assembly's commands, options and files.",
-        epilog="Once and for all:\n" + "\n".join(f"  {line}" for line in _INSTALL.values()),
+        help="print a script for shell completion",
+        description="Print a script with which a shell completes otel-assembly's commands, options and files.",
+        epilog="To install it:\n" + "\n".join(f"  {line}" for line in _INSTALL.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=sorted(_INSTALL), help="the shell that is to read it")
+    parser.add_argument("shell", choices=sorted(_INSTALL), help="the shell")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script; 0."""
+    """Print the script; return 0.
+
+    Raises:
+        ConfigurationError: shtab is not installed.
+    """
     try:
         from shtab import FILE, complete
     except ImportError as missing:
@@ -44,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _complete_files(parser: argparse.ArgumentParser, files: object) -> None:
-    for action in parser._actions:  # noqa: SLF001  # nothing else lists them
+    for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for each in action.choices.values():
                 _complete_files(each, files)
         elif action.metavar in _FILES:
-            action.complete = files  # type: ignore[attr-defined]  # where shtab looks for it
+            action.complete = files  # type: ignore[attr-defined]  # the attribute that shtab reads

@@ -1,4 +1,4 @@
-"""``conventions``: where the registry of what is exported lies, for OpenTelemetry's Weaver."""
+"""``conventions``: print the folder of the registry of exported names, for OpenTelemetry's Weaver."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "conventions",
-        help="print where the registry of every exported name lies, for OpenTelemetry's Weaver",
-        description="Print the folder that holds the registry of every span, event, metric and attribute that is "
-        "exported, in OpenTelemetry's definition language. Weaver checks it, documents it, and compares with it what "
-        "an agent exports: weaver registry live-check -r $(otel-assembly conventions)",
+        help="print the folder of the registry of exported names, for OpenTelemetry's Weaver",
+        description="Print the folder of the registry of all exported spans, events, metrics and attributes, in the "
+        "format of OpenTelemetry's Weaver. Weaver checks and documents the registry, and compares the telemetry of an "
+        "agent with it: weaver registry live-check -r $(otel-assembly conventions)",
     )
     parser.set_defaults(run=run)
 
@@ -26,6 +26,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(_: argparse.Namespace) -> int:
     """Print the folder."""
     if not (FOLDER / "manifest.yaml").is_file():
-        raise AssemblyError("the registry is not where the package was installed; install otel-assembly again")
+        raise AssemblyError("the registry is missing from the installed package; reinstall otel-assembly")
     print(FOLDER)
     return 0

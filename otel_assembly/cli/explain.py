@@ -1,4 +1,4 @@
-"""``explain``: what happened to an item at a turn, from exported spans alone."""
+"""``explain``: print what happened to an item on a turn, from exported spans."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from otel_assembly.cli.choosing import add_choices, chosen_ledgers, chosen_turn
+from otel_assembly.cli.conversation_summary import AmbiguousError, summary_of
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.problems import Problems
+from otel_assembly.cli.selection import add_selection_options, select_ledgers, select_turn
 from otel_assembly.cli.terminal import safe_text
-from otel_assembly.cli.told import AmbiguousError, told_of
-from otel_assembly.cli.tree_facts import said_of_overflow
+from otel_assembly.cli.tree_facts import overflow_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import item_key, runs_of
@@ -22,7 +22,7 @@ from otel_assembly.telemetry.span_values import item_key, runs_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from otel_assembly.explain import Absence, Explainer, Explanation, Unsent
+    from otel_assembly.explain import DroppedGroup, Explainer, Explanation, Unsent
     from otel_assembly.telemetry.ledger_history import LedgerHistory
     from otel_assembly.telemetry.store_reader import StoredSpan
 
@@ -34,29 +34,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "explain",
-        help="say what happened to an item at a turn: which policy, which rule, what would have kept it",
-        description="Say what happened to one item of a conversation at one turn, from exported spans alone: which "
-        "policy decided, by which rule, how much of the budget was left, who has the room, and the smallest extra "
-        "budget that would have kept it, found by running the chain again on what the spans state.",
-        epilog="Without --item and --find, everything that is out of the turn's prompt is listed. Of turns that "
-        "overflowed, --overflowed takes the newest; where other options leave a choice, it is listed.",
+        help="explain why an item was kept or dropped on a turn, and what would have kept it",
+        description="Explain what happened to one item of a conversation on one turn, from exported spans: the policy "
+        "and the rule that decided, the rest of the budget, the items that were kept instead, and the smallest "
+        "increase of the budget that would have kept the item. The increase is computed by running the chain again on "
+        "the recorded numbers.",
+        epilog="Without --item and --find, all items that are not in the turn's prompt are listed. --overflowed "
+        "selects the newest overflowed turn. If other options match several turns or conversations, they are listed.",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", metavar="FILE", help="a span file (OTLP JSON lines)")
     source.add_argument("--jaeger", metavar="URL", help="a Jaeger, such as http://localhost:16686")
-    parser.add_argument("--turn", type=_number, metavar="N", help="the assembly, counted from 0")
+    parser.add_argument("--turn", type=_number, metavar="N", help="the turn: the assembly's index, from 0")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--item", type=_item, metavar="K", help="the item, by its id: 3, or m0 for what a policy made")
-    which.add_argument("--find", metavar="TEXT", help="the item, by what it says: captured content, or --transcript")
-    add_choices(parser)
+    which.add_argument("--item", type=_item, metavar="K", help="the item's id: 3, or m0 for one that a policy made")
+    which.add_argument(
+        "--find", metavar="TEXT", help="the item that contains this text; needs captured content or --transcript"
+    )
+    add_selection_options(parser)
     parser.add_argument(
         "--policy",
         dest="policies",
         action="append",
         metavar="MODULE:CLASS",
-        help="a policy of your own that was in the chain, to run it again; may be repeated",
+        help="import a custom policy of the chain, to run it again; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -70,20 +73,24 @@ def _item(text: str) -> str:
     try:
         made, number = item_key(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be an item's id, such as 3 or m0, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be an item id, such as 3 or m0, got {text!r}") from None
     return f"{'m' * made}{number}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain; 0, 1 where there is no such turn or item or nothing is known of it, 2 where several fit."""
+    """Print the explanation; return 0, or 1 if the outcome is unknown, or 2 if the options match several.
+
+    Raises:
+        AssemblyError: The turn or the item does not exist.
+    """
     from otel_assembly.chain.config import policy_class
     from otel_assembly.explain import Explainer
 
     check_jaeger_options(arguments)
     try:
-        ledger, turn, said = _turn(arguments)
-        if said is not None:
-            print(f"otel-assembly: {safe_text(said)}", file=sys.stderr)
+        ledger, turn, choice = _turn(arguments)
+        if choice is not None:
+            print(f"otel-assembly: {safe_text(choice)}", file=sys.stderr)
         for problem in ledger.problems[:_SHOWN]:
             print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
         policies = [policy_class(path, "--policy") for path in arguments.policies or ()]
@@ -97,11 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  and {len(error.choices) - _SHOWN} more", file=sys.stderr)
         return 2
     if item is None:
-        absent = explainer.absent()
+        groups = explainer.absent()
         if arguments.json:
-            print(json.dumps([group.as_json() for group in absent]))
+            print(json.dumps([group.as_json() for group in groups]))
         else:
-            _print_absent(explainer, absent)
+            _print_dropped(explainer, groups)
         return 0
     answer = explainer.explain(item)
     if arguments.json:
@@ -111,30 +118,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if answer.outcome == "unknown" else 0
 
 
-# Whose turn
+# Selecting the turn
 
 
 def _turn(arguments: argparse.Namespace) -> tuple[LedgerHistory, int, str | None]:
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
     where = arguments.traces or arguments.jaeger
-    unread = Problems()
-    spans, only = _spans(arguments, unread)
-    ledgers = read_ledgers(spans, allocations=True, on_problem=unread.add)
-    unread.print()
-    return chosen_turn(chosen_ledgers(ledgers.values(), arguments, where, only), arguments, where)
+    problems = Problems()
+    spans, only = _spans(arguments, problems)
+    ledgers = read_ledgers(spans, allocations=True, on_problem=problems.add)
+    problems.print()
+    return select_turn(select_ledgers(ledgers.values(), arguments, where, only), arguments, where)
 
 
-def _spans(arguments: argparse.Namespace, unread: Problems) -> tuple[Iterable[StoredSpan], set[str] | None]:
+def _spans(arguments: argparse.Namespace, problems: Problems) -> tuple[Iterable[StoredSpan], set[str] | None]:
     if arguments.traces is None:
-        return spans_of_jaeger(arguments, unread.add, one=True)
+        return spans_of_jaeger(arguments, problems.add, one=True)
     from otel_assembly.telemetry.store_reader import read_spans
 
     path = arguments.traces
-    return read_spans(path, on_problem=lambda line, problem: unread.add(f"{path}:{line}: {problem}")), None
+    return read_spans(path, on_problem=lambda line, problem: problems.add(f"{path}:{line}: {problem}")), None
 
 
-# Which item
+# Selecting the item
 
 
 def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
@@ -144,7 +151,7 @@ def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
         raise ConfigurationError("--find needs a text to look for")
     found = [item for item, text in texts.items() if wanted in text.casefold()]
     if not found:
-        raise AssemblyError(f"no item says {_excerpt(arguments.find, arguments.find)!r}")
+        raise AssemblyError(f"no item contains {_excerpt(arguments.find, arguments.find)!r}")
     if len(found) > 1:
         choices = [
             f"--item {item}, {ledger.items[item].kind} of turn {ledger.items[item].turn}:"
@@ -152,12 +159,12 @@ def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
             for item in found
             if item in ledger.items
         ]
-        raise AmbiguousError(f"{len(found)} items say that; choose one with --item", choices)
+        raise AmbiguousError(f"{len(found)} items contain the text; select one with --item", choices)
     return found[0]
 
 
 def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, str]:
-    """What the items say, by item id."""
+    """Return the texts of the items, by item id."""
     if arguments.transcript is not None:
         return _of_transcript(arguments.transcript, ledger)
     texts: dict[str, str] = {}
@@ -165,7 +172,8 @@ def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, st
         texts.update(zip(turn.arrived, map(str, turn.attributes.get(names.ARRIVED_CONTENTS, ())), strict=False))
     if not texts:
         raise ConfigurationError(
-            "the traces hold no content, for its capture was off; give the conversation with --transcript, or --item"
+            "the spans contain no content because its capture was off; name the item with --item, or the conversation "
+            "with --transcript"
         )
     return {item: texts[item] for item in sorted(texts, key=item_key)}
 
@@ -175,43 +183,43 @@ def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.event_facts import EventKind, describe
 
-    conversation = told_of(ledger).conversation
+    conversation = summary_of(ledger).conversation
     transcripts = []
     for found in read_transcripts([path]):
         if isinstance(found, TranscriptError):
             raise found
         transcripts.append(found)
-    named = [one for one in transcripts if conversation is not None and one.id == conversation]
+    named = [transcript for transcript in transcripts if conversation is not None and transcript.id == conversation]
     if not named and len(transcripts) > 1:
         raise ConfigurationError(f"{path}: none of its {len(transcripts)} conversations has the id {conversation!r}")
     facts = [describe(message) for message in (named or transcripts)[0].messages]
-    first = next((at for at, one in enumerate(facts) if one.kind != EventKind.SYSTEM), len(facts))
+    first = next((at for at, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
     items = sorted((item for item in ledger.items if not item_key(item)[0]), key=item_key)
     texts: dict[str, str] = {}
-    for item, one in zip(items, facts[first:], strict=False):
-        if ledger.items[item].bytes != sum(len(text.encode("utf-8", "surrogatepass")) for text in one.texts):
+    for item, message in zip(items, facts[first:], strict=False):
+        if ledger.items[item].bytes != sum(len(text.encode("utf-8", "surrogatepass")) for text in message.texts):
             raise ConfigurationError(
-                f"{path}: message {first + len(texts)} is not item {item} of the traces: they tell of another"
-                " conversation, or of a part of it"
+                f"{path}: message {first + len(texts)} does not match item {item} of the spans; they record another"
+                " conversation, or a part of this one"
             )
-        texts[item] = "\n".join(one.texts)
+        texts[item] = "\n".join(message.texts)
     return texts
 
 
 def _excerpt(text: str, wanted: str) -> str:
-    """What stands around a text that was looked for."""
+    """Return the part of a text around a search term."""
     at = max(0, text.casefold().find(wanted.casefold()) - _EXCERPT // 4)
     cut = safe_text(text[at : at + _EXCERPT])
     return f"{'…' * (at > 0)}{cut}{'…' * (at + _EXCERPT < len(text))}"
 
 
-# Saying it
+# Printing
 
 
 def _print(answer: Explanation) -> None:
-    from otel_assembly.explain.wording import headline, said
+    from otel_assembly.explain.wording import detail_lines, headline
 
-    lines = list(said(answer))
+    lines = list(detail_lines(answer))
     label = max((len(name) for name, _ in lines), default=0)
     print(_wrapped("", headline(answer), 0))
     for name, sentence in lines:
@@ -240,54 +248,55 @@ def _encodable(text: str) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
-def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
-    out = sum(len(group.items) for group in absent)
+def _print_dropped(explainer: Explainer, groups: Sequence[DroppedGroup]) -> None:
+    """Print the items that are not in the turn's prompt, by policy and rule."""
+    count = sum(len(group.items) for group in groups)
     unsent = explainer.unsent
     if unsent is not None:
-        _print_unsent(explainer.number, unsent, absent)
+        _print_unsent(explainer.number, unsent, groups)
         return
     for turn in explainer.ledger.turns:
         if turn.number == explainer.number and turn.attributes.get(names.OVERFLOWED) is True:
-            print(_wrapped("", f"Turn {turn.number} overflowed: {said_of_overflow(turn.attributes)}.", 0))
-    if not out:
-        print(f"Nothing is out of the prompt of turn {explainer.number}.")
+            print(_wrapped("", f"Turn {turn.number} overflowed: {overflow_text(turn.attributes)}.", 0))
+    if not count:
+        print(f"No item is missing from the prompt of turn {explainer.number}.")
         return
-    print(_wrapped("", f"Out of the prompt of turn {explainer.number}: {out:,} item{'s' * (out != 1)}.", 0))
+    print(_wrapped("", f"Not in the prompt of turn {explainer.number}: {count:,} item{'s' * (count != 1)}.", 0))
     rows = [
         (
-            group.policy or "not known",
-            group.reason or "not known",
+            group.policy or "unknown",
+            group.reason or "unknown",
             f"{len(group.items):,}",
-            f"{group.tokens:,}" if group.tokens is not None else "not known",
+            f"{group.tokens:,}" if group.tokens is not None else "unknown",
             ", ".join(runs_of(group.items)),
         )
-        for group in absent
+        for group in groups
     ]
-    _print_table(("policy", "rule", "items", "tokens", "which"), rows)
+    _print_table(("policy", "rule", "items", "tokens", "item ids"), rows)
 
 
-def _print_unsent(number: int, unsent: Unsent, absent: Sequence[Absence]) -> None:
-    """Why nothing was sent, and what had come in."""
-    from otel_assembly.explain.wording import said_of_unsent
+def _print_unsent(number: int, unsent: Unsent, groups: Sequence[DroppedGroup]) -> None:
+    """Print why nothing was sent, and the input items by what they were to the turn."""
+    from otel_assembly.explain.wording import unsent_lines
 
     print(_wrapped("", f"Nothing was sent on turn {number}.", 0))
-    lines = list(said_of_unsent(unsent))
+    lines = list(unsent_lines(unsent))
     label = max((len(name) for name, _ in lines), default=0)
     for name, sentence in lines:
         print(_wrapped(name, sentence, label))
-    if not absent:
+    if not groups:
         return
     rows = [
         (
-            f"left out by {group.policy}" if group.part == "taken" else (group.part or "not known").replace("_", " "),
+            f"dropped by {group.policy}" if group.part == "taken" else (group.part or "unknown").replace("_", " "),
             group.reason if group.part == "taken" and group.reason else "",
             f"{len(group.items):,}",
-            f"{group.tokens:,}" if group.tokens is not None else "not known",
+            f"{group.tokens:,}" if group.tokens is not None else "unknown",
             ", ".join(runs_of(group.items)),
         )
-        for group in absent
+        for group in groups
     ]
-    _print_table(("what came in", "rule", "items", "tokens", "which"), rows)
+    _print_table(("input", "rule", "items", "tokens", "item ids"), rows)
 
 
 def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""Where a command's spans go, and whether they all got there."""
+"""The exporters of ``replay`` and ``demo``, and a count of the spans that they exported."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-#: A batch of spans that are as large as our arrays may be stays under gRPC's limit of 4 MiB a message.
+#: Spans per batch. A batch of the largest spans of this package stays below gRPC's limit of 4 MiB per message.
 BATCH = 128
 _QUEUE = 200_000
 _FLUSH_MILLISECONDS = 30_000
 
 
 def otlp_exporter() -> SpanExporter:
-    """The OTLP exporter that the environment asks for.
+    """Return the OTLP exporter that the environment variables configure.
 
     Raises:
-        ConfigurationError: The extra that brings it is not installed.
-        AssemblyError: Nobody listens at the endpoint.
+        ConfigurationError: The extra ``otlp`` is not installed.
+        AssemblyError: The endpoint does not answer.
     """
     modules = over_otlp()
     require("sending spans over OTLP", modules)
@@ -46,7 +46,7 @@ def otlp_exporter() -> SpanExporter:
     why = reachable(endpoint)
     if why is not None:
         raise AssemblyError(
-            f"nobody answers at {endpoint} ({why}); start a Collector there, set {OTEL_EXPORTER_OTLP_ENDPOINT}, or "
+            f"{endpoint} does not answer ({why}); start a Collector there, set {OTEL_EXPORTER_OTLP_ENDPOINT}, or "
             "write the spans to a file"
         )
     made: SpanExporter = exporter.OTLPSpanExporter()
@@ -54,16 +54,14 @@ def otlp_exporter() -> SpanExporter:
 
 
 def file_exporter(path: str) -> SpanExporter:
-    """An exporter into the embedded span store.
+    """Return an exporter that writes spans to a file.
 
     Raises:
-        ConfigurationError: The extra that brings it is not installed, or nothing can be written there.
+        ConfigurationError: The extra ``cli`` is not installed, or the file cannot be written.
     """
     require("writing spans to a file", SPAN_FILES)
     try:
-        with (
-            nullcontext() if is_written_into(path) else open(path, "ab")
-        ):  # only to find out now, and not after the work, that it cannot be
+        with nullcontext() if is_written_into(path) else open(path, "ab"):  # fail now, and not after the work
             pass
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or 'failed').lower()}") from error
@@ -73,10 +71,10 @@ def file_exporter(path: str) -> SpanExporter:
 
 
 class Export:
-    """A tracer provider that counts what it was given and what got through.
+    """A tracer provider that counts ended and exported spans.
 
     Args:
-        exporters: Where spans go; each gets all of them.
+        exporters: The exporters; each gets all spans.
         service_name: The resource's ``service.name``.
     """
 
@@ -101,27 +99,27 @@ class Export:
             )
 
     def ended(self) -> None:
-        """A span ended."""
+        """Count an ended span."""
         with self._lock:
             self._ended += 1
 
     def exported(self, index: int, count: int) -> None:
-        """An exporter took spans."""
+        """Count spans that the exporter at this index accepted."""
         with self._lock:
             self._counts[index] += count
 
     @property
     def spans(self) -> int:
-        """How many spans there were."""
+        """The number of ended spans."""
         return self._ended
 
     @property
     def lost(self) -> list[int]:
-        """How many of them each exporter has not taken."""
+        """The number of spans that each exporter did not accept."""
         return [self._ended - count for count in self._counts]
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Export the queued spans."""
         self.provider.force_flush(_FLUSH_MILLISECONDS)
 
     def __enter__(self) -> Self:

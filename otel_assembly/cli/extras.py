@@ -1,4 +1,4 @@
-"""What a command takes beyond what the package itself depends on: all that is missing is named at once."""
+"""Checks for the optional packages of a command; one error names all that are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_assembly.instrumentation.otlp_endpoint import otlp_protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What commands import of other packages, and the extra that brings it.
+#: The optional modules that commands import, and the extra that installs each.
 _EXTRAS: Final = {
     "opentelemetry.distro": "otlp",
     "opentelemetry.exporter.otlp.json.file": "cli",
@@ -26,26 +26,32 @@ SPAN_FILES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.json.file
 
 
 def over_otlp() -> tuple[str, ...]:
-    """What sends spans over the protocol that the environment says."""
+    """Return the modules that export spans over the OTLP protocol that the environment variables configure."""
     wire = "grpc" if otlp_protocol() == "grpc" else "http"
     return "opentelemetry.sdk", f"opentelemetry.exporter.otlp.proto.{wire}"
 
 
 def require(what: str, modules: Iterable[str], *, framework: str | None = None, otherwise: str = "") -> None:
-    """Check that these can be imported, and that a framework is installed that we instrument; nothing is imported.
+    """Check that optional modules can be imported, without importing them.
+
+    Args:
+        what: What needs the modules, for the message.
+        modules: The modules, each in `_EXTRAS`.
+        framework: A framework that has to be installed, too.
+        otherwise: The end of the message: what works without the modules.
 
     Raises:
-        ConfigurationError: Some cannot: their names, and one command that installs all of them.
+        ConfigurationError: Some are missing; the message names them and one command that installs them.
     """
-    brought_by = {module: _EXTRAS[module] for module in modules if not _importable(module)}
+    extra_of = {module: _EXTRAS[module] for module in modules if not _importable(module)}
     if framework is not None and instrumentor_of(framework).version is None:
-        brought_by = {framework: framework.replace("_", "-"), **brought_by}
-    missing = [*brought_by]
+        extra_of = {framework: framework.replace("_", "-"), **extra_of}
+    missing = [*extra_of]
     if not missing:
         return
     *first, last = missing
     named = f"{', '.join(first)} and {last}, which are" if first else f"{last}, which is"
-    extras = ",".join(sorted({*brought_by.values()}))
+    extras = ",".join(sorted({*extra_of.values()}))
     pronoun = "them" if first else "it"
     raise ConfigurationError(
         f"{what} needs {named} not installed; install {pronoun}: pip install 'otel-assembly[{extras}]'{otherwise}"

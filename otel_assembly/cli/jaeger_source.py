@@ -1,10 +1,10 @@
-"""A Jaeger as the source of spans, for the commands that read them: as little of it as answers what is asked."""
+"""Read the spans that the options of ``explain`` and ``view`` select from a Jaeger, and as few others as possible."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.cli.told import AmbiguousError, Told, told_of_found
+from otel_assembly.cli.conversation_summary import AmbiguousError, ConversationSummary, summaries_of_found
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 
@@ -15,55 +15,55 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.jaeger import FoundAssembly
     from otel_assembly.telemetry.store_reader import StoredSpan
 
-#: A page shows so many ledgers of a Jaeger, the newest.
+#: The most ledgers that a page shows; the newest ones.
 _MOST_LEDGERS: Final = 20
-#: Traces of a service that are looked at for what is asked, the newest.
-_LOOKED_AT: Final = 200
+#: The most traces of a service that a search returns; the newest ones.
+_MOST_TRACES: Final = 200
 _DEFAULT_LOOKBACK: Final = "2d"
 
 
 def check_jaeger_options(arguments: argparse.Namespace) -> None:
-    """Check that no option says what to read of a Jaeger where none is named.
+    """Check that ``--service`` and ``--lookback`` are used with ``--jaeger`` only.
 
     Raises:
-        ConfigurationError: One does.
+        ConfigurationError: One of them is used without ``--jaeger``.
     """
     if arguments.jaeger is None and (arguments.service is not None or arguments.lookback is not None):
-        raise ConfigurationError("--service and --lookback say what to read of a Jaeger; name one with --jaeger")
+        raise ConfigurationError("--service and --lookback need --jaeger")
 
 
 def spans_of_jaeger(
     arguments: argparse.Namespace, on_problem: Callable[[str], None], *, one: bool
 ) -> tuple[list[StoredSpan], set[str]]:
-    """The spans of the conversations that the options choose, and the ids of their ledgers.
+    """Return the spans of the conversations that the options select, and the ids of their ledgers.
 
     Args:
         arguments: The options.
-        on_problem: Called with a sentence for what could not be read, or is left out.
-        one: Whether it has to be one conversation; of several that overflowed the newest is taken.
+        on_problem: Called with a sentence for each problem, and for conversations that are left out.
+        one: Whether one conversation is needed; of several overflowed ones, the newest is selected.
 
     Raises:
-        AmbiguousError: Several fit, and it has to be one.
-        AssemblyError: None fits, or no Jaeger answers.
+        AmbiguousError: Several conversations match, and one is needed.
+        AssemblyError: No conversation matches, or the Jaeger does not answer.
     """
     from otel_assembly.telemetry.jaeger import find_assemblies, read_jaeger, read_jaeger_ledgers, read_jaeger_trace
 
     url, lookback = arguments.jaeger, arguments.lookback
     if arguments.trace is not None:
         spans = read_jaeger_trace(url, arguments.trace)
-        whose = {
+        ledgers = {
             (str(span.resource.get("service.name", "")), str(span.attributes[names.LEDGER_ID])): span.start_ns
             for span in spans
             if span.name == names.SPAN_ASSEMBLE_CONTEXT and names.LEDGER_ID in span.attributes
         }
-        if not whose:
-            what = "holds no assembly" if spans else "is not there"
+        if not ledgers:
+            what = "contains no assembly" if spans else "not found"
             raise AssemblyError(f"{url}: trace {arguments.trace} {what}")
-        begun = min(whose.values())
-        more = read_jaeger_ledgers(url, whose, lookback=lookback, until=begun, on_problem=on_problem)
-        return [*spans, *more], {ledger for _, ledger in whose}
-    found = find_assemblies(url, _tags(arguments), service=arguments.service, lookback=lookback, limit=_LOOKED_AT)
-    if found is None:  # it cannot search by an attribute
+        start = min(ledgers.values())
+        more = read_jaeger_ledgers(url, ledgers, lookback=lookback, until=start, on_problem=on_problem)
+        return [*spans, *more], {ledger for _, ledger in ledgers}
+    found = find_assemblies(url, _tags(arguments), service=arguments.service, lookback=lookback, limit=_MOST_TRACES)
+    if found is None:  # this Jaeger cannot search by attributes
         spans = read_jaeger(
             url,
             service=arguments.service,
@@ -78,19 +78,19 @@ def spans_of_jaeger(
         found = [assembly for assembly in found if str(assembly.attributes.get(names.TURN)) == str(arguments.turn)]
     if not found:
         raise AssemblyError(f"{url}: {_nothing(arguments)}")
-    told = told_of_found(found)
-    if one and not arguments.overflowed and len(told) > 1:
-        raise _ambiguous(told, url, found)
-    chosen = told[: 1 if one else _MOST_LEDGERS]
-    if not one and len(told) > len(chosen):
-        on_problem(f"the newest {len(chosen)} of {len(told)} conversations are shown; choose others by an option")
-    ids = {each.ledger for each in chosen}
-    whose_all = [(assembly.service, assembly.ledger) for assembly in found if assembly.ledger in ids]
-    return read_jaeger_ledgers(url, whose_all, lookback=lookback, on_problem=on_problem), ids
+    summaries = summaries_of_found(found)
+    if one and not arguments.overflowed and len(summaries) > 1:
+        raise _ambiguous(summaries, url, found)
+    selected = summaries[: 1 if one else _MOST_LEDGERS]
+    if not one and len(summaries) > len(selected):
+        on_problem(f"showing the newest {len(selected)} of {len(summaries)} conversations; select others by an option")
+    ids = {summary.ledger for summary in selected}
+    keys = [(assembly.service, assembly.ledger) for assembly in found if assembly.ledger in ids]
+    return read_jaeger_ledgers(url, keys, lookback=lookback, on_problem=on_problem), ids
 
 
 def _tags(arguments: argparse.Namespace) -> dict[str, str]:
-    """What is searched for, as attributes of assemblies."""
+    """Return the span attributes to search for."""
     whole = arguments.ledger if arguments.ledger is not None and len(arguments.ledger) == 32 else None
     wanted = {
         names.GEN_AI_CONVERSATION_ID: arguments.conversation,
@@ -103,7 +103,7 @@ def _tags(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _nothing(arguments: argparse.Namespace) -> str:
-    """That nothing was found, with what was looked for."""
+    """Return a message that nothing was found, with the options."""
     options = {
         "the conversation": arguments.conversation,
         "the agent": arguments.agent,
@@ -116,11 +116,11 @@ def _nothing(arguments: argparse.Namespace) -> str:
     return f"{what}{f' of {of}' if of else ''} in the last {arguments.lookback or _DEFAULT_LOOKBACK}"
 
 
-def _ambiguous(told: Sequence[Told], url: str, found: Sequence[FoundAssembly]) -> AmbiguousError:
+def _ambiguous(summaries: Sequence[ConversationSummary], url: str, found: Sequence[FoundAssembly]) -> AmbiguousError:
     traces = len({assembly.trace_id for assembly in found})
-    among = f", in the newest {traces} traces" if traces >= _LOOKED_AT else ""
+    among = f", in the newest {traces} traces" if traces >= _MOST_TRACES else ""
     return AmbiguousError(
-        f"{len(told)} ledgers are told of in {url}{among}; choose one with --conversation, --agent, --assembler, "
+        f"found {len(summaries)} conversations in {url}{among}; select one with --conversation, --agent, --assembler, "
         "--ledger, --trace or --overflowed",
-        [str(one) for one in told],
+        [str(summary) for summary in summaries],
     )

@@ -1,4 +1,4 @@
-"""What a page is told of local files: which one each span comes from, and what the transcripts say."""
+"""The transcripts of a page: their labels, and their texts in the form that the page needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The system messages that lead a conversation are its prompts; the rest are its events."""
+    """Split messages into prompts (the leading system messages) and events (the rest)."""
     prompts: list[str] = []
     for index, message in enumerate(messages):
         facts = describe(message)
@@ -27,13 +27,13 @@ def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[d
 
 
 def transcript_label(transcript: Transcript) -> str:
-    """What a page calls a conversation that was read from a file: the file, and where in it that one begins."""
+    """Return the name of a transcript on a page: its file and line, or its id if the file gave none."""
     name = os.path.basename(transcript.path)
     return transcript.id if not transcript.named else f"{name}:{transcript.line}" if transcript.line else name
 
 
 def local_conversation(transcript: Transcript) -> LocalConversation:
-    """A transcript as a page takes it."""
+    """Return the prompts and texts of a transcript for a page."""
     from otel_assembly.page import LocalConversation
 
     prompts, events = split_prompts(transcript.messages)
@@ -42,10 +42,10 @@ def local_conversation(transcript: Transcript) -> LocalConversation:
 
 
 def read_local(paths: Sequence[str]) -> list[LocalConversation]:
-    """All conversations of these files.
+    """Return all conversations of these files.
 
     Raises:
-        TranscriptError: One cannot be read.
+        TranscriptError: A conversation cannot be read.
     """
     from otel_assembly.cli.transcripts import read_transcripts
 

@@ -1,7 +1,7 @@
-"""The probes of ``doctor``: a trace of one span and a gauge of one point, sent as the environment says.
+"""The probes of ``doctor``: a trace of one span and a gauge of one point, sent with the configured OTLP exporter.
 
-They are of a service of their own and claim no assembly: no name under ``assembly.`` and not our instrumentation scope,
-so that no panel, no rule and no reader counts them.
+They have their own service name and instrumentation scope, and no name under ``assembly.``, so that no panel, rule or
+reader counts them as assemblies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from otel_assembly.errors import AssemblyError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Who the probes are from: what a tail sampler is told to keep, and what is passed over where services are listed.
+#: The service name of the probes. A tail sampler must keep it; lists of services skip it.
 SERVICE: Final = "otel-assembly-doctor"
 SPAN: Final = "doctor_probe"
 METRIC: Final = "otel_assembly.doctor.probe"
@@ -28,22 +28,22 @@ _SCOPE: Final = "otel_assembly.doctor"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 _METRICS_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
 
-#: Seconds that sending may take.
+#: The longest time of an export, in seconds.
 _SENDING: Final = 5.0
 _LONGEST_REASON: Final = 160
 
 
 def send_trace() -> str:
-    """Send a trace of one span; its id.
+    """Send a trace of one span and return the trace id.
 
     Raises:
-        AssemblyError: It was not taken.
+        AssemblyError: The endpoint did not accept the span.
     """
     export = _exporter("trace_exporter", "OTLPSpanExporter", otlp_endpoint(), otlp_protocol())
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    # A sampler of the environment's would decide about agents, and this is none.
+    # The sampler that the environment configures is for agents.
     provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)
     span: Any = provider.get_tracer(_SCOPE, __version__).start_span(SPAN)
     span.end()
@@ -55,7 +55,7 @@ def send_metric(value: float) -> None:
     """Send a gauge of one point.
 
     Raises:
-        AssemblyError: It was not taken.
+        AssemblyError: The endpoint did not accept the metric.
     """
     export = _exporter("metric_exporter", "OTLPMetricExporter", metrics_endpoint(), metrics_protocol())
     from opentelemetry.sdk.metrics import MeterProvider
@@ -71,18 +71,18 @@ def send_metric(value: float) -> None:
 def _resource() -> Any:
     from opentelemetry.sdk.resources import Resource
 
-    # The machine, not a number of this run: a new series a day would be one that nobody needs.
+    # The host name, because an id per run would create a new series for each run.
     return Resource.create(
         {"service.name": SERVICE, "service.version": __version__, "service.instance.id": platform.node() or "doctor"}
     )
 
 
 def _exporter(module: str, name: str, endpoint: str, protocol: str) -> Callable[[Any], None]:
-    """What sends to an endpoint, and raises with the reason where that was refused."""
+    """Return a function that exports to an endpoint and raises an error with the reason of a failure."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         raise AssemblyError("OTEL_SDK_DISABLED is true, so nothing is sent")
     wire = "grpc" if protocol == "grpc" else "http"
-    # What gRPC itself has to say of a failure goes past Python, to the terminal.
+    # gRPC's C core logs errors to the terminal, outside Python's logging.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         made: Any = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{wire}.{module}")
@@ -92,26 +92,26 @@ def _exporter(module: str, name: str, endpoint: str, protocol: str) -> Callable[
         ) from error
     why = reachable(endpoint)
     if why is not None:
-        raise AssemblyError(f"nobody answers at {endpoint} ({why}); start a collector there, or set {_setting(module)}")
+        raise AssemblyError(f"{endpoint} does not answer ({why}); start a Collector there, or set {_setting(module)}")
 
-    def export(what: Any) -> None:
-        heard = _Heard()
+    def export(telemetry: Any) -> None:
+        failure = _FailureReason()
         logger = logging.getLogger("opentelemetry")
         propagate, logger.propagate = logger.propagate, False
-        logger.addHandler(heard)
+        logger.addHandler(failure)
         try:
             exporter = getattr(made, name)(timeout=_SENDING)
-            taken = exporter.export(what).name == "SUCCESS"
+            is_accepted = exporter.export(telemetry).name == "SUCCESS"
             exporter.shutdown()
-        except Exception as error:  # headers, certificates, compression: whatever the environment says
-            raise AssemblyError(f"nothing can be sent to {endpoint} over {protocol}: {error}") from error
+        except Exception as error:  # wrong headers, certificates or compression in the environment
+            raise AssemblyError(f"cannot export to {endpoint} over {protocol}: {error}") from error
         finally:
-            logger.removeHandler(heard)
+            logger.removeHandler(failure)
             logger.propagate = propagate
-        if not taken:
+        if not is_accepted:
             raise AssemblyError(
-                f"{endpoint} did not take it over {protocol}: {heard.reason}; the port 4317 is for grpc, 4318 for "
-                "http/protobuf (OTEL_EXPORTER_OTLP_PROTOCOL), and an endpoint without TLS begins with http://"
+                f"{endpoint} did not accept the export over {protocol}: {failure.reason}; port 4317 is for grpc, 4318 "
+                "for http/protobuf (OTEL_EXPORTER_OTLP_PROTOCOL), and an endpoint without TLS begins with http://"
             )
 
     return export
@@ -122,18 +122,18 @@ def _setting(module: str) -> str:
 
 
 def metrics_protocol() -> str:
-    """``grpc`` or ``http/protobuf``, as the environment says for metrics."""
+    """Return the OTLP protocol for metrics from the environment: ``grpc`` or ``http/protobuf``."""
     return os.environ.get(_METRICS_PROTOCOL) or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
 
 
 def metrics_endpoint() -> str:
-    """The endpoint that metrics are sent to, as the environment says."""
+    """Return the OTLP endpoint for metrics from the environment."""
     default = "http://localhost:4317" if metrics_protocol() == "grpc" else "http://localhost:4318"
     return os.environ.get(_METRICS_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or default
 
 
-class _Heard(logging.Handler):
-    """What the exporter says of its failure, which it logs and does not raise; the first time says most."""
+class _FailureReason(logging.Handler):
+    """A handler that keeps the first warning of an exporter, which logs failures and does not raise them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

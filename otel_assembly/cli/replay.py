@@ -1,4 +1,4 @@
-"""``replay``: what a model would have been shown, turn by turn, had a chain assembled a recorded conversation."""
+"""``replay``: assemble every turn of recorded conversations with a chain, and print what it drops."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming
 
-#: Digits of the largest number that is read.
+#: The most digits of a number on the command line.
 _MOST_DIGITS: Final = 40
 
 
 class _Chosen(argparse.Action):
-    """Chains in the order in which they stand on the command line, whatever option gave them."""
+    """Collects the chains of all options in the order of the command line."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         chosen = getattr(namespace, self.dest, None) or []
@@ -56,16 +56,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "replay",
-        help="assemble the context of every turn of recorded conversations, and say what left and why",
+        help="assemble every turn of recorded conversations again, and print what is dropped and why",
         description="Read recorded conversations (.json, .jsonl, .gz: messages and requests of OpenAI, Anthropic, "
-        "Bedrock and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every "
-        "assistant turn as it would have been sent, emit the telemetry, and say what was dropped, by "
-        "which policy and why.",
-        epilog="--budget, --policies and --config may be repeated: each is a variant of its own, side by side. Without "
-        "any, the whole conversation is kept.",
+        "Bedrock and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every assistant "
+        "turn, export the telemetry, and print what was dropped, by which policy and why.",
+        epilog="--budget, --policies and --config may be repeated: each adds a variant, and the variants are compared "
+        "side by side. Without any of them, whole conversations are kept.",
     )
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a .json or .jsonl file, gzip or not; - is standard input"
+        "paths", nargs="+", metavar="PATH", help="a .json or .jsonl file, optionally gzipped; - is standard input"
     )
     parser.add_argument(
         "--budget",
@@ -73,34 +72,34 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action=_Chosen,
         type=_positive,
         metavar="N",
-        help="the conversation at a budget of N tokens: --policies conversation,budget:window=N:output_reserve=0",
+        help="a budget of N tokens; short for --policies conversation,budget:window=N:output_reserve=0",
     )
     parser.add_argument(
         "--policies",
         dest="chosen",
         action=_Chosen,
         metavar="SPEC",
-        help="a chain: conversation,sliding_window:max_events=50,budget:window=8000:output_reserve=500",
+        help="a chain, such as conversation,sliding_window:max_events=50,budget:window=8000:output_reserve=500",
     )
     parser.add_argument("--config", dest="chosen", action=_Chosen, metavar="FILE", help="a chain in YAML or JSON")
-    parser.add_argument("--model", metavar="NAME", help="the model whose tokenizer counts (default: o200k_base)")
-    parser.add_argument("--conversation", metavar="ID", help="only the conversation of this id")
+    parser.add_argument("--model", metavar="NAME", help="count tokens for this model (default tokenizer: o200k_base)")
+    parser.add_argument("--conversation", metavar="ID", help="replay this conversation only")
     parser.add_argument(
-        "--turns", action="store_true", help="show every turn (the default where there is one conversation)"
+        "--turns", action="store_true", help="print every turn (the default if there is one conversation)"
     )
     parser.add_argument(
-        "--export", metavar="otlp|FILE", help="export the spans: over OTLP as OTEL_EXPORTER_OTLP_* say, or to a file"
+        "--export", metavar="otlp|FILE", help="export the spans over OTLP (see OTEL_EXPORTER_OTLP_*) or to a file"
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write one page that shows every turn: what filled it, what left and why"
+        "--html", metavar="FILE", help="write an HTML page with the tokens and the dropped items of every turn"
     )
-    parser.add_argument("--with-text", action="store_true", help="with --html: the page shows what the items say")
+    parser.add_argument("--with-text", action="store_true", help="with --html: include the texts of the items")
     parser.add_argument("--json", action="store_true", help="print the totals as JSON")
     parser.set_defaults(run=run, chosen=None)
 
 
 def _positive(text: str) -> int:
-    # The length comes first: Python refuses to read a number of thousands of digits.
+    # Check the length first: int() raises an error for thousands of digits.
     is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
     if not is_number or not 1 <= int(text) <= LARGEST_INTEGER:
         raise argparse.ArgumentTypeError(
@@ -111,7 +110,7 @@ def _positive(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay; 0, 1 where a conversation could not be read or spans were lost, 2 where none could be read."""
+    """Replay; return 0, or 1 if a conversation was unreadable or spans were lost, or 2 if all were unreadable."""
     _require(arguments)
     variants = _variants(arguments)
     bad, silent = Problems(), Problems()
@@ -134,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
                 with reader_may_leave() if export is not None else nullcontext():
                     report.conversation(transcript, variant, tally, played)
             if not turns[0]:
-                silent.add(f"{transcript.id}: no turn of an assistant is in it, so that no prompt was assembled")
+                silent.add(f"{transcript.id}: no assistant turn, so nothing was assembled")
             if export is not None:
                 export.flush()
         found = variants[0].total.conversations
@@ -160,25 +159,25 @@ def _status(bad: Problems, silent: Problems, found: int, export: Export | None, 
     bad.print()
     if bad.count and found:
         noun = "conversation was" if bad.count == 1 else "conversations were"
-        print(f"otel-assembly: {bad.count} {noun} not readable, {found} replayed", file=sys.stderr)
+        print(f"otel-assembly: {bad.count} {noun} unreadable, {found} replayed", file=sys.stderr)
     silent.print()
     if export is not None and export.spans:
-        _say_exported(export, arguments)
+        _print_exported(export, arguments)
     if not found:
         return 2
     return 1 if bad.count or (export is not None and any(export.lost)) else 0
 
 
-def _say_exported(export: Export, arguments: argparse.Namespace) -> None:
-    """How much got where it was to go: the page's spans come first, those of ``--export`` last."""
+def _print_exported(export: Export, arguments: argparse.Namespace) -> None:
+    """Print how many spans were exported; the first exporter is that of the page, the last that of ``--export``."""
     if arguments.html is not None and export.lost[0]:
-        missing = f"the page lacks {export.lost[0]:,} of {export.spans:,} spans, which could not be kept aside for it"
+        missing = f"the page lacks {export.lost[0]:,} of {export.spans:,} spans, which could not be buffered"
         print(f"otel-assembly: {missing}", file=sys.stderr)
     if arguments.export is not None:
         lost = export.lost[-1]
         where = "" if arguments.export == "otlp" else f" to {safe_text(arguments.export)}"
-        said = f"{export.spans - lost:,} of {export.spans:,} spans exported{where}" + (f", {lost:,} lost" * bool(lost))
-        print(f"otel-assembly: {said}", file=sys.stderr)
+        text = f"exported {export.spans - lost:,} of {export.spans:,} spans{where}" + (f", lost {lost:,}" * bool(lost))
+        print(f"otel-assembly: {text}", file=sys.stderr)
 
 
 def _variants(arguments: argparse.Namespace) -> list[Variant]:
@@ -204,7 +203,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
         counter = counter_for(arguments.model)
-        # What was recorded has happened: a replay halts nothing.
+        # A replay continues after a halt: the recorded conversation continued, too.
         make = partial(
             Assembler,
             policies,
@@ -220,7 +219,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
 
 
 def _tolerant(policy: type) -> Mapping[str, Any]:
-    """A budget that cannot hold is counted here, not raised: the other turns are worth seeing."""
+    """Return the settings with which a policy reports an overflow and does not raise it."""
     defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
     return defaults
 
@@ -228,7 +227,7 @@ def _tolerant(policy: type) -> Mapping[str, Any]:
 def _page(arguments: argparse.Namespace, stack: ExitStack) -> ReplayPage | None:
     if arguments.html is None:
         if arguments.with_text:
-            raise ConfigurationError("--with-text is of the page that --html writes; name one")
+            raise ConfigurationError("--with-text needs --html")
         return None
     return stack.enter_context(ReplayPage(arguments.html, with_text=arguments.with_text))
 
@@ -256,14 +255,14 @@ def _transcripts(arguments: argparse.Namespace, bad: Problems) -> Iterator[Trans
 
 
 async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
-    """Assemble before every response; one ask is one trace."""
+    """Assemble the context of every response; each user request is one trace."""
     prompts, messages = split_prompts(transcript.messages)
     history = History()
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
     turns: list[ReplayedTurn] = []
-    for ask in _asks(messages):
+    for request in _requests(messages):
         span = (
             recorder.invoke_agent("replay", conversation_id=context.conversation_id)
             if isinstance(recorder, OpenTelemetryRecorder)
@@ -271,26 +270,27 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
         )
         with span:
             answering = False
-            for message in ask:
-                before, answering = answering, _is_the_models(message)
-                # A chat message is all that a model call gave; of items, which name a type, there may be several.
+            for message in request:
+                before, answering = answering, _is_from_model(message)
+                # A chat message is a whole response; of items, which have a type, a response may have several.
                 if answering and not (before and "type" in message):
                     turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)
     return turns
 
 
-def _asks(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    asks: list[list[dict[str, Any]]] = [[]]
+def _requests(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Split messages into user requests, each with its responses."""
+    requests: list[list[dict[str, Any]]] = [[]]
     for message in messages:
-        if describe(message).kind == EventKind.REQUEST and any(map(_is_the_models, asks[-1])):
-            asks.append([])
-        asks[-1].append(message)
-    return asks
+        if describe(message).kind == EventKind.REQUEST and any(map(_is_from_model, requests[-1])):
+            requests.append([])
+        requests[-1].append(message)
+    return requests
 
 
-def _is_the_models(message: dict[str, Any]) -> bool:
-    """Whether a model said it: a response, or an item that is a call."""
+def _is_from_model(message: dict[str, Any]) -> bool:
+    """Return whether a message is a response, or an item that is a tool call."""
     return describe(message).kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
 
 
@@ -304,20 +304,20 @@ async def _turn(
         overflow, assembly = error, error.assembly
     exits: dict[tuple[str, DecisionOutcome, str, str], list[int]] = {}
     for decision in assembly.exits:
-        alike = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
-        count = exits.setdefault(alike, [0, 0])
+        key = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
+        count = exits.setdefault(key, [0, 0])
         count[0] += 1
         count[1] += decision.tokens
     turn = ReplayedTurn(
         number=number,
         assembly=assembly,
         sent=overflow is None,
-        exits=[ReplayedExit(*alike, items, tokens) for alike, (items, tokens) in exits.items()],
+        exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
         orphans=len(broken_pairs([describe(event) for event in assembly.events])),
     )
     price = input_price(assembler.model) if turn.sent and assembler.model is not None else None
     if price is not None:
         prompt = assembly.totals.tokens_out
         turn.cost = price.of_prompt(prompt, assembly.prefix.tokens).total
-        turn.cost_avoided = price.of_left_out(sum(one.tokens for one in turn.exits), prompt)
+        turn.cost_avoided = price.of_left_out(sum(exit_.tokens for exit_ in turn.exits), prompt)
     return turn

@@ -1,4 +1,4 @@
-"""The page of a replay: its spans, kept aside until all have ended, and what its transcripts say."""
+"""The HTML page of a replay: its spans, buffered in a temporary file, and optionally the texts of its transcripts."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ if TYPE_CHECKING:
     from otel_assembly.cli.transcripts import Transcript
     from otel_assembly.page import LocalConversation
 
-#: The spans of a replay may be many; none is thrown away for being old.
-_NEVER_PUT_ASIDE = 1 << 62
+#: A file size that is never reached, so that the span file is not rotated.
+_NO_ROTATION = 1 << 62
 
 
 class ReplayPage:
-    """An exporter whose spans become a page.
+    """An exporter that collects spans for a page.
 
     Args:
-        path: Where the page is to be written.
-        with_text: Whether the page shows what the items say.
+        path: The page's file.
+        with_text: Whether the page contains the texts of the items.
 
     Raises:
-        ConfigurationError: What it takes is not installed, or nothing can be written there.
+        ConfigurationError: A package is missing, or the page cannot be written there.
     """
 
     def __init__(self, path: str, *, with_text: bool = False) -> None:
         from otel_assembly.telemetry.store import SpanFileExporter
 
-        # Now and not after the work: whether there is a folder for the page.
+        # Fail now, and not after the work.
         self._path = Path(path)
         if self._path.is_dir() or not self._path.parent.is_dir():
             raise ConfigurationError(f"{path}: the page cannot be written: no such folder, or a folder itself")
         self._folder = TemporaryDirectory(prefix="otel-assembly-")
         self._spans = Path(self._folder.name) / "spans.jsonl"
-        self._told: list[LocalConversation] | None = [] if with_text else None
-        self._labelled = _Labelled(SpanFileExporter(self._spans, max_bytes=_NEVER_PUT_ASIDE))
+        self._texts: list[LocalConversation] | None = [] if with_text else None
+        self._labelled = _Labelled(SpanFileExporter(self._spans, max_bytes=_NO_ROTATION))
         self.exporter: SpanExporter = self._labelled  # type: ignore[assignment]  # an exporter by its shape
 
     def begin(self, transcript: Transcript) -> None:
-        """The spans from here on are this transcript's."""
+        """Label the next spans with this transcript."""
         self._labelled.label = transcript_label(transcript)
-        if self._told is not None:
-            self._told.append(local_conversation(transcript))
+        if self._texts is not None:
+            self._texts.append(local_conversation(transcript))
 
     def write(self, title: str) -> None:
-        """Write the page of the spans so far."""
+        """Write the page of all spans so far."""
         from otel_assembly.page import add_texts, page_model, save_page
         from otel_assembly.telemetry.store_reader import read_spans
 
         model = page_model(read_spans(self._spans), title=title, files=self._labelled.files)
-        add_texts(model, self._told or ())
+        add_texts(model, self._texts or ())
         save_page(model, self._path)
         conversations = len(model["conversations"])
         noun = "conversation" if conversations == 1 else "conversations"
         size = "" if is_written_into(self._path) else f", {self._path.stat().st_size / 1e6:.1f} MB"
-        print(f"otel-assembly: {safe_text(self._path)}: a page of {conversations:,} {noun}{size}", file=sys.stderr)
+        print(f"otel-assembly: wrote {safe_text(self._path)}: {conversations:,} {noun}{size}", file=sys.stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class ReplayPage:
 
 
 class _Labelled:
-    """An exporter that notes whose each trace is."""
+    """An exporter that records the label of each trace."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.label = ""

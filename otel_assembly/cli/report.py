@@ -1,4 +1,4 @@
-"""What a replay prints: tables a person likes to read, or JSON."""
+"""The output of a replay: tables or JSON."""
 
 from __future__ import annotations
 
@@ -25,73 +25,76 @@ if TYPE_CHECKING:
     from otel_assembly.cli.transcripts import Transcript
 
 
-#: Cells of a turn's bar, and the columns a terminal needs to show one beside the rest.
+#: Cells of a turn's bar, and the narrowest terminal on which bars are shown.
 _BAR = 24
 _WIDE = 96
 
-#: Of an id or a chain's name, so many characters.
+#: The most characters of an id or a chain's name.
 _LONGEST = 200
 
 _COST_NOTE = (
-    "Costs are list prices of input, in US dollars: what begins as the turn before at the price of cached input, the "
-    "rest in full. Answers, and what the provider's cache did not serve, come on top."
+    "Costs are estimates from list prices of input tokens, in US dollars: the stable prefix at the price of cached "
+    "input, the rest at the full price. Output tokens and cache misses cost extra."
 )
 _NO_COST_NOTE = (
-    "No cost is shown: no list has a price of {}, or it is not installed: pip install 'otel-assembly[prices]'."
+    "No cost is shown: {} has no list price, or the prices are not installed (pip install 'otel-assembly[prices]')."
 )
 
 _CACHE_NOTE = (
-    "Tokens with which a prompt begins as the turn before can come from the provider's cache, for as long as it keeps "
-    "them; the rest is read from scratch."
+    "The stable prefix is the leading tokens that equal those of the previous turn. A provider can read them from its "
+    "cache until they expire there."
 )
 
 
 class Report(AbstractContextManager["Report"], Protocol):
-    """Told of each conversation as it was replayed, and of all at the end."""
+    """The receiver of the results of a replay."""
 
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """One conversation was replayed with one chain."""
+        """Add the result of one conversation with one chain."""
         ...
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """All were."""
+        """Print the totals of all conversations."""
         ...
 
 
 def make_report(arguments: argparse.Namespace, variants: Sequence[Variant]) -> Report:
-    """The report that the command line asks for."""
+    """Return the report that the options select."""
     if arguments.json:
         return JsonReport()
     return TextReport(variants, turns=arguments.turns or arguments.conversation is not None)
 
 
 class JsonReport:
-    """The totals alone."""
+    """A report that prints the totals as JSON."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """Only the totals are printed."""
+        """Do nothing: only the totals are printed."""
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """One object; for several chains an array of objects, each with its name and budget."""
+        """Print one object, or for several chains an array of objects, each with its name and budget."""
         if len(variants) == 1:
             print(json.dumps(variants[0].total.as_json()))
             return
-        rows = [{"name": one.name, "budget": one.budget, **one.total.as_json()} for one in variants]
+        rows = [{"name": variant.name, "budget": variant.budget, **variant.total.as_json()} for variant in variants]
         print(json.dumps(rows))
 
 
 class TextReport:
-    """Tables; the first conversation is held back until it is known whether it is the only one."""
+    """A report that prints tables.
+
+    The turns of the first conversation are kept until the end: they are printed only if there is no other conversation.
+    """
 
     def __init__(self, variants: Sequence[Variant], *, turns: bool) -> None:
         from rich.console import Console
@@ -104,7 +107,7 @@ class TextReport:
         self._kinds: set[str] = set()
         self._several = len(variants) > 1
         self._turns = turns
-        self._held: list[tuple[Transcript, Variant, Tally, Sequence[ReplayedTurn]]] = []
+        self._results: list[tuple[Transcript, Variant, Tally, Sequence[ReplayedTurn]]] = []
         self._conversations = 0
         self._table: Table | None = None
         self._progress = Progress(
@@ -128,21 +131,21 @@ class TextReport:
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """Take a conversation down."""
-        if not self._held or self._held[-1][0] is not transcript:
+        """Add a conversation, and print its turns if ``--turns`` is set."""
+        if not self._results or self._results[-1][0] is not transcript:
             self._conversations += 1
             self._progress.advance(self._task)
         if self._turns:
             self._print_turns(transcript, variant, turns)
         elif self._conversations > 1:
-            self._held = [(one, by, sum_, ()) for one, by, sum_, _ in self._held]  # the turns will not be shown
+            self._results = [(*result[:3], ()) for result in self._results]  # the turns will not be printed
             turns = ()
-        self._held.append((transcript, variant, tally, () if self._turns else turns))
+        self._results.append((transcript, variant, tally, () if self._turns else turns))
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print."""
+        """Print the tables."""
         self._progress.stop()
-        for transcript, variant, _, turns in self._held:
+        for transcript, variant, _, turns in self._results:
             if turns:
                 self._print_turns(transcript, variant, turns)
         if not self._turns and self._conversations > 1 and not self._several:
@@ -150,7 +153,9 @@ class TextReport:
         self._print_totals(variants)
         if not self._turns and self._conversations > 1:
             self._console.print(
-                "Each turn by itself: --turns, or --conversation ID for one of them.", style="dim", markup=False
+                "To print every turn, add --turns, or --conversation ID for one conversation.",
+                style="dim",
+                markup=False,
             )
 
     def _print_turns(self, transcript: Transcript, variant: Variant, turns: Sequence[ReplayedTurn]) -> None:
@@ -166,8 +171,8 @@ class TextReport:
             ("events in", "right"),
             ("out", "right"),
             ("reuse", "right"),
-            *([("what fills the budget", "left")] if self._bars else []),
-            ("what left, and why", "left"),
+            *([("tokens by kind", "left")] if self._bars else []),
+            ("dropped or compacted", "left"),
         )
         for turn in turns:
             totals = turn.assembly.totals
@@ -179,8 +184,8 @@ class TextReport:
                 str(totals.events_in),
                 str(totals.events_out) if turn.sent else "-",
                 f"{reuse:.0%}" if turn.sent and reuse is not None else "",
-                *([self._what_fills(turn)] if self._bars else []),
-                self._what_left(turn),
+                *([self._bar(turn)] if self._bars else []),
+                self._exits(turn),
             )
         self._console.print(table)
         if self._kinds:
@@ -190,32 +195,32 @@ class TextReport:
     def _printable(self, name: str) -> str:
         return self._glyphs.printable(name, _LONGEST)
 
-    def _what_fills(self, turn: ReplayedTurn) -> Text:
+    def _bar(self, turn: ReplayedTurn) -> Text:
         from rich.text import Text
 
         kinds = turn.assembly.kinds
         self._kinds.update(kinds)
         return fill_bar(kinds, turn.assembly.totals.budget or 0, _BAR, self._glyphs) if kinds else Text()
 
-    def _what_left(self, turn: ReplayedTurn) -> Text:
+    def _exits(self, turn: ReplayedTurn) -> Text:
         from rich.text import Text
 
         text = Text()
         overflow = turn.assembly.totals.overflow
         if overflow is not None:
-            what = "needs" if turn.sent is False else "newest message left out; all of it needs"
+            what = "needs" if turn.sent is False else "newest message dropped; with it, the prompt needs"
             if overflow.cause is OverflowCause.WINDOW:
-                what = "the model's window:"
+                what = "larger than the model window:"
             text.append(
                 f"{self._glyphs.stop} overflow: {what} {overflow.needed:,} of {overflow.budget:,} {overflow.unit}",
                 style="bold red",
             )
-        left: dict[tuple[str, str], list[int]] = {}
-        for one in turn.exits:
-            count = left.setdefault((one.policy, one.reason), [0, 0])
-            count[0] += one.items
-            count[1] += one.tokens
-        for (policy, reason), (items, tokens) in left.items():
+        counts: dict[tuple[str, str], list[int]] = {}
+        for exit_ in turn.exits:
+            count = counts.setdefault((exit_.policy, exit_.reason), [0, 0])
+            count[0] += exit_.items
+            count[1] += exit_.tokens
+        for (policy, reason), (items, tokens) in counts.items():
             if text:
                 text.append("\n")
             noun = "item" if items == 1 else "items"
@@ -223,7 +228,7 @@ class TextReport:
         return text
 
     def _print_conversations(self) -> None:
-        priced = self._bars and any(tally.cost is not None for _, _, tally, _ in self._held)
+        priced = self._bars and any(tally.cost is not None for _, _, tally, _ in self._results)
         table = _table(
             ("conversation", "left"),
             ("turns", "right"),
@@ -235,15 +240,15 @@ class TextReport:
             ("reuse", "right"),
             *([("cost", "right")] if priced else []),
         )
-        for transcript, _, tally, _ in self._held:
+        for transcript, _, tally, _ in self._results:
             table.add_row(
                 self._printable(transcript.id),
                 str(tally.turns),
                 f"{tally.tokens_in:,}",
                 f"{tally.tokens_out:,}",
                 f"{tally.dropped:,}",
-                _loud(tally.overflows),
-                _loud(tally.orphans),
+                _alarming(tally.overflows),
+                _alarming(tally.orphans),
                 f"{tally.prefix_reuse:.0%}",
                 *([dollars(tally.cost)] if priced else []),
             )
@@ -278,11 +283,11 @@ def _table(*columns: tuple[str, Any]) -> Table:
 
 
 def _raise() -> None:
-    """Raise what is being handled, once more."""
+    """Raise the exception that is being handled again."""
     raise
 
 
-def _loud(count: int) -> Any:
+def _alarming(count: int) -> Any:
     from rich.text import Text
 
     return Text(f"{count:,}", style="bold red" if count else "")

@@ -1,4 +1,4 @@
-"""``session``: what a log of sessions holds, listed, shown and verified; nothing is written to it."""
+"""``session``: list, show and verify the sessions of a log. The log is only read."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "session",
         help="list, show and verify the sessions of a log",
-        description="List the sessions of a log, show one, or verify them. Nothing is written to the log, and hubs may "
-        "be appending to it meanwhile.",
-        epilog="Times are UTC. A password belongs into PGPASSWORD or ~/.pgpass, and not into the DSN. Exit status: 1 "
-        "where something is damaged, or there is no such session.",
+        description="List the sessions of a log, show one, or verify them. The log is only read, and hubs may append "
+        "to it at the same time.",
+        epilog="Times are UTC. Set the password in PGPASSWORD or ~/.pgpass, not in the DSN. Exit status 1 if something "
+        "is damaged or the session does not exist.",
     )
-    parser.add_argument("log", metavar="LOG", help="a file of SQLite, or postgresql://…")
-    parser.add_argument("session", nargs="?", metavar="ID", help="show this session; its id, or the beginning of it")
+    parser.add_argument("log", metavar="LOG", help="an SQLite file, or postgresql://…")
+    parser.add_argument("session", nargs="?", metavar="ID", help="show the session with this id, or its beginning")
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every row, compare checksums, order, ids, times and keys, fold it, and compare snapshots",
+        help="check checksums, order, ids, times and keys of all rows, fold the sessions, and check snapshots",
     )
     parser.add_argument(
         "--adapter",
         dest="adapters",
         action="append",
         metavar="MODULE:CLASS",
-        help="the code of a protocol of your own, to fold its sessions; may be repeated",
+        help="import the adapter of a custom protocol, to fold its sessions; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, show or verify; 0, 1 where something is damaged."""
+    """List, show or verify; return 0, or 1 if something is damaged."""
     from otel_assembly.cli.session_lines import Lines, terminal_width
     from otel_assembly.sessions import open_log
 
     adapters = {
-        (one.manifest.type, one.manifest.version): one
-        for one in [*_built_in(), *map(_adapter, arguments.adapters or ())]
+        (adapter.manifest.type, adapter.manifest.version): adapter
+        for adapter in [*_built_in(), *map(_adapter, arguments.adapters or ())]
     }
     lines = Lines(terminal_width())
     with open_log(arguments.log) as reader:
-        one = None if arguments.session is None else _found(reader, arguments.session)
+        stored = None if arguments.session is None else _find(reader, arguments.session)
         if arguments.verify:
-            return _verify(reader, reader.sessions() if one is None else [one], adapters, lines, arguments)
-        if one is not None:
-            return _show(reader, one, adapters, lines, as_json=arguments.json)
+            return _verify(reader, reader.sessions() if stored is None else [stored], adapters, lines, arguments)
+        if stored is not None:
+            return _show(reader, stored, adapters, lines, as_json=arguments.json)
         return _list(reader, lines, as_json=arguments.json)
 
 
@@ -76,31 +76,31 @@ def _adapter(name: str) -> SessionAdapter:
 
     module, _, path = name.partition(":")
     if not module or not path:
-        raise ConfigurationError(f"--adapter: {name} is no MODULE:CLASS")
+        raise ConfigurationError(f"--adapter: {name} does not have the form MODULE:CLASS")
     try:
         found: Any = reduce(getattr, path.split("."), import_module(module))
-        made = found() if isinstance(found, type) else found
-    except Exception as error:  # an import runs whatever stands in the module
-        raise ConfigurationError(f"--adapter: {name} cannot be made: {type(error).__name__}: {error}") from error
-    if not isinstance(made, SessionAdapter):
-        raise ConfigurationError(f"--adapter: {name} is no adapter of sessions")
-    return made
+        adapter = found() if isinstance(found, type) else found
+    except Exception as error:  # an import runs the code of the module
+        raise ConfigurationError(f"--adapter: cannot import {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(adapter, SessionAdapter):
+        raise ConfigurationError(f"--adapter: {name} is not a SessionAdapter")
+    return adapter
 
 
-def _found(reader: LogReader, wanted: str) -> StoredSession:
+def _find(reader: LogReader, wanted: str) -> StoredSession:
     exact = reader.session(wanted)
     if exact is not None:
         return exact
-    fitting: list[StoredSession] = []
-    for one in reader.sessions():
-        if one.id.startswith(wanted):
-            fitting.append(one)
-        if len(fitting) > 1:
-            ids = " and ".join(repr(each.id) for each in fitting)
-            raise ConfigurationError(f"several sessions begin with {wanted!r}, {ids} among them; give more of the id")
-    if not fitting:
+    matching: list[StoredSession] = []
+    for session in reader.sessions():
+        if session.id.startswith(wanted):
+            matching.append(session)
+        if len(matching) > 1:
+            ids = " and ".join(repr(session.id) for session in matching)
+            raise ConfigurationError(f"several sessions begin with {wanted!r}, such as {ids}; give more of the id")
+    if not matching:
         raise NotFoundError(f"the log has no session {wanted!r}")
-    return fitting[0]
+    return matching[0]
 
 
 def _list(reader: LogReader, lines: Lines, *, as_json: bool) -> int:
@@ -125,7 +125,7 @@ def _list(reader: LogReader, lines: Lines, *, as_json: bool) -> int:
         for _ in summaries():
             pass
         if count == 0:
-            print("the log has no sessions yet")
+            print("the log contains no sessions")
     return 1 if damaged else 0
 
 
@@ -161,10 +161,10 @@ def _verify(
     from otel_assembly.sessions.verifying import SessionCheck
 
     counts = {"sessions": 0, "envelopes": 0, "damaged": 0}
-    of_log: Sequence[str] = [] if arguments.session is not None else list(reader.problems())
+    log_problems: Sequence[str] = [] if arguments.session is not None else list(reader.problems())
 
-    def whole() -> bool:
-        return not counts["damaged"] and not of_log
+    def is_whole() -> bool:
+        return not counts["damaged"] and not log_problems
 
     def checked() -> Iterator[dict[str, Any]]:
         for stored in sessions:
@@ -185,19 +185,19 @@ def _verify(
             yield {"id": stored.id, "envelopes": check.envelopes, "folded": folded, "problems": problems}
 
     if arguments.json:
-        _print_document({"problems": of_log}, "sessions", checked(), lambda: {"whole": whole()})
+        _print_document({"problems": log_problems}, "sessions", checked(), lambda: {"whole": is_whole()})
     else:
-        for what in of_log:
+        for what in log_problems:
             print("damaged  the log")
             lines.problem(what)
         for _ in checked():
             pass
-        lines.verdict(counts, len(of_log))
-    return 0 if whole() else 1
+        lines.verdict(counts, len(log_problems))
+    return 0 if is_whole() else 1
 
 
 def _print_document(head: dict[str, Any], name: str, items: Iterable[Any], foot: Any = dict) -> None:
-    """Print a JSON object whose longest part is made as it is printed, so that no log is too long for it."""
+    """Print a JSON object whose list is printed item by item, so that a long log needs little memory."""
     before = json.dumps(head)[1:-1]
     print("{" + (f"{before}, " if before else "") + f"{json.dumps(name)}: [", end="")
     for index, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""`Reading`: a session of a log, read from its start for somebody who looks at it."""
+"""`Reading`: a session that is read from its log row by row, to be shown."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """A session, folded row by row as it is read; one envelope is held at a time.
+    """A session that is folded while its envelopes are read; one envelope is in memory at a time.
 
     Args:
         reader: The log.
         stored: The session.
-        adapters: The protocols that can be folded, by type and version.
+        adapters: Adapters by type and version of their protocol.
 
     Raises:
-        LogDamagedError: Its metadata are not what was written.
+        LogDamagedError: The metadata is damaged.
 
     Attributes:
-        metadata: What was settled when it was created.
-        adapter: The code of its protocol; None where it is not known.
-        folded: The session up to the last envelope; its adapter's state is None where that is not known.
-        violated: The rows that say that an expectation was not met, the first of them.
-        violations: How many such rows there are.
-        damage: What ended the reading; None where all could be read.
-        unfolded: Why it is not folded; None where it is.
+        metadata: The session's metadata.
+        adapter: The adapter of its protocol; None if there is none.
+        folded: The session's state after the last envelope; without the adapter's state if it cannot be folded.
+        violated: The first rows that record a violated expectation.
+        violations: The number of such rows.
+        damage: The error at which the reading stopped; None if all rows were read.
+        unfolded: Why the session cannot be folded; None if it can.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Reading:
         self.damage: str | None = None
         self.unfolded: str | None = None
         if self.adapter is None:
-            self.unfolded = f"no adapter for {manifest.type!r} version {manifest.version} is known here; give --adapter"
+            self.unfolded = f"no adapter for {manifest.type!r} version {manifest.version}; name one with --adapter"
         else:
             self._fold(FoldedSession.fresh, self.metadata, self.adapter)
 
     def envelopes(self) -> Iterator[Envelope]:
-        """Its envelopes in order, up to the first that cannot be read."""
+        """Yield the envelopes in order, up to the first that cannot be read."""
         try:
             for found in self._reader.rows(self._stored):
                 (row,) = read_rows(self._stored.id, self.folded.seq + 1, [found])
@@ -75,34 +75,34 @@ class Reading:
         except LogDamagedError as error:
             self.damage = str(error)
 
-    def _fold(self, fold: Any, *given: Any) -> None:
+    def _fold(self, fold: Any, *arguments: Any) -> None:
         try:
-            self.folded = fold(*given)
+            self.folded = fold(*arguments)
         except AdapterError as error:
             self.unfolded = str(error)
 
     def text_of(self, envelope: Envelope) -> str | None:
-        """What a model sees of an envelope; None where that is nothing, or is not known."""
+        """Return an envelope as its adapter renders it for a model; None if there is no adapter or no rendering."""
         if self.adapter is None:
             return None
         try:
             return self.adapter.render_envelope(envelope)
-        except Exception:  # noqa: BLE001 - what an adapter of the user's cannot show is shown as it is
+        except Exception:  # noqa: BLE001 - if a custom adapter fails, the raw data is shown
             return None
 
     def expected(self) -> ExpectedTurn | None:
-        """Whose turn it is after the last envelope; None where that is nobody in particular, or is not known."""
+        """Return the expected next turn; None if any participant may post, or if it is unknown."""
         if self.adapter is None or self.unfolded is not None or self.folded.state is not SessionState.ACTIVE:
             return None
         return expected_turn(self.adapter, self.metadata, self.folded.adapter_state)
 
     def as_json(self) -> Iterator[Any]:
-        """Its envelopes as the objects that the log holds."""
+        """Yield the envelopes for JSON."""
         for envelope in self.envelopes():
             yield {name: getattr(envelope, name) for name in envelope.__slots__}
 
     def outcome(self) -> dict[str, Any]:
-        """What is known once all is read, for JSON."""
+        """Return the state after the last envelope, for JSON."""
         turn = self.expected()
         return {
             "state": self.folded.state.value,

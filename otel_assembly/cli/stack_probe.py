@@ -1,4 +1,4 @@
-"""What ``doctor`` finds out about a running stack: probes are sent, and looked for where they should be by then."""
+"""The checks of ``doctor`` on a running stack: send probes to the exporter's endpoint, and find them in the servers."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.findings import Verdict
 
-#: As Prometheus calls it: dots become underscores, the unit is added.
+#: The probe's metric in Prometheus: dots become underscores, and the unit is added.
 _METRIC_THERE: Final = "otel_assembly_doctor_probe_seconds"
 _ALERT: Final = "AssemblyBudgetOverflow"
 _WATCHDOG: Final = "Watchdog"
 
 _EVERY: Final = 0.25
-#: Seconds that one answer may keep us waiting.
+#: The timeout of one request, in seconds.
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class StackProbe:
-    """What is asked of a stack; the findings come as they are made.
+    """The checks on a running stack.
 
     Args:
-        jaeger: Where the probe trace should come to be; None: no trace is sent.
-        prometheus: Where the probe metric should, and where our alert rules should be loaded; None: no metric is sent.
-        alertmanager: Where the alert that always fires should have come; None: it is not asked.
-        seconds: How long each is waited for.
+        jaeger: The Jaeger that should receive the probe trace; None to send none.
+        prometheus: The Prometheus that should receive the probe metric and load the alert rules; None to send none.
+        alertmanager: The Alertmanager that should receive the alert that always fires; None to skip this check.
+        seconds: The longest wait for each check.
 
     Raises:
-        ConfigurationError: A URL is none.
+        ConfigurationError: A URL is invalid.
     """
 
     def __init__(self, *, jaeger: str | None, prometheus: str | None, alertmanager: str | None, seconds: float) -> None:
@@ -52,7 +52,7 @@ class StackProbe:
         self._seconds = seconds
 
     def findings(self) -> Iterator[Finding]:
-        """Look at one after the other; each waits until it is there, or its time is up."""
+        """Run the checks one after the other and yield each result."""
         if self._jaeger is not None:
             yield _found("probe trace", lambda: self._trace(str(self._jaeger)))
         if self._prometheus is not None:
@@ -63,93 +63,94 @@ class StackProbe:
             yield _found("alerts arrive", lambda: self._arrived(str(self._alertmanager)))
 
     def _trace(self, jaeger: str) -> str:
-        # Asked before anything is sent: where nobody answers there is nothing to wait for.
+        # Fail before sending if this Jaeger does not answer.
         read_jaeger_trace(jaeger, "0" * 31 + "1")
         trace_id = send_trace()
         took = self._until(lambda: any(span.name == SPAN for span in read_jaeger_trace(jaeger, trace_id)))
         if took is None:
             raise AssemblyError(
-                f"{otlp_endpoint()} took the span, but {jaeger} does not have it after {self._seconds:g} s: look at "
-                "the Collector's exporter (otlp_grpc/jaeger) and its log, and whether it sends to this Jaeger; a tail "
-                f"sampler must keep service.name={SERVICE}"
+                f"{otlp_endpoint()} accepted the span, but {jaeger} does not have it after {self._seconds:g} s: check "
+                "the Collector's exporter (otlp_grpc/jaeger), its endpoint and the Collector's log; a tail sampler "
+                f"must keep service.name={SERVICE}"
             )
-        return f"by {otlp_protocol()}, in Jaeger {_after(took)}: {jaeger}/trace/{trace_id}"
+        return f"sent over {otlp_protocol()}, in Jaeger {_after(took)}: {jaeger}/trace/{trace_id}"
 
     def _metric(self, prometheus: str) -> str:
         _data(prometheus, "/api/v1/query", query="1")
-        # A value that no other probe has: by it this one is known among those of other machines and earlier runs.
+        # The value identifies this probe among those of other machines and earlier runs.
         value = round(time.time(), 3)
         send_metric(value)
         query = f"{_METRIC_THERE} == {value!r}"
         took = self._until(lambda: bool(_data(prometheus, "/api/v1/query", query=query)["result"]))
         if took is None:
             raise AssemblyError(
-                f"{metrics_endpoint()} took the metric, but {prometheus} does not have it after {self._seconds:g} s: "
-                "look at the Collector's exporter (otlp_http/prometheus) and its log, and whether Prometheus runs with "
-                "--web.enable-otlp-receiver"
+                f"{metrics_endpoint()} accepted the metric, but {prometheus} does not have it after "
+                f"{self._seconds:g} s: check the Collector's exporter (otlp_http/prometheus) and log, and that "
+                "Prometheus runs with --web.enable-otlp-receiver"
             )
-        return f"by {metrics_protocol()}, in Prometheus {_after(took)}"
+        return f"sent over {metrics_protocol()}, in Prometheus {_after(took)}"
 
     def _rules(self, prometheus: str) -> str:
         def rules() -> list[dict[str, Any]]:
             groups = _data(prometheus, "/api/v1/rules", type="alert")["groups"]
             return [rule for group in groups for rule in group["rules"]]
 
-        def watching() -> bool:
+        def is_watchdog_firing() -> bool:
             return any(rule["name"] == _WATCHDOG and rule["state"] == "firing" for rule in rules())
 
         loaded = rules()
         missing = {_ALERT, _WATCHDOG} - {rule["name"] for rule in loaded}
         if missing:
             raise AssemblyError(
-                f"{' and '.join(sorted(missing))} not loaded in {prometheus}: name dashboards/rules/*.yaml under "
-                "rule_files of its configuration"
+                f"{' and '.join(sorted(missing))} not loaded in {prometheus}: add dashboards/rules/*.yaml to "
+                "rule_files in its configuration"
             )
         broken = [f"{rule['name']}: {rule.get('lastError')}" for rule in loaded if rule.get("health") == "err"]
         if broken:
             raise AssemblyError(f"cannot be evaluated: {'; '.join(broken)}")
-        if self._until(watching) is None:
-            raise AssemblyError(f"{_WATCHDOG}, which always fires, does not: {prometheus} evaluates no rules")
-        return f"{len(loaded)} loaded, {_ALERT} among them; {_WATCHDOG} fires"
+        if self._until(is_watchdog_firing) is None:
+            raise AssemblyError(f"{_WATCHDOG}, which should always fire, does not: {prometheus} evaluates no rules")
+        return f"{len(loaded)} loaded, including {_ALERT}; {_WATCHDOG} fires"
 
     def _connected(self, prometheus: str) -> str:
-        known = [one["url"] for one in _data(prometheus, "/api/v1/alertmanagers")["activeAlertmanagers"]]
-        if not known:
+        alertmanagers = _data(prometheus, "/api/v1/alertmanagers")["activeAlertmanagers"]
+        urls = [alertmanager["url"] for alertmanager in alertmanagers]
+        if not urls:
             raise AssemblyError(
-                f"{prometheus} knows none, so nobody is told of an alert: name one in targets/alertmanager.yaml"
+                f"{prometheus} has no Alertmanager, so alerts reach no one: add one to targets/alertmanager.yaml"
             )
-        return ", ".join(url.removesuffix("/api/v2/alerts") for url in known)
+        return ", ".join(url.removesuffix("/api/v2/alerts") for url in urls)
 
     def _arrived(self, alertmanager: str) -> str:
-        def watchdogs() -> bool:
+        def has_watchdog() -> bool:
             return bool(_answer(alertmanager, "/api/v2/alerts", filter=f'alertname="{_WATCHDOG}"'))
 
-        took = self._until(watchdogs)
+        took = self._until(has_watchdog)
         if took is None:
             raise AssemblyError(
-                f"{_WATCHDOG}, which always fires, is not at {alertmanager} after {self._seconds:g} s: look at "
+                f"{alertmanager} has not received {_WATCHDOG}, which always fires, after {self._seconds:g} s: check "
                 "alerting.alertmanagers of Prometheus, and its log"
             )
-        return f"{_WATCHDOG} is at {alertmanager}"
+        return f"{alertmanager} has received {_WATCHDOG}"
 
-    def _until(self, there: Callable[[], bool]) -> float | None:
-        """The seconds that it took; None where the time is up.
+    def _until(self, is_there: Callable[[], bool]) -> float | None:
+        """Wait for a condition; return the seconds that it took, or None after the longest wait.
 
         Raises:
-            AssemblyError: The time is up, and the last answer was a failure.
+            AssemblyError: The last try after the longest wait failed.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         while True:
             try:
-                if there():
-                    return time.monotonic() - began
-                failed = None
+                if is_there():
+                    return time.monotonic() - start
+                failure = None
             except AssemblyError as error:
-                # OpenSearch cannot be asked for the first moments of a new day's index.
-                failed = error
-            if time.monotonic() - began > self._seconds:
-                if failed is not None:
-                    raise failed
+                # Jaeger on OpenSearch fails for a moment when the index of a new day is created.
+                failure = error
+            if time.monotonic() - start > self._seconds:
+                if failure is not None:
+                    raise failure
                 return None
             time.sleep(_EVERY)
 
@@ -161,22 +162,22 @@ def _base(url: str | None, server: str, port: int) -> str | None:
 def _found(what: str, look: Callable[[], str]) -> Finding:
     verdict: Verdict = "ok"
     try:
-        said = look()
+        result = look()
     except AssemblyError as error:
-        verdict, said = "fail", str(error)
+        verdict, result = "fail", str(error)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        verdict, said = "fail", f"the answer is of another form than expected ({type(error).__name__})"
-    return Finding(verdict, what, said)
+        verdict, result = "fail", f"the response has an unexpected form ({type(error).__name__})"
+    return Finding(verdict, what, result)
 
 
 def _after(seconds: float) -> str:
-    return "at once" if seconds < 0.05 else f"after {seconds:.1f} s"
+    return "immediately" if seconds < 0.05 else f"after {seconds:.1f} s"
 
 
 def _data(prometheus: str, path: str, **query: str) -> Any:
     answer = _answer(prometheus, path, **query)
     if not isinstance(answer, dict) or "data" not in answer:
-        raise AssemblyError(f"what answers at {prometheus} is no Prometheus")
+        raise AssemblyError(f"{prometheus} is not a Prometheus")
     return answer["data"]
 
 
@@ -186,14 +187,14 @@ def _answer(base: str, path: str, **query: str) -> Any:
         with urllib.request.urlopen(target, timeout=_TIMEOUT) as response:  # noqa: S310  # http(s) only: base_url
             body = response.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
-        raise AssemblyError(f"{base} says HTTP {error.code} to {path}: is it the right address?") from None
+        raise AssemblyError(f"{base}{path} returned HTTP {error.code}; check the address") from None
     except http.client.HTTPException:
-        raise AssemblyError(f"what answers at {base} does not speak HTTP") from None
+        raise AssemblyError(f"{base} is not an HTTP server; check the address") from None
     except OSError as error:
         why = getattr(error, "reason", error)
-        told = getattr(why, "strerror", None) or str(why) or type(error).__name__
-        raise AssemblyError(f"cannot connect to {base}: {str(told).lower()}") from None
+        reason = getattr(why, "strerror", None) or str(why) or type(error).__name__
+        raise AssemblyError(f"cannot connect to {base}: {str(reason).lower()}") from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise AssemblyError(f"what answers at {base} says no JSON to {path}: is it the right address?") from None
+        raise AssemblyError(f"{base}{path} did not return JSON; check the address") from None

@@ -1,4 +1,4 @@
-"""What a replay adds up, by conversation and by chain."""
+"""The sums of a replay, by conversation and by chain."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from otel_assembly.assembly import Assembly
     from otel_assembly.tokens import TokenCounter
 
-#: A prompt that begins with so much of the one before is as good as cached.
+#: The share of the previous prompt from which on a prompt counts as cached.
 STEADY = 0.9
 
 _SUMS = ("conversations", "turns", "tokens_in", "tokens_out", "dropped", "overflows", "orphans")
 
 
 class ReplayedExit(NamedTuple):
-    """Items that left the prompt in one turn, alike in all of this."""
+    """Items that were dropped or compacted in one turn, with the same policy, outcome, reason and kind."""
 
     policy: str
     outcome: DecisionOutcome
@@ -38,20 +38,19 @@ class ReplayedTurn:
 
     number: int
     assembly: Assembly
-    #: False where what may not be dropped does not fit, so that nothing could have been sent.
+    #: False if the fixed content exceeds the budget, so that no prompt could be sent.
     sent: bool
     exits: list[ReplayedExit]
-    #: Messages that have lost the other half of their pair.
+    #: Tool calls without their result, and results without their call.
     orphans: int
-    #: What the prompt costs as input, in US dollars, and what the items that left would have cost; None where nobody
-    #: knows the model's price.
+    #: Input cost of the prompt, and of the dropped and compacted items, in US dollars; None if the price is unknown.
     cost: float | None = None
     cost_avoided: float | None = None
 
 
 @dataclass(slots=True)
 class Tally:
-    """The numbers of a conversation, or of all of them, under one chain."""
+    """The sums of one or all conversations with one chain."""
 
     conversations: int = 0
     turns: int = 0
@@ -61,24 +60,24 @@ class Tally:
     dropped: int = 0
     overflows: int = 0
     orphans: int = 0
-    #: Tokens of prompts that stand in the stable prefix: a provider that caches prompts has read them before.
+    #: Tokens of all prompts inside their stable prefix.
     prefix_tokens: int = 0
-    #: As of the turns; None where no turn has a price.
+    #: The sums over the turns; None if no turn has a price.
     cost: float | None = None
     cost_avoided: float | None = None
-    #: Items that left, by what happened to them and by kind, by rule, and their tokens.
+    #: Dropped and compacted items by outcome and kind, dropped items by reason, and tokens by outcome.
     exits: Counter[tuple[DecisionOutcome, str]] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     exit_tokens: Counter[DecisionOutcome] = field(default_factory=Counter)
-    #: Turns whose prompt does not begin with the whole of the one before, by cause.
+    #: Turns whose prompt does not begin with the whole previous prompt, by cause.
     breaks: Counter[str] = field(default_factory=Counter)
     _reuse: list[float] = field(default_factory=list)
     _used: list[float] = field(default_factory=list)
-    #: The same of turns where more came in than fits.
+    #: The same, of turns whose input exceeded the budget.
     _used_full: list[float] = field(default_factory=list)
 
     def add_turn(self, turn: ReplayedTurn) -> None:
-        """Take in a turn."""
+        """Add a turn."""
         totals = turn.assembly.totals
         self.turns += 1
         self.tokens_in += totals.tokens_in
@@ -86,20 +85,20 @@ class Tally:
         self.max_tokens_out = max(self.max_tokens_out, totals.tokens_out)
         self.overflows += totals.overflowed
         self.orphans += turn.orphans
-        for one in turn.exits:
-            self.exits[one.outcome, one.kind] += one.items
-            self.exit_tokens[one.outcome] += one.tokens
-            if one.outcome is DecisionOutcome.DROPPED:
-                self.dropped += one.items
-                self.reasons[one.reason] += one.items
+        for exit_ in turn.exits:
+            self.exits[exit_.outcome, exit_.kind] += exit_.items
+            self.exit_tokens[exit_.outcome] += exit_.tokens
+            if exit_.outcome is DecisionOutcome.DROPPED:
+                self.dropped += exit_.items
+                self.reasons[exit_.reason] += exit_.items
         if turn.sent:
             self._add_prompt(turn.assembly)
             self._add_cost(turn)
 
-    def _add_cost(self, one: ReplayedTurn | Tally) -> None:
-        if one.cost is not None:
-            self.cost = (self.cost or 0.0) + one.cost
-            self.cost_avoided = (self.cost_avoided or 0.0) + (one.cost_avoided or 0.0)
+    def _add_cost(self, part: ReplayedTurn | Tally) -> None:
+        if part.cost is not None:
+            self.cost = (self.cost or 0.0) + part.cost
+            self.cost_avoided = (self.cost_avoided or 0.0) + (part.cost_avoided or 0.0)
 
     def _add_prompt(self, assembly: Assembly) -> None:
         totals, prefix = assembly.totals, assembly.prefix
@@ -115,7 +114,7 @@ class Tally:
             self.breaks[prefix.cause] += 1
 
     def add(self, other: Tally) -> None:
-        """Take in a conversation."""
+        """Add the sums of a conversation."""
         for name in (*_SUMS, "prefix_tokens", "exits", "reasons", "exit_tokens", "breaks"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_tokens_out = max(self.max_tokens_out, other.max_tokens_out)
@@ -126,31 +125,31 @@ class Tally:
 
     @property
     def prefix_reuse(self) -> float:
-        """The mean share of the previous prompt that a prompt begins with, first turns excluded; 0 where none is."""
+        """The mean share of the previous prompt that a prompt begins with, without first turns; 0 if there are none."""
         return round(_mean(self._reuse) or 0.0, 4)
 
     @property
     def steady(self) -> float | None:
-        """The share of turns that begin with at least `STEADY` of the previous prompt, first turns excluded."""
+        """The share of turns that begin with at least `STEADY` of the previous prompt, without first turns."""
         return _mean([reuse >= STEADY for reuse in self._reuse])
 
     @property
     def used(self) -> float | None:
-        """The mean share of the budget that the prompts take; None where there is no budget."""
+        """The mean share of the budget that the prompts use; None if there is no budget."""
         return _mean(self._used)
 
     @property
     def used_full(self) -> float | None:
-        """The same of the turns where more came in than fits: what stepwise cutting costs shows here alone."""
+        """The same, of turns whose input exceeded the budget; only these show the unused budget of stepwise cutting."""
         return _mean(self._used_full)
 
     @property
     def compacted(self) -> int:
-        """Items for which a shorter one stands now."""
+        """The number of items that were replaced by a shorter one."""
         return sum(count for (outcome, _), count in self.exits.items() if outcome is DecisionOutcome.COMPACTED)
 
     def as_json(self) -> dict[str, Any]:
-        """The totals by the names of the contract."""
+        """Return the totals for JSON."""
         return {
             name: getattr(self, name)
             for name in (
@@ -173,12 +172,12 @@ def _mean(values: list[float] | list[bool]) -> float | None:
 
 @dataclass(slots=True)
 class Variant:
-    """A chain to replay with."""
+    """A chain that conversations are replayed with, and its totals."""
 
     name: str
-    #: Makes the assembler, once the recorder is known: it logs what is wrong with the order of the chain.
+    #: Creates the assembler when the recorder is known, because the assembler logs problems with the chain's order.
     make_assembler: Callable[..., Assembler]
-    #: The tightest token limit of the chain.
+    #: The smallest token limit of the chain's policies; None if there is none.
     budget: int | None
     counter: TokenCounter
     total: Tally = field(default_factory=Tally)

@@ -1,4 +1,4 @@
-"""What may be sent to a terminal, and with which characters; and what happens where nobody takes it."""
+"""Safe terminal output: text from outside without escape sequences, characters by encoding, and closed pipes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ASCII", "UNICODE", "Glyphs", "discard_output", "reader_may_leave", "safe_text"]
 
-# Bodies end at the next escape, so that a text made of nothing but beginnings is still read in one pass.
+# Bodies end at the next escape, so that matching takes linear time also for text with many openings and no end.
 _SEQUENCES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor movements
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboard
     r"|\x1b[ -/]*[0-~]"
 )
@@ -25,10 +25,10 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def safe_text(value: Any) -> str:
-    """A value from outside as text that a terminal can only print.
+    """Return a value as text without control effects on a terminal.
 
-    Escape sequences go whole, and so does what has no glyph of its own: control characters, marks that turn the
-    direction of writing, lone surrogates. Line breaks and tabs become spaces.
+    Escape sequences, control characters, direction marks and lone surrogates are removed. Line breaks and tabs become
+    spaces.
     """
     text = re.sub(r"\s", " ", _SEQUENCES.sub("", str(value)))
     return text if text.isascii() and text.isprintable() else "".join(filter(_printable, text))
@@ -39,7 +39,7 @@ def _printable(character: str) -> bool:
 
 
 def discard_output() -> None:
-    """Standard output goes nowhere from now on: what waits for it would be an error once more as Python exits."""
+    """Redirect standard output to the null device, so that Python does not fail when it flushes it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -47,7 +47,7 @@ def discard_output() -> None:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Whoever reads what is printed here, such as ``head``, may have enough of it: what is done beside it goes on."""
+    """Continue without output if the reader of standard output, such as ``head``, closes the pipe in this block."""
     try:
         yield
         sys.stdout.flush()
@@ -57,7 +57,7 @@ def reader_may_leave() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters of a drawing that are not in every encoding; `plain` where none other may be printed either."""
+    """Characters of drawings that not every encoding has; `plain` if all other output has to be ASCII, too."""
 
     branch: str
     last: str
@@ -75,8 +75,8 @@ class Glyphs:
     plain: bool
 
     def printable(self, value: Any, longest: int) -> str:
-        """The value as safe text in this set's characters, cut at `longest` of them."""
-        # Cleaning a megabyte only to cut it would cost a second a span.
+        """Return a value as safe text of at most `longest` characters, in ASCII if `plain`."""
+        # Truncate before cleaning: cleaning a megabyte takes about a second.
         raw = str(value)[: 8 * longest]
         text = safe_text(raw)
         if len(text) > longest or len(raw) < len(str(value)):

@@ -1,4 +1,4 @@
-"""Which conversations a parsed record holds: the forms that recorders write, told apart by their keys."""
+"""Find the conversations in a parsed record. The keys of a record determine its form."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPECTED", "Conversation", "conversations", "is_conversation", "is_message"]
 
-#: What a reader of an error is told to bring.
+#: The end of an error message: the supported forms.
 EXPECTED = (
     "a conversation: a list of messages, or an object with 'messages', 'input', 'contents', 'traj', 'history' or "
     "'llm_context'"
 )
 
 _LISTS = ("messages", "traj", "history")
-#: Of a request to Responses or to Gemini; the words are common, so that only a list under them is a conversation.
+#: Keys of requests to OpenAI's Responses and to Gemini. They are common words, so their value has to be a list.
 _REQUESTS = ("input", "contents")
 _INPUTS = ("gen_ai.input.messages", "input_messages")
 _OUTPUTS = ("gen_ai.output.messages", "output_messages")
 _INSTRUCTIONS = ("gen_ai.system_instructions", "system_instructions")
-#: Where a request has its system prompt beside its messages, by what these stand under.
+#: The keys of a request's system prompt, by the key of its messages.
 _SYSTEMS = {
     "messages": ("system",),
     "input": ("instructions",),
@@ -43,10 +43,10 @@ class Conversation:
     """One conversation of a record.
 
     Attributes:
-        id: What the record calls it; None where it has no name.
-        agent: Whose context it is, in the state of a team; else empty.
-        messages: Messages that `describe` reads.
-        tools: The schemas of the tools that the record lists.
+        id: The record's id; None if it has none.
+        agent: The agent, if the record is the state of a team; else empty.
+        messages: The messages, in a form that `describe` reads.
+        tools: The tool schemas of the record.
     """
 
     id: str | None
@@ -56,7 +56,7 @@ class Conversation:
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value is one message, and not a record that holds messages."""
+    """Return whether a value is one message, and not a record that contains messages."""
     return (
         isinstance(value, dict)
         and ("role" in value or value.get("type") in AUTOGEN_TYPES or is_item(value))
@@ -65,14 +65,14 @@ def is_message(value: Any) -> bool:
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether a value has the outline of a conversation; that it can be read is another matter."""
+    """Return whether a value has the form of a conversation; it may still be unreadable."""
     return isinstance(value, list) or (isinstance(value, dict) and bool(_holders(value)))
 
 
 def conversations(record: Any) -> Iterator[Conversation | MalformedError]:
-    """Every conversation of a record, and in the place of each unreadable one what is wrong with it.
+    """Yield the conversations of a record, and an error in place of each unreadable one.
 
-    A message is named by its index in the list that holds it, from 0.
+    Errors name a message by its index in its list, from 0.
     """
     no_tools: list[dict[str, Any]] = []
     try:
@@ -95,7 +95,7 @@ def conversations(record: Any) -> Iterator[Conversation | MalformedError]:
 
 
 def _holder(record: Any) -> dict[str, Any]:
-    """The object that has the messages: the record, or an object right inside it."""
+    """Return the object with the messages: the record, or an object directly inside it."""
     if not isinstance(record, dict):
         raise MalformedError(f"{kind_of(record)}, expected {EXPECTED}")
     match _holders(record):
@@ -119,7 +119,7 @@ def _holds(value: Any) -> bool:
 
 
 def _contexts(state: Any, agent: str = "") -> Iterator[tuple[str, Any]]:
-    """AutoGen's state: the context of each agent; a manager has none, and that of an agent that never ran is empty."""
+    """Yield each agent's path and messages in a saved AutoGen state; managers and agents that never ran have none."""
     if not isinstance(state, dict):
         return
     if isinstance(team := state.get("agent_states"), dict):
@@ -136,7 +136,7 @@ def _contexts(state: Any, agent: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
-    """The messages of a record, each with the words that name it in an error."""
+    """Yield the messages of a record, each with its label for error messages."""
     if isinstance(holder, list):
         yield from _messages(holder, "", "message")
         return
@@ -159,23 +159,23 @@ def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _system(holder: dict[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    """The system prompt that a request has beside its messages, unless they begin with one."""
-    config = holder.get("config")  # where Gemini's Python client takes it
+    """Yield a request's system prompt as a message, unless the messages begin with one."""
+    config = holder.get("config")  # Gemini's Python client has the system prompt here
     if key == "contents" and isinstance(config, dict) and not any(holder.get(name) for name in _SYSTEMS[key]):
         holder = {**config, key: holder[key]}
     name = next((name for name in _SYSTEMS.get(key, ()) if holder.get(name)), None)
     first = next(iter(holder[key]), None) if isinstance(holder[key], list) else None
     if name is None or (isinstance(first, dict) and first.get("role") in ("system", "developer")):
         return
-    said = holder[name]
-    if isinstance(said, dict):
-        said = said.get("parts")
-    if isinstance(said, (str, list)):
-        yield f"'{name}'", {"role": "system", "content": said}
+    prompt = holder[name]
+    if isinstance(prompt, dict):
+        prompt = prompt.get("parts")
+    if isinstance(prompt, (str, list)):
+        yield f"'{name}'", {"role": "system", "content": prompt}
 
 
 def _messages(value: Any, key: str, noun: str) -> Iterator[tuple[str, Any]]:
-    # Attributes of a span cannot hold lists of objects, so that exporters write them as JSON in a string.
+    # Span attributes cannot contain lists of objects, so exporters write them as a JSON string.
     messages = _unpacked(value, key) if key in (*_INPUTS, *_OUTPUTS) else value
     if not isinstance(messages, list):
         raise MalformedError(f"'{key}' is {kind_of(messages)}, expected a list of messages")
@@ -214,13 +214,14 @@ def _id(record: dict[str, Any]) -> str | None:
 
 
 def _tool_holders(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The record, and the objects inside it under which Bedrock's and Gemini's clients take tools."""
+    """Yield the objects that may have tools: the record, and the tool configurations of Bedrock and Gemini in it."""
     yield record
-    yield from (held for key in _TOOL_CONFIGS if isinstance(held := record.get(key), dict))
+    yield from (config for key in _TOOL_CONFIGS if isinstance(config := record.get(key), dict))
 
 
 def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:
-    holder = next((held for held in _tool_holders(record) if any(held.get(key) for key in _TOOLS)), None)
+    holders = (holder for holder in _tool_holders(record) if any(holder.get(key) for key in _TOOLS))
+    holder = next(holders, None)
     if holder is None:
         return []
     key = next(key for key in _TOOLS if holder.get(key))
@@ -229,5 +230,5 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:
         raise MalformedError(f"'{key}' is {kind_of(tools)}, expected a list of tool schemas")
     for tool in tools:
         if not isinstance(tool, dict):
-            raise MalformedError(f"'{key}' holds {kind_of(tool)}, expected objects")
+            raise MalformedError(f"'{key}' contains {kind_of(tool)}, expected objects")
     return tools

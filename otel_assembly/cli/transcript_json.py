@@ -1,7 +1,7 @@
-"""JSON as a recording must have it: what other readers would silently change is refused here.
+"""Parse JSON strictly: duplicate keys, ``NaN``, infinite numbers and deep nesting are errors.
 
-A key that occurs twice loses a value, ``NaN`` and endless numbers are no JSON, and what is nested without end exhausts
-the stack of whoever walks it. Half of an escaped character, as logs that cut an emoji have it, is read.
+Python's parser would drop the first value of a duplicate key, and deep nesting would exhaust the stack. Half of a
+surrogate pair, which occurs in logs that cut an emoji, is accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["MAX_DEPTH", "MalformedError", "excerpt", "kind_of", "parse", "skip_space", "value_at"]
 
-#: How many objects and lists may stand inside one another.
+#: The deepest nesting of objects and lists.
 MAX_DEPTH = 100
 
 _EXCERPT = 40
@@ -21,11 +21,11 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class MalformedError(ValueError):
-    """What was found and what was expected, in one line of text.
+    """An error whose message is one line: what was found, and what was expected.
 
     Attributes:
-        at: Where in the text, in characters from 0; None where the text is not known.
-        end: Where the value ends that could be delimited but not accepted; None where nothing after it can be found.
+        at: The position in the text, in characters from 0; None if unknown.
+        end: The end of a value that is well-formed but not accepted; None if its end cannot be found.
     """
 
     def __init__(self, problem: str, *, at: int | None = None, end: int | None = None) -> None:
@@ -35,7 +35,7 @@ class MalformedError(ValueError):
 
 
 def kind_of(value: Any) -> str:
-    """What a parsed value is in the words of JSON, with its article."""
+    """Return the JSON type of a parsed value, with its article, such as ``an object``."""
     match value:
         case None:
             return "null"
@@ -51,35 +51,35 @@ def kind_of(value: Any) -> str:
 
 
 def excerpt(value: str) -> str:
-    """A text from the file in quotes, of at most 40 characters and without line breaks."""
+    """Return a text from the file in quotes, truncated to 40 characters, without line breaks."""
     quoted = repr(value[:_EXCERPT])
     return quoted if len(value) <= _EXCERPT and len(quoted) <= _EXCERPT else f"{quoted[: _EXCERPT - 1]}…"
 
 
 def skip_space(text: str, at: int) -> int:
-    """The first place from `at` on that is not white space."""
+    """Return the first position from `at` on that is not white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
 
 def parse(text: str) -> Any:
-    """The one JSON value that a text holds.
+    """Parse a text that is one JSON value.
 
     Raises:
-        MalformedError: The text is no JSON, is more than one value, or is JSON that would not survive a round trip.
+        MalformedError: The text is not JSON, has more than one value, or has JSON that is not accepted.
     """
     value, end = value_at(text, skip_space(text, 0))
     rest = skip_space(text, end)
     if rest != len(text):
-        raise MalformedError(f"more follows the JSON value at column {rest + 1}, expected its end", at=rest)
+        raise MalformedError(f"text after the JSON value at column {rest + 1}, expected its end", at=rest)
     return value
 
 
 def value_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at `start`, and where it ends.
+    """Return the JSON value that begins at `start`, and its end.
 
     Raises:
-        MalformedError: As `parse` does; its `end` is set where only the content of the value is at fault.
+        MalformedError: As for `parse`; `end` is set if the value is well-formed but not accepted.
     """
     reader = _Reader()
     try:
@@ -97,7 +97,7 @@ def value_at(text: str, start: int) -> tuple[Any, int]:
 
 
 class _Reader:
-    """Decodes to the end and remembers the first fault, so that the end of a faulty value is known."""
+    """A decoder that records the first problem and continues, so that the end of the value is known."""
 
     def __init__(self) -> None:
         self.problem: str | None = None
@@ -115,8 +115,8 @@ class _Reader:
         found = dict(pairs)
         if len(found) != len(pairs):
             seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            self._fault(f"the key {excerpt(twice)} occurs twice in one object, expected once")
+            duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            self._fault(f"the key {excerpt(duplicate)} occurs twice in one object, expected once")
         return found
 
     def _constant(self, name: str) -> None:

@@ -1,9 +1,9 @@
-"""How a recorded message of any known form becomes messages that `describe` reads.
+"""Convert recorded messages of all supported forms into messages that `describe` reads.
 
-Forms: those that `otel_assembly.messages` reads (OpenAI's chat messages and items of Responses, Anthropic's, Bedrock's,
-Gemini's: handed through, the very objects), AutoGen's ``LLMMessage`` as its state holds it, and the messages of
-OpenTelemetry's GenAI conventions (``role`` and ``parts`` with types). What a form holds that was never sent to the
-model (AutoGen's ``thought`` beside a text, its ``is_error``) is left out, so that tokens are those of the request.
+Forms that `otel_assembly.messages` reads are not changed: OpenAI's chat messages and Responses items, and messages of
+Anthropic, Bedrock and Gemini. AutoGen's ``LLMMessage`` of saved states and the messages of OpenTelemetry's GenAI
+conventions (``role`` and typed ``parts``) are converted. Fields that were never sent to the model are removed, such as
+AutoGen's ``is_error`` and the ``thought`` of a text message, so that tokens are those of the request.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _MEDIA_TYPES = frozenset({"blob", "uri", "file"})
 class Converter:
     """Converts the messages of one conversation, in their order.
 
-    It lives as long as the conversation because recorders of providers without call ids (Gemini) leave them out: such a
-    result answers the oldest such call that is still waiting.
+    Recordings of providers without call ids, such as Gemini, have no ids. A tool result without an id then answers the
+    oldest tool call without an id that has no result yet.
     """
 
     def __init__(self) -> None:
         self._calls = 0
-        self._waiting: deque[str] = deque()
+        self._unanswered: deque[str] = deque()
 
     def convert(self, message: Any) -> list[dict[str, Any]]:
-        """One recorded message as such messages: one, or one per tool result, or none where it holds nothing.
+        """Convert one recorded message into one message, or one for each tool result, or none if it is empty.
 
         Raises:
-            MalformedError: It is of no known form, or a field of it is not of the type that its form has there.
+            MalformedError: The form is not supported, or a field has a wrong type.
         """
         if not isinstance(message, dict):
             raise MalformedError(f"is {kind_of(message)}, expected an object with a 'role'")
@@ -49,15 +49,15 @@ class Converter:
             converted = self._from_parts(message)
         else:
             converted = [message]
-        for each in converted:
-            _check(each)
+        for result in converted:
+            _check(result)
         return converted
 
     def _from_parts(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         role = message.get("role")
         parts = _field(message, "parts", list, "a list")
         if role != "assistant":
-            # A result has to follow its call directly, and what the user adds comes after it.
+            # A result has to follow its call directly; the user's text comes after it.
             parts = sorted(parts, key=lambda part: not _is_result(part))
         converted: list[dict[str, Any]] = []
         content: list[dict[str, Any]] = []
@@ -67,9 +67,9 @@ class Converter:
             if role == "tool" and converted and content and not calls:
                 converted[-1]["content"] = [_text(converted[-1]["content"]), *content]
             elif content or calls or not converted:
-                said = {"role": role, "content": _joined(content, calls)}
+                made = {"role": role, "content": _joined(content, calls)}
                 name = {"name": message["name"]} if isinstance(message.get("name"), str) else {}
-                converted.append(said | name | ({"tool_calls": calls[:]} if calls else {}))
+                converted.append(made | name | ({"tool_calls": calls[:]} if calls else {}))
             content.clear()
             calls.clear()
 
@@ -90,7 +90,7 @@ class Converter:
         if call_id is None:
             self._calls += 1
             call_id = f"unnamed_call_{self._calls}"
-            self._waiting.append(call_id)
+            self._unanswered.append(call_id)
         return _call(call_id, _field(part, "name", str, "a string"), part.get("arguments"))
 
     def _result(self, part: dict[str, Any]) -> dict[str, Any]:
@@ -98,21 +98,21 @@ class Converter:
         if key not in part:
             raise MalformedError("a tool_call_response part has neither a 'response' nor a 'result'")
         answered = named(part.get("id"))
-        if answered is None and self._waiting:
-            answered = self._waiting.popleft()
+        if answered is None and self._unanswered:
+            answered = self._unanswered.popleft()
         call = {} if answered is None else {"tool_call_id": answered}
         return {"role": "tool", **call, "content": _spelled(part[key])}
 
 
 def is_item(value: Any) -> bool:
-    """Whether a value is a message that has no role to be known by: an item of Responses, or a content of Gemini's."""
+    """Return whether a value is a message without a role: an item of OpenAI's Responses, or a Gemini content."""
     if not isinstance(value, dict) or "role" in value:
         return False
     return value.get("type") in ITEMS if isinstance(value.get("type"), str) else _is_geminis(value.get("parts"))
 
 
 def _is_geminis(parts: Any) -> bool:
-    """Whether a message's parts are Gemini's, which name no type."""
+    """Return whether the parts of a message are Gemini's, which have no type."""
     return isinstance(parts, list) and any(isinstance(part, dict) and "type" not in part for part in parts)
 
 
@@ -185,7 +185,7 @@ def _part(part: Any) -> dict[str, Any]:
     if kind in ("text", "reasoning"):
         return _text(_field(part, "content", str, "a string"), kind)
     if kind in _MEDIA_TYPES:
-        # Without its bytes: they are no text, and what they cost is an estimate.
+        # Without its bytes, which are not text: their tokens are estimated.
         return {key: value for key, value in part.items() if key not in ("content", "text", "refusal")}
     content = part.get("content")
     return _text(content if isinstance(content, str) else _spelled(part))
@@ -214,7 +214,7 @@ def _spelled(value: Any) -> str:
 
 
 def named(value: Any) -> str | None:
-    """What a record calls something, as text; None where it has no name for it."""
+    """Return an id or a name of a record as text; None if it is empty or of another type."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,7 +1,7 @@
-"""The JSON values of a file, one at a time: line by line, or item by item of one document.
+"""Read the JSON values of a file one at a time.
 
-A ``.jsonl`` is read line by line, however long it is; any other file too when its first line is a whole JSON value and
-more follows. Else it is one JSON document, whose list gives up its items one by one.
+A ``.jsonl`` file has one value per line, and so has any other file whose first line is a whole JSON value followed by
+more lines. Every other file is one JSON document; if it is a list, each item is a value.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "Record", "records"]
 
-#: The longest line that is read; a longer one is an error, and the next one is read on.
+#: The longest line. A longer line is an error, and reading continues with the next one.
 MAX_LINE_BYTES = 32 * 1024 * 1024
 
-#: The longest file that is read whole, because it is not one conversation a line.
+#: The longest JSON document, which is read into memory as a whole.
 MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
 
 _LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _BOM = b"\xef\xbb\xbf"
 
-#: What zstd, xz, bzip2, zip and gzip (within gzip) begin with.
+#: The first bytes of zstd, xz, bzip2, zip and gzip (inside gzip) files.
 _COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04", b"\x1f\x8b")
 
 
@@ -35,9 +35,9 @@ class Record:
     """One value of a file.
 
     Attributes:
-        line: The line where it begins, from 1; None where the whole file is meant.
-        place: What tells it from the others of the file: its line, or its number among the items of a list, from 1.
-        value: The parsed value, or the `MalformedError` that says why there is none.
+        line: The line where the value begins, from 1; None for an error of the whole file.
+        place: The value's line, or its number in a list, from 1; unique in the file.
+        value: The parsed value, or a `MalformedError`.
     """
 
     line: int | None
@@ -46,7 +46,7 @@ class Record:
 
 
 def records(stream: IO[bytes], path: str) -> Iterator[Record]:
-    """Every value of a seekable file, and in the place of each unreadable one what is wrong with it."""
+    """Yield the values of a seekable file, and an error in place of each unreadable one."""
     lines = _lines(stream)
     first = next(lines, None)
     if first is None:
@@ -78,7 +78,7 @@ def _no_text(head: bytes) -> str | None:
 def _is_by_line(path: str, head: bytes | None, following: Iterator[tuple[int, bytes | None]]) -> bool:
     _, second = next(following, (0, None))
     if os.path.splitext(path.lower().removesuffix(".gz"))[1] in _LINE_SUFFIXES:
-        # A document that was spread over lines and misnamed would else be an error on each of them.
+        # Otherwise an indented document with the suffix .jsonl would be an error on each line.
         is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _opens(second)))
         return not is_spread
     if not _opens(head) or second is None or head is None:
@@ -97,7 +97,7 @@ def _opens(line: bytes | None) -> bool:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that are not blank, with their numbers; None for one that is too long."""
+    """Yield the lines that are not blank, with their numbers; None for a line that is too long."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -116,7 +116,7 @@ def _from_lines(stream: IO[bytes]) -> Iterator[Record]:
         value: Any
         try:
             if line is None:
-                raise MalformedError(f"longer than {MAX_LINE_BYTES >> 20} MiB, expected one conversation a line")
+                raise MalformedError(f"longer than {MAX_LINE_BYTES >> 20} MiB, expected one conversation per line")
             value = parse(_decoded(line.rstrip()))
         except MalformedError as error:
             value = error
@@ -134,7 +134,7 @@ def _decoded(data: bytes) -> str:
 def _from_document(stream: IO[bytes]) -> Iterator[Record]:
     data = stream.read(MAX_DOCUMENT_BYTES + 1).removeprefix(_BOM)
     if len(data) > MAX_DOCUMENT_BYTES:
-        problem = f"longer than {MAX_DOCUMENT_BYTES >> 20} MiB: write one conversation a line (.jsonl)"
+        problem = f"longer than {MAX_DOCUMENT_BYTES >> 20} MiB: write one conversation per line (.jsonl)"
         yield Record(None, "1", MalformedError(problem))
         return
     try:
@@ -147,7 +147,7 @@ def _from_document(stream: IO[bytes]) -> Iterator[Record]:
 
 
 class _Document:
-    """One JSON text; the items of a list come one at a time, so that those before a fault are not lost."""
+    """One JSON document; the items of a list are read one at a time, so that an error does not lose those before it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -180,7 +180,7 @@ class _Document:
             if following:
                 at = skip_space(self._text, at + 1)
             elif not self._text.startswith("]", at):
-                raise MalformedError("not JSON: the list does not go on, expected ',' or ']'", at=at)
+                raise MalformedError("not JSON: expected ',' or ']' after an item of the list", at=at)
         self._expect_end(at + 1)
 
     def _value(self, at: int) -> tuple[Any, int]:
@@ -194,7 +194,7 @@ class _Document:
     def _expect_end(self, at: int) -> None:
         rest = skip_space(self._text, at)
         if rest != len(self._text):
-            raise MalformedError("more follows the JSON value, expected the end of the file", at=rest)
+            raise MalformedError("text after the JSON value, expected the end of the file", at=rest)
 
     def _line_of(self, at: int) -> int:
         self._line += self._text.count("\n", self._counted, at)

@@ -1,4 +1,4 @@
-"""Reading recorded conversations from files, one at a time, without losing the good ones to a bad one."""
+"""Read recorded conversations from files, one at a time; an unreadable one does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Transcript:
     """One recorded conversation.
 
     Attributes:
-        id: What the record calls it, else ``file:place``; the context of a team's agent ends in ``/agent``.
-        named: Whether the record gave the id; what was made up from the file's name is no conversation's id.
-        messages: Messages that `describe` reads, in order, at least one; the parsed objects where they are that.
-        path: The file, as it was given.
-        line: The line where it begins, from 1.
-        tools: The schemas of the tools that the record lists, as they stand there.
+        id: The record's id, else ``file:place``; the id of an agent's context in a team ends with ``/agent``.
+        named: Whether the id is from the record, not made from the file's name.
+        messages: The messages in order, in a form that `describe` reads; at least one.
+        path: The file, as in the argument.
+        line: The line where the record begins, from 1; None if unknown.
+        tools: The tool schemas of the record, unchanged.
     """
 
     id: str
@@ -50,13 +50,13 @@ class Transcript:
 
 
 def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transcript | TranscriptError]:
-    """Every conversation of the files, in order, and in the place of each unreadable one an error.
+    """Yield the conversations of the files in order, and an error in place of each unreadable one.
 
-    Errors are yielded and not raised, so that the caller decides whether to go on. A file that cannot be read at all
-    is one error. What is compressed with gzip is read as what it holds, and ``-`` is standard input.
+    Errors are yielded, not raised, so that the caller can continue. A file that cannot be read is one error. Files can
+    be compressed with gzip; ``-`` is standard input.
 
     Yields:
-        A `Transcript`, or a `TranscriptError` whose ``problem`` is one line and quotes at most 40 characters at a time.
+        A `Transcript`, or a `TranscriptError` whose ``problem`` is one line with quotes of at most 40 characters.
     """
     for path in map(os.fsdecode, paths):
         name = "standard input" if path == "-" else path
@@ -88,11 +88,11 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         with open(path, "rb") as stream:
             yield stream
         return
-    with TemporaryFile() as kept:  # what is read is looked at twice, which a pipe does not allow
+    with TemporaryFile() as copy:  # the input is read twice, which a pipe does not allow
         if sys.stdin is not None:
-            shutil.copyfileobj(sys.stdin.buffer, kept)
-            kept.seek(0)
-        yield kept
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.seek(0)
+        yield copy
 
 
 def _unpacked(stream: IO[bytes]) -> IO[bytes]:
@@ -107,15 +107,18 @@ def _no_file(path: str) -> str | None:
     except FileNotFoundError:
         return "does not exist, expected a file of conversations"
     except ValueError:
-        return "is no path: it has a character that no file's name can have"
+        return "is not a path: it contains a character that is not allowed in file names"
     if stat.S_ISDIR(mode):
         return "is a directory, expected a file of conversations"
-    # A device may have no end, and a pipe without a writer would wait for ever.
+    # A device may have no end, and a pipe without a writer would block forever.
     return None if stat.S_ISREG(mode) else "is a device or a pipe, expected a regular file, or - for standard input"
 
 
 def _transcripts(path: str, found: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:
-    """The first record that can be told decides whether each is a conversation, or all are the messages of one."""
+    """Yield the conversations of a file's records: each record is one, or all records are the messages of one.
+
+    The first record that is clearly a message or a conversation decides.
+    """
     whole = True
     for record in found:
         if is_message(record.value):
@@ -132,7 +135,7 @@ def _transcripts(path: str, found: Iterator[Record]) -> Iterator[Transcript | Tr
 def _of_messages(
     path: str, first: Record, rest: Iterator[Record], *, whole: bool
 ) -> Iterator[Transcript | TranscriptError]:
-    """The conversation that the file is; `whole` is false where a message of it is already reported as unreadable."""
+    """Yield the conversation whose messages are the records; `whole` is false if one was already unreadable."""
     converter = Converter()
     messages: list[dict[str, Any]] = []
     for index, record in enumerate(chain([first], rest)):
@@ -161,9 +164,9 @@ def _of_record(path: str, record: Record) -> Iterator[Transcript | TranscriptErr
     several = (
         isinstance(value, list) and not is_message(value[0] if value else None) and any(map(is_conversation, value))
     )
-    places = [(f"{record.place}.{number}", each) for number, each in enumerate(value, 1)] if several else []
-    for place, each in places or [(record.place, value)]:
-        for found in conversations(each):
+    places = [(f"{record.place}.{number}", item) for number, item in enumerate(value, 1)] if several else []
+    for place, item in places or [(record.place, value)]:
+        for found in conversations(item):
             if isinstance(found, Conversation):
                 yield _transcript(path, record, place, found)
             else:
@@ -172,5 +175,5 @@ def _of_record(path: str, record: Record) -> Iterator[Transcript | TranscriptErr
 
 def _transcript(path: str, record: Record, place: str, found: Conversation) -> Transcript:
     name = found.id if found.id is not None else f"{os.path.basename(path)}:{place}"
-    own = f"{name}/{found.agent}" if found.agent else name
-    return Transcript(own, found.id is not None, found.messages, path, record.line, found.tools)
+    transcript_id = f"{name}/{found.agent}" if found.agent else name
+    return Transcript(transcript_id, found.id is not None, found.messages, path, record.line, found.tools)

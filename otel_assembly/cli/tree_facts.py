@@ -1,4 +1,4 @@
-"""What is worth saying of a span and its events in one line, and how a bar shares its cells among kinds."""
+"""The one-line facts of spans and events in a span tree."""
 
 from __future__ import annotations
 
@@ -29,69 +29,69 @@ CONTENT = (
     "gen_ai.tool.call.arguments",
     "gen_ai.tool.call.result",
 )
-"""Attributes that hold what the model read and wrote, where that was captured."""
+"""Attributes that contain captured content."""
 
 _SEVERITIES = {"info": "cyan", "warning": "yellow", "critical": "bold red", "fatal": "bold white on red"}
 
 
 class Fact(NamedTuple):
-    """A few words, not yet safe to print, and their style; an empty one is the terminal's own."""
+    """A short text, which may be unsafe to print, and its style; an empty style is the terminal's default."""
 
     text: str
     style: str = ""
 
 
 def span_facts(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
-    """The facts of a span whose kind is known, which is by the first word of its name; else none."""
-    say = _FACTS.get(node.span.name.partition(" ")[0])
-    return say(node, glyphs) if say else []
+    """Return the facts of a span, by the first word of its name; none for spans of other programs."""
+    facts = _FACTS.get(node.span.name.partition(" ")[0])
+    return facts(node, glyphs) if facts else []
 
 
 def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fact, str]:
-    """A span event as its mark with what it is, and what it says."""
+    """Return the mark and the detail of a span event."""
     attributes = event.attributes
     if event.name == names.EVENT_ALERT:
         severity = str(attributes.get(names.ALERT_SEVERITY, "")).lower()
         mark = glyphs.stop if severity == "fatal" else glyphs.warning
         fact = Fact(f"{mark} {severity.upper()} alert", _SEVERITIES.get(severity, "yellow"))
-        return fact, _said(attributes.get(names.ALERT_SOURCE), attributes.get(names.ALERT_MESSAGE))
+        return fact, _joined(attributes.get(names.ALERT_SOURCE), attributes.get(names.ALERT_MESSAGE))
     if event.name == names.EVENT_HALT:
-        said = _said(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
-        return Fact(f"{glyphs.stop} HALT", "bold red"), said
+        detail = _joined(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
+        return Fact(f"{glyphs.stop} HALT", "bold red"), detail
     if event.name == names.EVENT_OVERFLOW:
-        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), said_of_overflow({**span.attributes, **attributes})
+        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), overflow_text({**span.attributes, **attributes})
     return Fact(f"{glyphs.note} {event.name}", "dim"), ""
 
 
-def said_of_overflow(attributes: Mapping[str, Any]) -> str:
-    """What could not hold, on a turn or a step that overflowed, and by how much."""
-    return _said(str(attributes.get(names.OVERFLOW_CAUSE, "")).replace("_", " "), _excess(attributes))
+def overflow_text(attributes: Mapping[str, Any]) -> str:
+    """Return the cause and the excess of an overflow, from the attributes of a turn or a step."""
+    return _joined(str(attributes.get(names.OVERFLOW_CAUSE, "")).replace("_", " "), _excess(attributes))
 
 
 def _excess(attributes: Mapping[str, Any]) -> str:
-    """How far over its budget a prompt is, and what a framework's own policy does not count of what was sent."""
+    """Return by how many tokens the limit was exceeded, and which tokens a framework's own policy does not count."""
     over, budget = _number(attributes, names.OVERFLOW_TOKENS), _budget(attributes)
     if over is None:
         return ""
-    said = f"{over:,} token{'s' * (over != 1)} over"
+    excess = f"{over:,} token{'s' * (over != 1)} over"
     if attributes.get(names.OVERFLOW_CAUSE) == OverflowCause.WINDOW:
         window = _number(attributes, names.MODEL_WINDOW)
-        return f"{said} the model's {window:,}" if window is not None else said
+        return f"{excess} the model window of {window:,}" if window is not None else excess
     if not budget:
-        return said
-    said = f"{said} the budget of {budget:,}"
+        return excess
+    excess = f"{excess} the budget of {budget:,}"
     sent = _number(attributes, names.TOKENS_OUT) or 0
     if attributes.get(names.OVERFLOW_CAUSE) != OverflowCause.FRAMEWORK or sent <= budget + over:
-        return said
+        return excess
     tokens = kind_tokens(attributes)
-    aside = [(kind, tokens[kind]) for kind in ("prompt", "tool_schemas", "framing") if tokens[kind]]
-    told = sent - budget - over == sum(count for _, count in aside)
-    without = ", without " + ", ".join(f"{kind} {count:,}" for kind, count in aside) if told else ""
-    return f"{said}; it counts {budget + over:,} of the {sent:,} tokens{without}"
+    uncounted = [(kind, tokens[kind]) for kind in ("prompt", "tool_schemas", "framing") if tokens[kind]]
+    is_complete = sent - budget - over == sum(count for _, count in uncounted)
+    without = ", without " + ", ".join(f"{kind} {count:,}" for kind, count in uncounted) if is_complete else ""
+    return f"{excess}; the framework counts {budget + over:,} of the {sent:,} tokens{without}"
 
 
 def _budget(attributes: Mapping[str, Any]) -> int | None:
-    """The budget of a turn, or of a step, whose settings say it."""
+    """Return the budget of a turn, or of a step from its settings."""
     found = _number(attributes, names.BUDGET_LIMIT)
     with suppress(ValueError, TypeError, AttributeError):
         return found or integer(json.loads(attributes.get(names.POLICY_CONFIG, "")).get("max_tokens"))
@@ -99,7 +99,7 @@ def _budget(attributes: Mapping[str, Any]) -> int | None:
 
 
 def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
-    """Tokens of each kind that fills the prompt, in prompt order, those of none left out."""
+    """Return the tokens of each kind in the prompt, in prompt order, without zeros."""
     tokens: Counter[str] = Counter()
     for name, count in pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)):
         if count > 0:
@@ -115,18 +115,19 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     window, used = (_number(attributes, key) for key in (names.MODEL_WINDOW, names.BUDGET_USED))
     facts = [] if turn is None else [Fact(f"turn {turn}")]
     if flow := _flow(attributes, glyphs):
-        of = f" / {budget:,}" if budget and used is None else f" / {window:,} of the model" if window else ""
+        of = f" / {budget:,}" if budget and used is None else f" / {window:,} (model window)" if window else ""
         facts.append(Fact(f"tokens {flow}{of}"))
     if used is not None and budget is not None:
         facts.append(Fact(f"messages {used:,} / {budget:,}"))
     if dropped:
-        size = f" ({tokens:,} tokens)" if tokens else ""
-        facts.append(Fact(f"dropped {dropped:,}{size}{_new(attributes)}", "yellow"))
-    came, went, compacted = (
+        details = [*([f"{tokens:,} tokens"] if tokens else []), *_newly(attributes)]
+        facts.append(Fact(f"dropped {dropped:,}" + (f" ({', '.join(details)})" if details else ""), "yellow"))
+    before, after, compacted = (
         _number(attributes, key) for key in (names.TOKENS_IN, names.TOKENS_OUT, names.COMPACTED_TOKENS)
     )
-    put = (went or 0) + (tokens or 0) + (compacted or 0) - (came or 0)
-    return [*facts, *_counts(attributes), *([Fact(f"{put:,} tokens put in")] if went and came and put > 0 else [])]
+    added = (after or 0) + (tokens or 0) + (compacted or 0) - (before or 0)
+    injected = [Fact(f"injected {added:,} tokens")] if after and before and added > 0 else []
+    return [*facts, *_counts(attributes), *injected]
 
 
 def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
@@ -138,7 +139,8 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     dropped = reasons.total() if dropped is None else dropped
     if dropped:
         why = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
-        facts.append(Fact(f"dropped {dropped:,}" + _new(attributes) + (f" ({why})" if why else ""), "yellow"))
+        details = "; ".join(filter(None, [", ".join(_newly(attributes)), why]))
+        facts.append(Fact(f"dropped {dropped:,}" + (f" ({details})" if details else ""), "yellow"))
     facts += _counts(attributes)
     if alerts := _number(attributes, names.ALERTS_DELIVERED):
         facts.append(Fact(f"{alerts:,} alert" + "s" * (alerts > 1), "yellow"))
@@ -163,10 +165,10 @@ def _block(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     if flow := _flow(attributes, glyphs):
         facts.append(Fact(flow))
     outcome, reason = (str(attributes.get(key, "")) for key in (names.DECISION_OUTCOME, names.DECISION_REASON))
-    came, stayed = _number(attributes, names.ITEMS_IN), _number(attributes, names.ITEMS_OUT)
-    whole = outcome == DecisionOutcome.KEPT and came == stayed
-    if outcome and not whole:
-        items = f" {stayed:,} of {came:,} items" if came and stayed and came > 1 else ""
+    total, kept = _number(attributes, names.ITEMS_IN), _number(attributes, names.ITEMS_OUT)
+    is_whole = outcome == DecisionOutcome.KEPT and total == kept
+    if outcome and not is_whole:
+        items = f" {kept:,} of {total:,} items" if total and kept and total > 1 else ""
         facts.append(Fact(outcome + items + (f" ({reason})" if reason != outcome else ""), "yellow"))
     return facts
 
@@ -190,10 +192,10 @@ _FACTS: dict[str, Callable[[SpanNode, Glyphs], list[Fact]]] = {
 
 
 def _flow(attributes: Mapping[str, Any], glyphs: Glyphs) -> str:
-    came, went = _number(attributes, names.TOKENS_IN), _number(attributes, names.TOKENS_OUT)
-    if came is None or went is None:
+    before, after = _number(attributes, names.TOKENS_IN), _number(attributes, names.TOKENS_OUT)
+    if before is None or after is None:
         return ""
-    return f"{came:,}{glyphs.arrow}{went:,}"
+    return f"{before:,}{glyphs.arrow}{after:,}"
 
 
 def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
@@ -201,28 +203,28 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
     return [Fact(f"{what} {count:,}") for what, key in counts if (count := _number(attributes, key))]
 
 
-def _new(attributes: Mapping[str, Any]) -> str:
-    """How many of the dropped items left in this turn, and how many had left before this ledger resumed."""
-    new, resumed = _number(attributes, names.NEWLY_DROPPED_COUNT), _number(attributes, names.RESUMED_COUNT)
-    return (f", {new:,} new" if new else "") + (f", {resumed:,} resumed" if resumed else "")
+def _newly(attributes: Mapping[str, Any]) -> list[str]:
+    """Return how many items are newly dropped, and how many were dropped before this ledger resumed."""
+    newly, resumed = _number(attributes, names.NEWLY_DROPPED_COUNT), _number(attributes, names.RESUMED_COUNT)
+    return [*([f"{newly:,} newly"] if newly else []), *([f"{resumed:,} before resuming"] if resumed else [])]
 
 
 def _reasons(node: SpanNode) -> Counter[str]:
-    """Items that a policy dropped, by reason; of those that it does not list, the reasons stand together."""
-    held = whole_attributes(node.span, (child.span for child in node.children))
+    """Return a policy's dropped items by reason; items that are not listed share one entry for all their reasons."""
+    attributes = whole_attributes(node.span, (child.span for child in node.children))
     reasons: Counter[str] = Counter()
     for run, reason in zip(
-        as_list(held.get(names.DROPPED_ITEMS)), as_list(held.get(names.DROPPED_REASONS)), strict=False
+        as_list(attributes.get(names.DROPPED_ITEMS)), as_list(attributes.get(names.DROPPED_REASONS)), strict=False
     ):
         with suppress(ValueError):
             reasons[str(reason)] += len(ItemRuns([run]))
-    rest = " or ".join(map(str, as_list(held.get(names.DROPPED_UNLISTED_REASONS))))
+    rest = " or ".join(map(str, as_list(attributes.get(names.DROPPED_UNLISTED_REASONS))))
     if rest:
-        reasons[rest] += max(0, (_number(held, names.DROPPED_COUNT) or 0) - reasons.total())
+        reasons[rest] += max(0, (_number(attributes, names.DROPPED_COUNT) or 0) - reasons.total())
     return reasons
 
 
-def _said(*parts: Any) -> str:
+def _joined(*parts: Any) -> str:
     return ": ".join(str(part) for part in parts if part)
 
 

@@ -1,4 +1,4 @@
-"""``view``: one self-contained page of what filled the budget, turn by turn, what left and why."""
+"""``view``: write one self-contained HTML page of all turns, with what filled the budget and what was dropped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.whole_files import is_written_into
-from otel_assembly.cli.choosing import add_choices, chooses, chosen_ledgers
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.problems import Problems
+from otel_assembly.cli.selection import add_selection_options, has_selection, select_ledgers
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TranscriptError
 
@@ -27,29 +27,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser(
         "view",
-        help="write one HTML page that shows, turn by turn, what filled the budget, what left and why",
-        description="Read spans (OTLP JSON lines, or a Jaeger) and write one self-contained HTML page: every "
-        "conversation as a row of turns, what filled each prompt, what left, by which rule and why. The page opens "
-        "from a file and loads nothing.",
-        epilog="Texts are in the page only where content capture was on when the spans were recorded, or --with-text "
+        help="write an HTML page that shows what filled the budget on each turn, and what was dropped and why",
+        description="Read spans from files (OTLP JSON lines) or a Jaeger and write one self-contained HTML page. It "
+        "shows the turns of each conversation, what filled each prompt, what was dropped, by which policy and why. The "
+        "page loads nothing.",
+        epilog="The page contains texts only if content capture was on when the spans were recorded, or if --with-text "
         "names the transcripts.",
     )
-    parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="a file of spans, as OTLP JSON lines; several are merged"
-    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="a span file (OTLP JSON lines); several are merged")
     parser.add_argument("--jaeger", metavar="URL", help="read the spans from a Jaeger, such as http://localhost:16686")
-    add_choices(parser)
+    add_selection_options(parser)
     parser.add_argument(
         "--trace-link",
         metavar="URL",
-        help="where the page's traces are looked at: a Jaeger's address (default: that of --jaeger), or any address "
-        "with {trace} in it",
+        help="link traces to this Jaeger (default: that of --jaeger), or to an address that contains {trace}",
     )
     parser.add_argument(
         "--with-text",
         action="append",
         metavar="FILE",
-        help="show what the items say, from the transcript that was replayed; may be repeated",
+        help="show the texts of the items from the transcript that was replayed; may be repeated",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", default=_OUTPUT, help=f"the page to write (default: {_OUTPUT}); - is stdout"
@@ -58,28 +55,33 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page; 0, 1 where the spans report no assembly, 2 where they cannot be read."""
+    """Write the page; return 0, or 1 if the spans contain no assembly.
+
+    Raises:
+        ConfigurationError: The options do not fit together, or the page cannot be written.
+        TranscriptError: The spans cannot be read.
+    """
     from otel_assembly.page import page_model, render_page, save_page
 
     if bool(arguments.paths) == bool(arguments.jaeger):
-        raise ConfigurationError("name either files of spans or --jaeger URL; see otel-assembly view --help")
+        raise ConfigurationError("name either span files or --jaeger URL; see otel-assembly view --help")
     check_jaeger_options(arguments)
-    unread = _Unread()
+    files = _SpanFiles()
     if arguments.jaeger:
-        spans, only = spans_of_jaeger(arguments, unread.add, one=False)
+        spans, only = spans_of_jaeger(arguments, files.add, one=False)
     else:
-        spans, only = list(chain.from_iterable(map(unread.spans, arguments.paths))), None
+        spans, only = list(chain.from_iterable(map(files.spans, arguments.paths))), None
     model = page_model(
         spans,
         title=_title(arguments),
         trace_link=arguments.trace_link or arguments.jaeger,
-        files=unread.files,
+        files=files.files,
     )
-    unread.print()
+    files.print()
     if not model["conversations"]:
-        print(f"otel-assembly: {model['spans']:,} spans, and no assembly among them", file=sys.stderr)
+        print(f"otel-assembly: no assembly in {model['spans']:,} spans", file=sys.stderr)
         return 1
-    if only is not None or chooses(arguments):
+    if only is not None or has_selection(arguments):
         _choose(model, spans, arguments, only)
     if arguments.with_text:
         _add_texts(model, arguments.with_text)
@@ -88,41 +90,40 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render_page(model))
         return 0
     save_page(model, arguments.output)
-    # What was written into may be standard output under another name.
-    print(_said(model, Path(arguments.output)), file=sys.stderr if is_written_into(arguments.output) else sys.stdout)
+    # The output may be standard output under another name, such as /dev/stdout.
+    print(_result(model, Path(arguments.output)), file=sys.stderr if is_written_into(arguments.output) else sys.stdout)
     return 0
 
 
 def _choose(
     model: dict[str, Any], spans: list[StoredSpan], arguments: argparse.Namespace, only: set[str] | None
 ) -> None:
-    """Leave the ledgers that the options choose."""
+    """Remove the ledgers that the options do not select."""
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
     ledgers = read_ledgers(spans, allocations=True).values()
-    chosen = {one.id for one in chosen_ledgers(ledgers, arguments, _title(arguments), only)}
+    selected = {ledger.id for ledger in select_ledgers(ledgers, arguments, _title(arguments), only)}
     for conversation in model["conversations"]:
-        conversation["ledgers"] = [one for one in conversation["ledgers"] if one["id"] in chosen]
-    model["conversations"] = [one for one in model["conversations"] if one["ledgers"]]
+        conversation["ledgers"] = [ledger for ledger in conversation["ledgers"] if ledger["id"] in selected]
+    model["conversations"] = [conversation for conversation in model["conversations"] if conversation["ledgers"]]
 
 
 def _add_texts(model: Mapping[str, Any], paths: Sequence[str]) -> None:
     from otel_assembly.cli.page_files import read_local
     from otel_assembly.page import add_texts
 
-    every = sum(len(conversation["ledgers"]) for conversation in model["conversations"])
-    missing = every - add_texts(model, read_local(paths))
+    total = sum(len(conversation["ledgers"]) for conversation in model["conversations"])
+    missing = total - add_texts(model, read_local(paths))
     if missing:
-        whose = safe_text(", ".join(paths))
         print(
-            f"otel-assembly: {_many(missing, 'ledger')} of {every:,} without texts: what {whose} holds is not what "
-            "the spans tell of",
+            f"otel-assembly: no texts for {missing:,} of {_many(total, 'ledger')}: no conversation in "
+            f"{safe_text(', '.join(paths))} matches the spans",
             file=sys.stderr,
         )
 
 
-class _Unread(Problems):
-    """What could not be read, for the rest is worth a page; and which file each trace is from."""
+class _SpanFiles(Problems):
+    """Reads span files; keeps their problems, and the file of each trace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ class _Unread(Problems):
         from otel_assembly.telemetry.store_reader import read_spans
 
         if Path(path).is_dir():
-            raise TranscriptError(path, None, "is a folder; name the files of spans in it")
+            raise TranscriptError(path, None, "is a folder; name the span files in it")
         for span in read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}")):
             self.files.setdefault(span.trace_id, safe_text(Path(path).name))
             yield span
@@ -145,16 +146,16 @@ def _title(arguments: argparse.Namespace) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _said(model: Mapping[str, Any], path: Path) -> str:
+def _result(model: Mapping[str, Any], path: Path) -> str:
     conversations = model["conversations"]
     ledgers = [ledger for conversation in conversations for ledger in conversation["ledgers"]]
     turns = sum(len(ledger["turns"]) for ledger in ledgers)
     problems = sum(ledger.get("problemCount", 0) for ledger in ledgers)
     variants = f" ({_many(len(ledgers), 'ledger')})" if len(ledgers) > len(conversations) else ""
-    missing = f"; {_many(problems, 'gap')} in the spans, named on the page" if problems else ""
+    missing = f"; {_many(problems, 'problem')} in the spans, listed on the page" if problems else ""
     size = "" if is_written_into(path) else f", {path.stat().st_size / 1e6:.1f} MB"
     return safe_text(
-        f"{path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}{size}{missing}"
+        f"wrote {path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}{size}{missing}"
     )
 
 

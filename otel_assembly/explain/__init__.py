@@ -1,47 +1,46 @@
-"""What happened to an item at a turn, and what would have kept it: from exported spans alone.
+"""Explain what happened to an item on a turn, and what would have kept it, from exported spans.
 
 ::
 
     ledger = next(iter(read_ledgers(read_spans("spans.jsonl")).values()))
     print(explain(ledger, turn=7, item="3").raises)
 
-The chain of the turn is run again, by our own policies, on what the ledger states of the conversation: kinds, tokens,
-bytes, pairs, settings. Nothing is answered that such a run has not shown; what the traces do not tell is said to be
-not known.
+The policies of the turn are run again on the recorded numbers of the conversation: kinds, tokens, bytes, tool pairs and
+settings. Every limit in an answer is the result of such a run. What the spans do not record is reported as unknown.
 """
 
 from otel_assembly.explain.explaining import Explainer, explain
 from otel_assembly.explain.explanation import (
-    Absence,
     BlockPlace,
     BlockShare,
     Competitor,
+    CoveringSummary,
+    DroppedGroup,
     Explanation,
-    Holder,
+    ItemPosition,
     Limit,
+    LimitIncrease,
     Part,
-    Raise,
-    Standing,
     Unsent,
 )
-from otel_assembly.explain.wording import RULES, headline, said, said_of_unsent
+from otel_assembly.explain.wording import RULES, detail_lines, headline, unsent_lines
 
 __all__ = [
     "RULES",
-    "Absence",
     "BlockPlace",
     "BlockShare",
     "Competitor",
+    "CoveringSummary",
+    "DroppedGroup",
     "Explainer",
     "Explanation",
-    "Holder",
+    "ItemPosition",
     "Limit",
+    "LimitIncrease",
     "Part",
-    "Raise",
-    "Standing",
     "Unsent",
+    "detail_lines",
     "explain",
     "headline",
-    "said",
-    "said_of_unsent",
+    "unsent_lines",
 ]

@@ -1,8 +1,7 @@
-"""An allocation rebuilt from its spans: blocks without a word in them, on which the real rule runs again.
+"""Rebuild an allocation from its spans, with blocks without content, and run the real rule on it again.
 
-The rule is `budget.plan.plan` itself. What it asks of a tokenizer is answered from the numbers of the ledger: a block
-whole takes its exact cost, a part of it what its items are charged, which is the bound by which it is cut. What a
-compactor would answer to a request that was never made is for the caller to assume.
+The rule is `budget.plan.plan`. Tokens come from the ledger, not from a tokenizer: a whole block has its recorded cost,
+a part of a block the charged tokens of its items. The caller assumes the results of compactions that were not recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]
 
-#: The reasons of items that stay out however much room there is.
+#: The reasons of items that stay dropped with every limit.
 OUT_FROM_THE_START: Final = frozenset(
     {
         DecisionReason.DUPLICATE.value,
@@ -52,30 +51,30 @@ _INTS: Final = (
     names.BUDGET_REMAINING,
     names.ITEMS_IN,
 )
-#: What a compactor makes of a target, in tokens; 0 where it fails.
+#: A function from a target to the tokens of a summary; 0 for a failure.
 Answer: TypeAlias = "Callable[[int], int]"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNumbers:
-    """What the rule goes by, of one block.
+    """The recorded numbers of one block that the rule needs; all sizes in tokens.
 
     Attributes:
-        name: The block.
+        name: The block's name.
         cuttable: Whether it may be cut.
-        cost: What it takes whole.
-        floor: What is reserved for it.
-        order: Its items, the one that is cut last first.
-        marks: What each is charged beside its tokens.
-        upto: What the first items of `order` are charged together; one entry more than these.
-        atoms: How many items of `order` are kept or dropped together, each time.
-        enough: How many items of `order` are worth the floor.
+        cost: The tokens of the whole block.
+        floor: Its reserved minimum.
+        order: Its items; the item that is cut last comes first.
+        marks: The charged overhead of each item in addition to its tokens.
+        upto: The charged tokens of the first n items of `order`, from n = 0.
+        atoms: The sizes of the groups in `order` that are kept or dropped together, in items.
+        enough: The number of items of `order` that reach the floor.
         texts: Whether each item is a text, so that it can be compacted.
-        kept: How many items of `order` were kept.
-        tokens_out: What it took in the prompt.
-        compacted: Its items for which a shorter text stood.
-        room: What was left when it was decided.
-        instructed: Whether it says an instruction once more.
+        kept: The number of kept items of `order`.
+        tokens_out: Its tokens in the prompt.
+        compacted: Its items that a summary replaced.
+        room: The remaining budget when it was decided.
+        instructed: Whether it repeats an instruction.
     """
 
     name: str
@@ -95,7 +94,7 @@ class BlockNumbers:
     instructed: bool
 
     def part(self, count: int) -> int:
-        """What its first items take, so that it is compared with the floor and with the room as it would be."""
+        """Return the tokens of its first items, on the correct side of the floor."""
         if count == self.kept and not self.compacted:
             return self.tokens_out
         if not self.floor:
@@ -103,11 +102,10 @@ class BlockNumbers:
         return max(self.upto[count], self.floor) if count >= self.enough else min(self.upto[count], self.floor - 1)
 
     def is_vague(self, count: int, room: int) -> bool:
-        """Whether what its first items take may differ from what they are charged, by more than what stays unused.
+        """Return whether the tokens of its first items may differ from their charged tokens in a way that matters.
 
-        So it is where the counter has found more in a joined text than in its parts, where texts stand apart from
-        each other only among events and nothing is left but texts, and where there may just be room for the beginning
-        of a text and for the instruction that is said behind it.
+        This is the case if the joined text has more tokens than its parts; if texts and events are mixed and only texts
+        are left; or if the room may just suffice for the beginning of a text and the repeated instruction after it.
         """
         if not count and self.instructed:
             return 0 < room <= self.marks[0]
@@ -118,7 +116,7 @@ class BlockNumbers:
         return more_together or (count > 1 and all(left) and not all(self.texts))
 
     def least_room(self, item: str) -> int:
-        """With less room than this, the item is not in the prompt as it is."""
+        """Return the room below which the item is not kept unchanged."""
         at, end = self.order.index(item), 0
         for size in self.atoms:
             end += size
@@ -127,7 +125,7 @@ class BlockNumbers:
         return min(self.cost, self.upto[end])
 
     def next_change(self, room: int) -> int:
-        """How many tokens more room would at least have to be there to change what the rule does with this block."""
+        """Return the smallest increase of the room with which the rule decides differently on this block."""
         found = [self.cost - room, 1 - room]
         at = bisect_right(self.upto, room)
         if at < len(self.upto):
@@ -142,14 +140,14 @@ class BlockNumbers:
 
 @dataclass(frozen=True, slots=True)
 class BlocksRun:
-    """The rule, run again.
+    """A rerun of the rule. Blocks are identified by their index.
 
     Attributes:
-        kept: The items that are in the prompt as they are, block by block.
-        rooms: What was left for each block.
-        made: The blocks of which something was compacted, by place.
-        asked: The first block for which a compaction was asked, by place; None where none was.
-        assumed: The first for which the answer had to be assumed.
+        kept: The items that are kept unchanged, for each block.
+        rooms: The remaining budget when each block was decided.
+        made: The blocks with compacted items.
+        asked: The first block for which a compaction was requested; None if there is none.
+        assumed: The first block for which the result of a compaction was assumed; None if there is none.
     """
 
     kept: tuple[frozenset[str], ...]
@@ -160,127 +158,131 @@ class BlocksRun:
 
 
 class BlocksOfTurn:
-    """The blocks of an allocation as its spans state them.
+    """The blocks of an allocation, rebuilt from its spans.
 
     Attributes:
-        numbers: What the rule goes by, block by block, in decision order.
-        budget: Tokens that there were for the prompt.
-        fixed: Tokens of what may not be cut.
+        numbers: The numbers of each block, in decision order.
+        budget: The token limit of the prompt.
+        fixed: Tokens of content that cannot be cut.
 
     Raises:
-        UnknownError: Something that the rule goes by is not in the traces, or the rule decides otherwise on it.
+        UnknownError: The spans lack a number that the rule needs, or a rerun does not reproduce the recorded decisions.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, step: ReportedStep) -> None:
         self._ledger, self._turn = ledger, turn
         self._exits = ledger.exits(turn.number)
         self._in_prompt = set(turn.kept)
-        #: The items that the budget had room for, and that the provider's rule for the first message then dropped.
+        #: The items that fit the budget, but were dropped by the provider's rule for the first message.
         self._front = {item for item, left in self._exits.items() if left.reason == DecisionReason.BEFORE_USER_MESSAGE}
         window, reserve, fixed = self._limits(step)
         self._window, self._reserve = window, reserve
         self.budget, self.fixed = window - reserve, fixed
         self._readings = step.blocks
         self.numbers = [self._read(block) for block in step.blocks]
-        self._places = {one.name: place for place, one in enumerate(self.numbers)}
-        texts = [one.marks[0] for one in self.numbers if one.texts and one.texts[0]]
-        # Where every text has an instruction behind it, what is more than a message's marks is the instruction.
+        self._places = {block.name: place for place, block in enumerate(self.numbers)}
+        texts = [block.marks[0] for block in self.numbers if block.texts and block.texts[0]]
+        # If an instruction follows every text, the overhead beyond a message's framing is the instruction.
         self._overhead = min([*texts, MessageFraming().prompt()]) if texts else 0
         self.numbers = [
-            replace(one, instructed=bool(one.texts) and one.texts[0] and one.marks[0] > self._overhead)
-            for one in self.numbers
+            replace(block, instructed=bool(block.texts) and block.texts[0] and block.marks[0] > self._overhead)
+            for block in self.numbers
         ]
-        self._priming = fixed - sum(one.cost for one in self.numbers if not one.cuttable)
+        self._priming = fixed - sum(block.cost for block in self.numbers if not block.cuttable)
         self._blocks = [self._rebuilt(place) for place in range(len(self.numbers))]
-        #: What was asked of compactors, and what came of it.
+        #: The requested compactions by block, target and text, with the tokens of the result.
         self._answers: dict[tuple[str, int, str], int] = {}
         self.base = self.run(0, None)
         self._check()
 
     def _limits(self, step: ReportedStep) -> tuple[int, int, int]:
-        held = step.allocation
-        if held is None:
+        allocation = step.allocation
+        if allocation is None:
             raise UnknownError("the allocator's span is missing")
-        numbers = [held.get(key) for key in (names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_FIXED)]
-        counts = [held.get(key) for key in (names.BLOCKS_KEPT, names.BLOCKS_COMPACTED, names.BLOCKS_DROPPED)]
+        limits = (names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_FIXED)
+        numbers = [allocation.get(key) for key in limits]
+        counts = [allocation.get(key) for key in (names.BLOCKS_KEPT, names.BLOCKS_COMPACTED, names.BLOCKS_DROPPED)]
         if not all(type(number) is int for number in (*numbers, *counts)):
-            raise UnknownError("the allocator's span does not state its limits")
+            raise UnknownError("the allocator's span lacks its limits")
         total = sum(map(int, counts))  # type: ignore[arg-type]  # ints, just checked
         missing = total - len(step.blocks)
         if missing:
-            named = len(held.get(names.BLOCKS_NAMES, ()))
+            named = len(allocation.get(names.BLOCKS_NAMES, ()))
             if named:
-                raise UnknownError(f"{named} of its {total} blocks have no span, and what they may lose is not told")
+                raise UnknownError(f"{named} of its {total} blocks have no span, so their items are unknown")
             raise UnknownError(f"the spans of {missing} of its {total} blocks are missing")
         window, reserve, fixed = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
         return window, reserve, fixed
 
     def _read(self, block: ReportedBlock) -> BlockNumbers:
-        held = block.attributes
-        if not all(type(held.get(key)) is int for key in _INTS):
-            raise UnknownError(f"the span of block {block.name!r} does not state all that the rule goes by")
-        order, charges = tuple(block.order), [int(one) for one in held.get(names.BLOCK_RANKED_TOKENS, ())]
+        attributes = block.attributes
+        if not all(type(attributes.get(key)) is int for key in _INTS):
+            raise UnknownError(f"the span of block {block.name!r} lacks attributes that the rule needs")
+        order, charges = tuple(block.order), [int(count) for count in attributes.get(names.BLOCK_RANKED_TOKENS, ())]
         out = [item for item in block.items if item in self._exits and self._exits[item].reason in OUT_FROM_THE_START]
-        cuttable = bool(held.get(names.BLOCK_CUTTABLE))
+        cuttable = bool(attributes.get(names.BLOCK_CUTTABLE))
         front = [item in self._front for item in order]
         stated = len(order) + len(out) if cuttable else len(block.items)
-        atoms = tuple(int(size) for size in held.get(names.BLOCK_ATOM_SIZES, ())) or (1,) * len(order)
-        if stated != held[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
-            raise UnknownError(f"which items block {block.name!r} holds, and what they are charged, is not all told")
+        atoms = tuple(int(size) for size in attributes.get(names.BLOCK_ATOM_SIZES, ())) or (1,) * len(order)
+        if stated != attributes[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
+            raise UnknownError(f"the spans do not record all items of block {block.name!r} with their charged tokens")
         tokens = [self._ledger.tokens(self._turn.number, item) for item in order]
-        known = [one for one in tokens if one is not None]
+        known = [count for count in tokens if count is not None]
         if len(known) < len(order):
-            raise UnknownError(f"the arrival of an item of block {block.name!r} is not in the traces")
-        cost = (
-            int(held.get(names.BLOCK_TOTAL_TOKENS, held[names.TOKENS_IN])) if cuttable else int(held[names.TOKENS_OUT])
-        )
+            raise UnknownError(f"the arrival of an item of block {block.name!r} is not in the spans")
+        cost = int(attributes[names.TOKENS_OUT])
+        if cuttable:
+            cost = int(attributes.get(names.BLOCK_TOTAL_TOKENS, attributes[names.TOKENS_IN]))
         compacted = {DecisionOutcome.COMPACTED.value}
         return BlockNumbers(
             name=block.name,
             cuttable=cuttable,
             cost=cost,
-            floor=min(int(held[names.BLOCK_MIN_TOKENS]), cost) if cuttable else 0,
+            floor=min(int(attributes[names.BLOCK_MIN_TOKENS]), cost) if cuttable else 0,
             order=order,
-            marks=tuple(charge - one for charge, one in zip(charges, known, strict=True)),
+            marks=tuple(charge - count for charge, count in zip(charges, known, strict=True)),
             upto=tuple(accumulate(charges, initial=0)),
             atoms=atoms,
-            enough=int(held.get(names.BLOCK_MIN_ITEMS, 0)),
+            enough=int(attributes.get(names.BLOCK_MIN_ITEMS, 0)),
             texts=self._texts(block, order),
             kept=sum(item in self._in_prompt for item in order) + sum(front),
-            tokens_out=int(held[names.TOKENS_OUT]) + sum(compress(charges, front)),
+            tokens_out=int(attributes[names.TOKENS_OUT]) + sum(compress(charges, front)),
             compacted=frozenset(i for i in order if i in self._exits and self._exits[i].outcome in compacted),
-            room=int(held[names.BUDGET_REMAINING]),
+            room=int(attributes[names.BUDGET_REMAINING]),
             instructed=False,
         )
 
     def _texts(self, block: ReportedBlock, order: Sequence[str]) -> tuple[bool, ...]:
-        """Which items are texts: all, none, or those that have their block's kind and none of an event's own."""
+        """Return for each item whether it is a text: all, none, or the items that have the block's kind."""
         events = block.attributes.get(names.BLOCK_MESSAGE_COUNT, 0)
         if events in {0, len(order)}:
             return (not events,) * len(order)
         texts = tuple(self._ledger.items[item].kind == block.kind for item in order)
         if texts.count(False) != events:
-            raise UnknownError(f"which items of block {block.name!r} are texts is not in the traces")
+            raise UnknownError(f"which items of block {block.name!r} are texts is not in the spans")
         return texts
 
     def _rebuilt(self, place: int) -> Block:
-        """A block that the rule treats as it treated the real one; its items are named, and say nothing."""
-        one, block = self.numbers[place], self._readings[place]
+        """Return a block on which the rule decides as on the real one; its items have ids but no content."""
+        numbers, block = self.numbers[place], self._readings[place]
         priority = block.priority or 1
-        if not one.cuttable:
-            return Block(one.name, priority, (f"fixed {place}",) if one.cost else (), cuttable=False, rank=place + 1)
+        if not numbers.cuttable:
+            fixed = (f"fixed {place}",) if numbers.cost else ()
+            return Block(numbers.name, priority, fixed, cuttable=False, rank=place + 1)
         try:
             cut = Cut(block.attributes.get(names.BLOCK_CUT_STRATEGY, ""))
         except ValueError:
-            raise UnknownError(f"how block {one.name!r} gives way is not in the traces") from None
+            raise UnknownError(f"how block {numbers.name!r} is cut is not in the spans") from None
         items: list[list[BlockItem]] = []
         start = 0
-        for number, size in enumerate(one.atoms):
+        for number, size in enumerate(numbers.atoms):
             group = f"{number}" if size > 1 else None
             items.append(
                 [
                     BlockItem(
-                        f"{one.order[at]};" if one.texts[at] else StandIn(one.order[at], EventKind.OTHER, 0, 0),
+                        f"{numbers.order[at]};"
+                        if numbers.texts[at]
+                        else StandIn(numbers.order[at], EventKind.OTHER, 0, 0),
                         rank=at + 1,
                         score=-at,
                         group=group,
@@ -291,13 +293,13 @@ class BlocksOfTurn:
             start += size
         if cut is Cut.OLDEST:
             items.reverse()
-        extra = one.marks[0] - self._overhead if one.texts and one.texts[0] else 0
+        extra = numbers.marks[0] - self._overhead if numbers.texts and numbers.texts[0] else 0
         return Block(
-            one.name,
+            numbers.name,
             priority,
             tuple(item for atom in items for item in atom),
             cuttable=True,
-            min_tokens=one.floor,
+            min_tokens=numbers.floor,
             rank=place + 1,
             cut=cut,
             stable=False,
@@ -310,26 +312,29 @@ class BlocksOfTurn:
         return self.numbers[place].cuttable and self._blocks[place].has_turns
 
     def place_of(self, item: str) -> int | None:
-        """The block whose item it is, if it is one that may be kept."""
-        return next((place for place, one in enumerate(self.numbers) if item in one.order), None)
+        """Return the index of an item's block; None if the item is in no block's order."""
+        return next((place for place, block in enumerate(self.numbers) if item in block.order), None)
 
     def _check(self) -> None:
-        for place, one in enumerate(self.numbers):
-            if not one.cuttable:
+        """Check that the run with the recorded limits reproduces the recorded decisions."""
+        for place, block in enumerate(self.numbers):
+            if not block.cuttable:
                 continue
-            stated = {item for item in one.order if item in self._in_prompt or item in self._front}
-            same = self.base.kept[place] == stated and (place in self.base.made) == bool(one.compacted)
-            if not same or self.base.rooms[place] != one.room:
-                raise UnknownError(f"the rule, run again on what the spans state, decides block {one.name!r} otherwise")
+            stated = {item for item in block.order if item in self._in_prompt or item in self._front}
+            same = self.base.kept[place] == stated and (place in self.base.made) == bool(block.compacted)
+            if not same or self.base.rooms[place] != block.room:
+                raise UnknownError(
+                    f"the rule, run again on the recorded numbers, decides block {block.name!r} differently"
+                )
 
     def floors(self, more: int) -> tuple[list[int], int]:
-        """What is reserved for each block, −1 where there is no room for its floor; and how much more it would take."""
+        """Return each block's reserve (-1 if its floor does not fit), and the smallest increase for another floor."""
         sharing = Sharing(self.budget + more - self.fixed)
-        floors = sharing.reserve(one.floor for one in self.numbers)
+        floors = sharing.reserve(block.floor for block in self.numbers)
         reserved, lacking = 0, 1 << 60
-        for one, floor in zip(self.numbers, floors, strict=True):
+        for block, floor in zip(self.numbers, floors, strict=True):
             if floor < 0:
-                lacking = min(lacking, reserved + one.floor - sharing.free)
+                lacking = min(lacking, reserved + block.floor - sharing.free)
             reserved += max(0, floor)
         return floors, lacking
 
@@ -338,14 +343,14 @@ class BlocksOfTurn:
 
         Args:
             more: What to add to the window.
-            answer: What compactors make of a target where nobody asked them that; None: as was recorded.
+            answer: The assumed results of compactions that were not recorded; None to use recorded results.
         """
         return self._run(self._blocks, self._window + more, self._reserve, self._priming, answer)
 
     def keeps_with_its_floor_alone(self, item: str, answer: Answer) -> bool:
-        """Return whether an item is kept also if its block has nothing but its floor.
+        """Return whether an item is kept even if its block has only its floor.
 
-        The floor of a block of older turns is not sure: a block of newer turns may take it.
+        The floor of a block of older turns is not guaranteed: a block of newer turns may use it.
         """
         place = self.place_of(item)
         if place is None or not self.numbers[place].floor:
@@ -396,17 +401,17 @@ class BlocksOfTurn:
         )
 
     def _recorded(self, request: CompactionRequest) -> int:
-        """What the block took when this was asked; 0 where it was not compacted."""
-        one = self.numbers[self._places[request.block.name]]
-        return one.tokens_out if one.compacted == frozenset(_ids(request.text)) else 0
+        """Return the block's recorded tokens for this compaction; 0 if it was not compacted."""
+        numbers = self.numbers[self._places[request.block.name]]
+        return numbers.tokens_out if numbers.compacted == frozenset(_ids(request.text)) else 0
 
     def _assumed(self, request: CompactionRequest, answer: Answer | None) -> int:
-        """What the block takes with an answer that is assumed."""
-        one = self.numbers[self._places[request.block.name]]
+        """Return the block's tokens with an assumed result of this compaction."""
+        numbers = self.numbers[self._places[request.block.name]]
         asked = _ids(request.text)
-        first = one.order.index(asked[0]) if len(asked) == 1 else 0
+        first = numbers.order.index(asked[0]) if len(asked) == 1 else 0
         tokens = answer(request.target) if answer is not None else 0
-        return one.upto[first] + one.marks[first] + tokens if tokens else 0
+        return numbers.upto[first] + numbers.marks[first] + tokens if tokens else 0
 
 
 def _ids(text: str) -> list[str]:
@@ -419,21 +424,21 @@ def _id(item: BlockItem) -> str:
 
 
 class _Numbers(Measure):
-    """Measures rebuilt blocks by the numbers of the ledger."""
+    """Measures rebuilt blocks by their recorded numbers."""
 
     __slots__ = ("_by_name", "_made", "_tokens")
 
     def __init__(self, blocks: Iterable[BlockNumbers], overhead: int, priming: int) -> None:
-        self._by_name: Mapping[str, BlockNumbers] = {one.name: one for one in blocks}
+        self._by_name: Mapping[str, BlockNumbers] = {block.name: block for block in blocks}
         self._tokens = {
             item: after - before - mark
-            for one in self._by_name.values()
-            for item, before, after, mark in zip(one.order, one.upto, one.upto[1:], one.marks, strict=False)
+            for block in self._by_name.values()
+            for item, before, after, mark in zip(block.order, block.upto, block.upto[1:], block.marks, strict=False)
         }
         self._made: dict[str, int] = {}
         self.overhead = overhead
         self.priming = priming
-        # The only text that is asked for is an instruction, which stands here as its tokens.
+        # The only text that is measured is an instruction, which is represented by its number of tokens.
         self.text = lambda text: int(text) if text.isdigit() else 0
 
     @property
@@ -444,7 +449,7 @@ class _Numbers(Measure):
     encoding = property(lambda self: "")
 
     def compacted(self, tokens: int) -> Compacted:
-        """A compactor's answer, by which the block takes so many tokens; 0 where it failed."""
+        """Return the result of a compaction with which the block has this many tokens; 0 for a failure."""
         if not tokens:
             return Compacted(None, 0, ())
         text = f"made {len(self._made)}"
@@ -469,9 +474,10 @@ class _Numbers(Measure):
     ) -> Rendered:
         if not kept:
             return NOTHING
-        one = self._by_name[block.name]
+        numbers = self._by_name[block.name]
         made = [content.summary for at in kept if isinstance(content := items[at].content, CompactedBlock)]
-        tokens = self._made[made[0]] if made else one.cost if len(kept) >= len(one.order) else one.part(len(kept))
+        whole = len(kept) >= len(numbers.order)
+        tokens = self._made[made[0]] if made else numbers.cost if whole else numbers.part(len(kept))
         return Rendered(tokens, tokens, 0, 0)
 
     def charging(self, block: Block, *, has_only_texts: bool) -> Callable[[int, bool], int]:

@@ -1,4 +1,4 @@
-"""The chain of a turn, run again on the skeleton of its conversation by the real policies, with any limits."""
+"""Run the chain of a turn again with the real policies and other limits, on events rebuilt from the ledger."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ T = TypeVar("T")
 
 
 class KnownPolicies:
-    """The classes of policies by the names that spans say: ours, and a user's.
+    """The classes of policies by their recorded names.
 
     Args:
-        users: Classes of the user's own, which go before ours of the same name.
+        users: Custom policies; they replace built-in policies of the same name.
     """
 
     def __init__(self, users: Iterable[type[Any]] = ()) -> None:
         self._classes: dict[str, type[Any]] = {**POLICIES, **{policy.name: policy for policy in users}}
 
     def of(self, step: ReportedStep) -> type[DecidingPolicy] | None:
-        """The class of the policy whose step it is, if it is known and can be run again in principle."""
+        """Return the class of a step's policy; None if it is unknown or not a `DecidingPolicy`."""
         found = self._classes.get(step.policy)
         return found if found is not None and issubclass(found, DecidingPolicy) else None
 
     def limit(self, step: ReportedStep) -> PolicyLimit | None:
-        """What bounds the policy's output."""
+        """Return the limit of a step's policy; None if it has none."""
         policy = self.of(step)
         return policy.limit if policy is not None else None
 
@@ -62,9 +62,9 @@ class StepRun:
     """One policy, run again.
 
     Attributes:
-        kept: The items that it let out, in order.
-        outcome: What it decided; None where it was not run but taken from the ledger.
-        state: Of a budget with a compactor, whether it had room for a summary; None of other policies.
+        kept: The items of its output, in order.
+        outcome: Its outcome; None if the step was not run but taken from the ledger.
+        state: For a budget with a compactor, whether it had room for a summary; None for other policies.
     """
 
     kept: tuple[str, ...]
@@ -72,7 +72,7 @@ class StepRun:
     state: SummaryState | None = None
 
     def reason_for(self, item: str) -> str | None:
-        """The rule by which an item was kept although another would have taken it, or was not kept."""
+        """Return the reason of the policy's decision on an item; None if it made none."""
         for verdict in self.outcome.decisions if self.outcome is not None else ():
             if any(event.item == item for event in verdict.events):
                 return verdict.reason.value
@@ -83,8 +83,8 @@ class ChainRun:
     """A turn that can be run again.
 
     Attributes:
-        problem: Why a run with the limits as they were does not give what the ledger states; None where it does.
-        base: That run, policy by policy.
+        problem: Why a run with the recorded limits does not reproduce the ledger; None if it does.
+        base: The run with the recorded limits, policy by policy.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
@@ -108,9 +108,9 @@ class ChainRun:
             raise UnknownError("nothing was sent on this turn")
         if turn.missing:
             raise UnknownError("the span of one of this turn's policies is missing")
-        unsaid = [item for item, exit_ in self._exits.items() if exit_.reason is None]
-        if unsaid:
-            raise UnknownError(f"for {_count(unsaid, 'absent item')} the traces do not say which policy took it")
+        unknown = [item for item, exit_ in self._exits.items() if exit_.reason is None]
+        if unknown:
+            raise UnknownError(f"for {_count(unknown, 'absent item')} the spans do not record which policy dropped it")
         self._items = self._input()
         self._prompts = PromptsOfTurn.of(turn)
         self._notes = note_tokens(self._ledger)
@@ -129,7 +129,7 @@ class ChainRun:
             if self._atoms[item] not in (item, self._items[self._history.atom(position)])
         ]
         if parted:
-            raise UnknownError(f"the traces do not say which call each result answers: {_count(parted, 'item')}")
+            raise UnknownError(f"the spans do not record which call each result answers: {_count(parted, 'item')}")
         self._meter = SkeletonMeter(self._turn, self._prompts, self._notes)
         self.problem, self._awaiting = None, frozenset[str]()
         self.base = self.run({})
@@ -140,50 +140,50 @@ class ChainRun:
                 lost = (stated - set(ran.kept)) & self._events.keys()
                 self._awaiting = frozenset(item for item in lost if self._events[item].kind in asks)
                 self.problem = (
-                    f"{step.policy}, run again on what the ledger states, keeps {len(ran.kept)} items and not the"
+                    f"{step.policy}, run again on the recorded numbers, keeps {len(ran.kept)} items and not the"
                     f" {len(stated)} that it kept"
                 )
                 return
         if list(self.base[-1].kept if self.base else self._items) != list(self._turn.kept):
-            self.problem = "the items stand in an order that the policies of the chain do not give them"
+            self.problem = "the items are in an order that the policies of the chain do not produce"
 
     def _input(self) -> list[str]:
-        """The items of the assembly's input, in order."""
+        """Return the items of the assembly's input, in order."""
         turn = self._turn
         if turn.offered is None:
-            raise UnknownError("what came in could not be known")
+            raise UnknownError("the input is unknown")
         items = list(turn.offered)
         known = {item: self._ledger.item(turn.number, item) for item in items}
-        missing = [item for item, one in known.items() if one is None]
+        missing = [item for item, recorded in known.items() if recorded is None]
         if missing:
-            raise UnknownError(f"the arrival of {_count(missing, 'item')} is not in the traces")
-        self._atoms = {item: one.atom for item, one in known.items() if one is not None}
+            raise UnknownError(f"the arrival of {_count(missing, 'item')} is not in the spans")
+        self._atoms = {item: recorded.atom for item, recorded in known.items() if recorded is not None}
         if turn.attributes.get(names.EVENTS_IN) != len(items):
             raise UnknownError(
-                f"{turn.attributes.get(names.EVENTS_IN, 'an unknown number of')} events came in, and the traces tell of"
-                f" {len(items)}"
+                f"the input has {turn.attributes.get(names.EVENTS_IN, 'an unknown number of')} events, but the spans"
+                f" record {len(items)}"
             )
         return items
 
     def _stated(self, index: int) -> set[str]:
-        """What the spans say was let out by the policy at this place."""
-        there = set(self._items)
+        """Return the recorded output of the policy at this index."""
+        items = set(self._items)
         for step in self._turn.steps:
             if step.index <= index:
-                there = {item for item in there if not self._took(step, item)}.union(step.injected)
-        return there
+                items = {item for item in items if not self._removed(step, item)}.union(step.injected)
+        return items
 
-    def _took(self, step: ReportedStep, item: str) -> bool:
-        """Whether a policy took an item of its input: it lists it, or nobody after it does."""
+    def _removed(self, step: ReportedStep, item: str) -> bool:
+        """Return whether a policy removed an item, as its own step or the ledger records it."""
         exit_ = self._exits.get(item)
         return step.exit(item) is not None or (exit_ is not None and exit_.index == step.index)
 
     def is_ours(self, step: ReportedStep) -> bool:
-        """Whether a policy can be run again, or lets every event pass."""
+        """Return whether a policy can be run again, or only injects."""
         return _injects(step) or self._policy(step, 0) is not None
 
     def size(self, unit: str) -> int:
-        """What a limit has to be raised by, at most, so that everything fits."""
+        """Return the increase of a limit with which everything fits."""
         return sum(event.tokens for event in self._events.values()) if unit == "tokens" else len(self._items)
 
     @worked_out_once
@@ -206,7 +206,7 @@ class ChainRun:
         return tuple(dict.fromkeys(found))
 
     def keeps(self, item: str, more: Mapping[int, int], upto: int) -> bool:
-        """Return whether a policy keeps an item with these limits, whatever a compactor answers."""
+        """Return whether a policy keeps an item with these limits, for every assumed result of a compactor."""
         return all(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
 
     def may_keep(self, item: str, more: Mapping[int, int], upto: int) -> bool:
@@ -214,28 +214,30 @@ class ChainRun:
         return any(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
 
     def check_shortened(self, more: Mapping[int, int], upto: int) -> None:
-        """Refuse an answer that depends on a tool result that was shortened on an earlier turn.
+        """Check that no kept item is a tool result that was shortened on an earlier turn.
 
         Raises:
-            UnknownError: Such a result is kept: another limit would have shortened it otherwise, or not at all.
+            UnknownError: There is one: with another limit it would have another length, or would not be shortened.
         """
         kept = self.run(more, upto)[-1].kept
         for step in self._turn.steps:
             recorded = self._compaction(step) if step.index <= upto else None
             if recorded is not None and not recorded.shortened.isdisjoint(kept):
                 item = min(recorded.shortened.intersection(kept), key=item_key)
-                raise UnknownError(f"item {item} was shortened on an earlier turn, and how is not known for this limit")
+                raise UnknownError(
+                    f"item {item} was shortened on an earlier turn; its length with this limit is unknown"
+                )
 
     def run(self, more: Mapping[int, int], upto: int | None = None, answer: Answer = Answer.LONGEST) -> list[StepRun]:
-        """Run the chain, the limits of some policies raised by so much; by the policy's place.
+        """Run the chain with raised limits.
 
         Args:
-            more: What to add to a policy's limit.
-            upto: The last policy to run.
-            answer: What a compactor makes of events that it was not asked to summarize.
+            more: The increase of each raised limit, by the policy's index.
+            upto: The index of the last policy to run; None for all.
+            answer: The assumed result of a compaction that was not recorded.
 
         Raises:
-            UnknownError: Something that a policy goes by is not in the traces.
+            UnknownError: The spans lack something that a policy needs.
         """
         view: Sequence[Any] = self._history.view()
         names_at = {step.index: step.policy for step in self._turn.steps}
@@ -253,12 +255,12 @@ class ChainRun:
             try:
                 outcome = finished(policy.decide(prompts, view, context_of(step, self._meter)))
             except ContextOverflowError:
-                raise UnknownError(f"{step.policy}, run again, finds that its budget cannot hold") from None
+                raise UnknownError(f"{step.policy}, run again, exceeds its budget") from None
             except UnknownError:
                 raise
-            except Exception as error:  # it may be anybody's, and is shown events without a word in them
+            except Exception as error:  # a custom policy may need the content of events
                 raise UnknownError(
-                    f"{step.policy} cannot be run again without what the events say: {type(error).__name__}"
+                    f"{step.policy} cannot be run again without the content of events: {type(error).__name__}"
                 ) from error
             prompts, view = list(outcome.prompts), outcome.events
             state = policy.state if isinstance(policy, Summarising) else None
@@ -299,10 +301,10 @@ class ChainRun:
             return None
         ledger, turn = self._ledger, self._turn
         made = stand_ins(ledger, turn, [item for item in turn.kept if item in step.injected], frozenset())
-        if len(made) < len(step.injected):  # a policy behind it took the summary
+        if len(made) < len(step.injected):  # a later policy removed the summary
             made = stand_ins(ledger, turn, step.injected, frozenset())
         if any(_is_result(ledger, turn, item) for item in step.injected):
-            raise UnknownError("a tool result was shortened on this turn, and how is not known for another limit")
+            raise UnknownError("a tool result was shortened on this turn; its length with another limit is unknown")
         return RecordedCompaction(
             reserve=self._summary_reserve(step),
             made=tuple(made.values()),
@@ -312,7 +314,7 @@ class ChainRun:
         )
 
     def _summary_reserve(self, step: ReportedStep) -> int | None:
-        """Return what a policy keeps free for a summary: stated on this turn, else on the nearest other turn."""
+        """Return a policy's reserve for a summary, recorded on this turn or the nearest other turn."""
         turns = sorted(self._ledger.turns, key=lambda turn: abs(turn.number - self._turn.number))
         for turn in turns:
             for other in turn.steps:
@@ -325,7 +327,7 @@ class ChainRun:
         return None
 
     def _shortened(self, step: ReportedStep) -> Iterator[str]:
-        """Yield the tool results for which a shorter one stood on an earlier turn."""
+        """Yield the tool results that were shortened on an earlier turn."""
         for turn in self._ledger.turns:
             for other in turn.steps if turn.number < self._turn.number else ():
                 if other.index == step.index and other.policy == step.policy:
@@ -336,7 +338,7 @@ class ChainRun:
     def _summarised(
         self, step: ReportedStep, more: int, recorded: RecordedCompaction, answer: Answer
     ) -> DecidingPolicy | None:
-        """Return a budget that puts a summary in the place of what it cuts, to be run again."""
+        """Return a rerun of a budget that replaces dropped events with a summary; None if its settings are invalid."""
         policy = self._known.of(step)
         if policy is None or not issubclass(policy, BudgetPolicy):
             return None
@@ -344,11 +346,11 @@ class ChainRun:
         try:
             settings["window"] += more
             return summarised(policy, settings, recorded, answer)
-        except (TypeError, ValueError, KeyError, ConfigurationError):  # settings that no constructor can have taken
+        except (TypeError, ValueError, KeyError, ConfigurationError):  # the recorded settings are invalid
             return None
 
     def _noted(self, step: ReportedStep) -> dict[str, Any]:
-        """What made the one event that stands between the ends of a conversation, as the policy takes it."""
+        """Return the setting with which `HeadAndTailPolicy` injects its recorded note again."""
         policy = self._known.of(step)
         if policy is None or not issubclass(policy, HeadAndTailPolicy) or len(step.injected) != 1:
             return {}
@@ -356,7 +358,7 @@ class ChainRun:
         return {"note": lambda _: note}
 
     def _made_again(self, step: ReportedStep, more: int, made: Mapping[str, Any]) -> DecidingPolicy | None:
-        """The policy with its settings; None where it is not known, or goes by what no ledger states."""
+        """Return the policy with its recorded settings; None if it is unknown or cannot run on recorded numbers."""
         policy = self._known.of(step)
         if policy is None or _injects(step):
             return None
@@ -373,8 +375,8 @@ class ChainRun:
         return again if isinstance(again, DecidingPolicy) else None
 
     def _as_stated(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
-        """What a policy that is not ours did, as its span states it, on events that it may never have seen."""
-        events = {event.item: event for event in view if not self._took(step, event.item)}
+        """Apply the recorded decisions of a policy that cannot be run again."""
+        events = {event.item: event for event in view if not self._removed(step, event.item)}
         if len(events) == len(view) and not step.injected:
             return view
         events |= stand_ins(self._ledger, self._turn, step.injected, frozenset())
@@ -389,7 +391,7 @@ def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
 
 
 def _places(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Where each item stands: as it was offered, what policies made right before whatever the prompt has after it."""
+    """Return a sort key for each item: its input order; an injected item comes before the item that follows it."""
     places = {item: (place, 1) for place, item in enumerate(offered)}
     after = len(offered)
     for item in reversed(list(kept)):
@@ -405,12 +407,12 @@ def _items(view: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _injects(step: ReportedStep) -> bool:
-    """Whether a policy adds to the prompts and lets every event pass; what it added stands in the ledger."""
+    """Return whether a policy is an injection, whose output the ledger records."""
     return step.attributes.get(names.POLICY_KIND) == INJECTION
 
 
 def settings_of(step: ReportedStep) -> dict[str, Any]:
-    """A policy's settings, as its span states them."""
+    """Return the recorded settings of a policy."""
     try:
         read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
     except (ValueError, TypeError, RecursionError):
@@ -419,7 +421,7 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
 
 
 def context_of(step: ReportedStep, meter: SkeletonMeter) -> Context:
-    """Return the context in which a policy is run again: its provider has the rules that the span states."""
+    """Return a context for a rerun, with the provider's rules that the span records."""
     settings = settings_of(step)
     rules = ProviderRules(settings.get(ALTERNATES) is True, settings.get(USER_FIRST) is True)
     return Context().for_assembly(meter, rules=rules)
@@ -430,10 +432,10 @@ def _count(items: Sequence[str], noun: str) -> str:
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a policy that waits for nothing, wherever a loop may be running.
+    """Return the result of a coroutine that awaits nothing, without an event loop.
 
     Raises:
-        UnknownError: It waits for something.
+        UnknownError: The coroutine awaits something.
     """
     try:
         coroutine.send(None)
@@ -441,4 +443,4 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     coroutine.close()
-    raise UnknownError("a policy of the chain waits for something outside of it")
+    raise UnknownError("a policy of the chain awaits something external")

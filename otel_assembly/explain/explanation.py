@@ -1,4 +1,4 @@
-"""What an explanation says, as data."""
+"""The parts of an explanation, as data."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 __all__ = [
-    "Absence",
     "BlockPlace",
     "BlockShare",
     "Competitor",
+    "CoveringSummary",
+    "DroppedGroup",
     "Explanation",
-    "Holder",
+    "ItemPosition",
     "Limit",
+    "LimitIncrease",
     "Part",
-    "Raise",
-    "Standing",
     "Unsent",
     "unsure",
 ]
@@ -25,16 +25,16 @@ Unit: TypeAlias = Literal["tokens", "events"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where an item stands in the prompt.
+class ItemPosition:
+    """The position of a kept item in the prompt.
 
     Attributes:
-        position: Its place among the prompt's items, from 1.
-        of: How many items the prompt has.
-        prompts: How many prompts (system-level texts) stand in front of the items.
-        tokens_before: Tokens in front of it, prompts and tool schemas included; None where those of one are not known.
-        tokens_after: Tokens behind it, the reply's priming included; None where those of one are not known.
-        cached: Whether all of it lies in the stable prefix, which equals the beginning of the last prompt.
+        position: The item's position among the prompt's items, from 1.
+        of: The number of items in the prompt.
+        prompts: The number of prompts (system-level texts) before the items.
+        tokens_before: Tokens before the item, with prompts and tool schemas; None if unknown.
+        tokens_after: Tokens after the item, with the reply overhead; None if unknown.
+        cached: Whether the item is inside the stable prefix; None if unknown.
     """
 
     position: int
@@ -47,18 +47,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The limit by which a policy decided, and how full it was.
+    """The limit of a policy, and how much of it was used.
 
     Attributes:
-        unit: What it counts.
-        parameter: The setting that sets it, by its name in the policy's configuration.
-        setting: That setting.
-        limit: The most that may be used; for a budget with an output reserve, less than the setting.
-        fixed: What may not be dropped takes so much; None where that is not known.
-        used: What the policy let out takes so much.
-        step: Tokens by which the cut moves at a time, so that more may be left than the next item takes; 0: none.
-        of: What of the prompt it is a limit of: ``messages`` where prompts, tool schemas and the like are beside it;
-            None where it is of all.
+        unit: The unit of the limit.
+        parameter: The name of the policy's setting.
+        setting: The value of the setting.
+        limit: The usable limit: the setting, less an output reserve.
+        fixed: The part of the limit for content that cannot be dropped; None if unknown.
+        used: The used part of the limit; None if unknown.
+        step: The step of stepwise cutting, in tokens, which can leave a part of the limit unused; 0 for none.
+        of: ``messages`` if the limit does not apply to prompts and tool schemas; None if it applies to everything.
     """
 
     unit: Unit
@@ -72,13 +71,13 @@ class Limit:
 
     @property
     def left(self) -> int | None:
-        """What was left when all that was kept had its place."""
+        """The unused part of the limit; negative if it was exceeded."""
         return None if self.used is None else self.limit - self.used
 
 
 @dataclass(frozen=True, slots=True)
 class Competitor:
-    """An item that has the room that this one did not get."""
+    """A kept item that has precedence over the dropped one."""
 
     item: str
     kind: str
@@ -86,17 +85,17 @@ class Competitor:
 
 
 @dataclass(frozen=True, slots=True)
-class Raise:
-    """The smallest change of one limit by which a policy keeps the item, everything else as it was.
+class LimitIncrease:
+    """The smallest increase of one limit with which a policy keeps the item, with everything else unchanged.
 
     Attributes:
         policy: The policy.
-        index: Its place in the chain.
-        parameter: Its setting.
-        extra: How much more.
-        to: The setting then.
-        unit: What the setting counts.
-        at_most: True where less may do, if a compactor answers with less than it was asked for.
+        index: The policy's index in the chain.
+        parameter: The name of the setting.
+        extra: The increase.
+        to: The new value of the setting.
+        unit: The unit of the setting.
+        at_most: Whether a smaller increase may suffice, if a compactor returns a shorter summary than its target.
     """
 
     policy: str
@@ -110,10 +109,10 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of the content takes that may not be dropped.
+    """A part of the content that cannot be dropped.
 
     Attributes:
-        name: ``prompts`` (with tool schemas and the reply's beginning), ``leading_system``, ``newest_request``,
+        name: ``prompts`` (with tool schemas and reply overhead), ``leading_system``, ``newest_request``,
             ``pending_calls``, ``newest_atom`` (the newest tool call with its results, or the newest message), or the
             name of a block.
         tokens: Its tokens.
@@ -125,23 +124,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Why a turn sent nothing, and what would have let it send a prompt.
+    """Why a turn sent nothing, and what would have allowed a prompt.
 
     Attributes:
         error: ``context_overflow``, ``assembly_halt``, ``cancelled``, or the class of the exception.
         policy: The policy that failed.
-        index: Its place in the chain.
-        cause: Of an overflow, what did not fit: ``fixed`` content alone, or the ``newest_atom`` beside it.
-        budget: The tokens that there were.
-        needed: Those that what may not be dropped takes.
-        fixed: Those of them that are fixed; None where that is not known.
-        parts: What takes them, as far as that is known.
-        said: Of a halt, who brought it about and why.
-        raises: The smallest larger limit with which the policy does not fail.
-        without: The items that ``on_overflow="drop"`` would have left out, so that a prompt is sent.
-        skip: Whether ``on_policy_error="skip"`` lets the turn go on without what the policy would have done.
-        never: Why nothing would have let a prompt be sent.
-        unknown: What the traces do not tell, a sentence each.
+        index: The policy's index in the chain.
+        cause: The cause of an overflow: ``fixed`` content alone, or the ``newest_atom`` in addition to it.
+        budget: The token limit.
+        needed: Tokens of the content that cannot be dropped.
+        fixed: Tokens of the fixed content among them; None if unknown.
+        parts: The parts of the needed tokens, as far as they are known.
+        said: The source and the reason of a halt.
+        raises: The smallest increase of the limit with which the policy does not fail.
+        without: The items that ``on_overflow="drop"`` would have dropped, so that a prompt is sent.
+        skip: Whether ``on_policy_error="skip"`` would have continued the turn without the policy.
+        never: Why no setting would have allowed a prompt.
+        unknown: What the spans do not record, one sentence each.
     """
 
     error: str
@@ -153,7 +152,7 @@ class Unsent:
     fixed: int | None = None
     parts: tuple[Part, ...] = ()
     said: str | None = None
-    raises: tuple[Raise, ...] = ()
+    raises: tuple[LimitIncrease, ...] = ()
     without: tuple[str, ...] = ()
     skip: bool = False
     never: str | None = None
@@ -161,14 +160,14 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """A summary that stands for the item.
+class CoveringSummary:
+    """A summary that covers the item.
 
     Attributes:
-        item: The summary's own id.
-        turn: The turn that first told of it.
-        in_prompt: Whether it is in the prompt of the turn in question.
-        leaves: How many items it stands for in all.
+        item: The summary's id.
+        turn: The first turn that records the summary.
+        in_prompt: Whether the summary is in the prompt of the explained turn.
+        leaves: The number of items that the summary covers.
     """
 
     item: str
@@ -179,7 +178,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class BlockShare:
-    """What a block takes of the budget.
+    """The share of a block in the budget.
 
     Attributes:
         name: The block's name.
@@ -194,15 +193,15 @@ class BlockShare:
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """The block that holds an item, where an allocator decided.
+    """The block of an item, if an allocator decided.
 
     Attributes:
         name: The block's name.
         kind: Its kind.
         priority: Its priority, 1 the highest.
         remaining: Tokens of the budget that were left when the block was decided.
-        floor: Tokens that are reserved for it, or it is dropped; 0 where nothing is.
-        before: The blocks that were decided before it, with what they take.
+        floor: The block's reserved minimum, in tokens, below which it is dropped; 0 for none.
+        before: The blocks that were decided before it, with their tokens.
     """
 
     name: str
@@ -215,39 +214,39 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What happened to one item at one turn, as far as the traces tell.
+    """What happened to one item on one turn, as far as the spans record it.
 
     Attributes:
         ledger: The ledger's id.
         conversation: The conversation's id, if it has one.
         turn: The turn.
         item: The item's id.
-        kind: Its kind; None where its arrival is not in the traces.
-        tokens: Its tokens; None where its arrival is not in the traces.
-        arrived: The turn that first told of it.
-        outcome: What happened to it.
-        reason: The rule.
+        kind: Its kind; None if its arrival is not in the spans.
+        tokens: Its tokens; None if its arrival is not in the spans.
+        arrived: The first turn that records the item.
+        outcome: What happened to the item.
+        reason: The reason, such as ``over_budget``.
         policy: The policy that decided.
-        index: Its place in the chain, from 0.
-        since: Since which turn that is so, as far as no turn between is missing.
-        since_known: Whether it was not so before; False where the turn before is not in the traces.
-        standing: Where it stands, if it was kept.
-        limit: The limit that was decided by.
-        competitors: Who has the room: the kept items that come before it, the largest first.
-        competitors_tokens: Their tokens together; None where those of one are not known.
-        also_out: Newer items, or items of its own tool call, that this policy took as well: with more room they are
-            back before it, or with it.
-        also_out_tokens: Their tokens together; None where those of one are not known.
-        raises: The smallest extra budget: one entry for each policy whose limit has to be raised, in chain order.
-        never: Why no limit would have kept it.
-        winner: The item that stands for it, where it is out as a duplicate or as an older version.
-        holder: The summary that stands for it.
-        block: Its block, where an allocator decided.
-        unsent: Where the turn sent nothing, why.
-        part: Then, what the item was to the turn: the name of a `Part` of an event, ``older`` for what may be dropped,
-            ``fixed_block`` or ``cuttable_block``, ``taken`` for what an earlier policy had left out, ``offered`` where
-            no limit decided; None where that is not known.
-        unknown: What the traces do not tell, a sentence each.
+        index: The policy's index in the chain, from 0.
+        since: The first turn of this outcome, in the unbroken sequence of recorded turns.
+        since_known: False if the turn before `since` is not in the spans, so that the outcome may be older.
+        standing: The item's position, if it was kept.
+        limit: The limit that decided.
+        competitors: The kept items that have precedence over this one, the largest first.
+        competitors_tokens: Their tokens; None if one is unknown.
+        also_out: Newer items, and items of the same tool call, that this policy also dropped; a larger limit restores
+            them before this item, or together with it.
+        also_out_tokens: Their tokens; None if one is unknown.
+        raises: The smallest increases: one for each policy whose limit has to be raised, in chain order.
+        never: Why no limit would have kept the item.
+        winner: The kept item, if this one was dropped as its duplicate or older version.
+        holder: The summary that covers the item.
+        block: The item's block, if an allocator decided.
+        unsent: Why the turn sent nothing, if so.
+        part: The item's part in a turn that sent nothing: the name of a `Part`; ``older`` for an item that can be
+            dropped; ``fixed_block`` or ``cuttable_block``; ``taken`` if an earlier policy dropped it; ``offered`` if no
+            limit was involved; None if unknown.
+        unknown: What the spans do not record, one sentence each.
     """
 
     ledger: str
@@ -263,23 +262,23 @@ class Explanation:
     index: int | None = None
     since: int | None = None
     since_known: bool = True
-    standing: Standing | None = None
+    standing: ItemPosition | None = None
     limit: Limit | None = None
     competitors: tuple[Competitor, ...] = ()
     competitors_tokens: int | None = None
     also_out: tuple[str, ...] = ()
     also_out_tokens: int | None = None
-    raises: tuple[Raise, ...] = ()
+    raises: tuple[LimitIncrease, ...] = ()
     never: str | None = None
     winner: str | None = None
-    holder: Holder | None = None
+    holder: CoveringSummary | None = None
     block: BlockPlace | None = None
     unsent: Unsent | None = None
     part: str | None = None
     unknown: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for ``json.dumps``."""
+        """Return a dictionary for ``json.dumps``."""
         plain = asdict(self)
         if self.limit is not None:
             plain["limit"]["left"] = self.limit.left
@@ -287,17 +286,17 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
-    """Items that are out of a turn's prompt for one reason.
+class DroppedGroup:
+    """Items that are not in a turn's prompt for the same reason.
 
     Attributes:
-        reason: The rule; None where no span says. Of a turn that sent nothing, what it failed of.
-        policy: The policy that took them; None where it is not known.
-        index: Its place in the chain.
-        outcome: ``dropped``, ``compacted``, or ``not_sent`` where nothing was sent.
+        reason: The reason; None if no span records it. For a turn that sent nothing, its error.
+        policy: The policy that decided; None if unknown.
+        index: The policy's index in the chain.
+        outcome: ``dropped``, ``compacted``, or ``not_sent`` if nothing was sent.
         items: Their ids.
-        tokens: Their tokens; None where those of one are not known, for its arrival is not in the traces.
-        part: Where nothing was sent, what they were to the turn, as in an `Explanation`.
+        tokens: Their tokens; None if one is unknown, because its arrival is not in the spans.
+        part: Their part in a turn that sent nothing, as in `Explanation`.
     """
 
     reason: str | None
@@ -309,10 +308,10 @@ class Absence:
     part: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for ``json.dumps``."""
+        """Return a dictionary for ``json.dumps``."""
         return asdict(self)
 
 
 def unsure(answer: Explanation, *sentences: str) -> Explanation:
-    """The answer, with more that is not known."""
+    """Return the answer with further unknowns."""
     return replace(answer, unknown=(*answer.unknown, *sentences))

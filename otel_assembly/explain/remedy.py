@@ -1,4 +1,4 @@
-"""What a policy's limit left no room for, who has the room, and the smallest larger limit that would have kept it."""
+"""Find the limit that dropped an item, the items that were kept instead, and the smallest limit that keeps the item."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionReason
 from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
-from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
+from otel_assembly.explain.explanation import Competitor, Explanation, Limit, LimitIncrease, unsure
 from otel_assembly.explain.skeleton import UnknownError
 from otel_assembly.explain.summarised import SummaryState
 from otel_assembly.messages.event_facts import EventKind
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Remedy"]
 
-#: Why no larger limit would keep an item that left for this reason.
+#: Why no larger limit keeps an item that was dropped for this reason.
 _NEVER: Final = {
-    DecisionReason.NOT_CONVERSATION.value: "it is no part of the conversation: the model is never shown such an event",
+    DecisionReason.NOT_CONVERSATION.value: "it is not part of the conversation; such events are never sent to a model",
     DecisionReason.ORPHANED_TOOL_CALL.value: "it is a tool call without a result, which no model accepts",
     DecisionReason.ORPHANED_TOOL_RESULT.value: "it is a tool result without its call, which no model accepts",
-    DecisionReason.ORPHANED_REASONING.value: "it is reasoning without the item behind it, which no model accepts",
-    DecisionReason.BEFORE_USER_MESSAGE.value: "no user message stands in front of it, and the provider requires one",
-    DecisionReason.DUPLICATE.value: "another item says the same",
-    DecisionReason.STALE.value: "a newer version of it is there",
+    DecisionReason.ORPHANED_REASONING.value: "it is reasoning without its next item, which no model accepts",
+    DecisionReason.BEFORE_USER_MESSAGE.value: "no user message precedes it, and the provider requires one",
+    DecisionReason.DUPLICATE.value: "another item has the same content",
+    DecisionReason.STALE.value: "a newer version of it is kept",
     DecisionReason.FORBIDDEN_SCOPE.value: "its scope is not allowed here",
 }
-_A_REQUEST: Final = "the provider requires a user message in front of it"
-#: The kinds of what a prompt may start with, and of what is no part of the conversation.
+_A_REQUEST: Final = "the provider requires a user message before it"
+#: The kinds that may start a prompt, and the kinds that are not part of the conversation.
 _OPENING: Final = frozenset(EventKind) - {EventKind.RESPONSE, EventKind.TOOL_CALL, EventKind.TOOL_RESULT}
-#: Reasons that have to do with a limit.
+#: The reasons that depend on a limit.
 _LIMITED: Final = frozenset(
     {
         DecisionReason.OVER_BUDGET.value,
@@ -56,7 +56,7 @@ _LIMITED: Final = frozenset(
 
 
 class Remedy:
-    """The limits of one turn's policies, and what a larger one would do."""
+    """The limits of one turn's policies, and the effect of larger ones."""
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger
@@ -67,15 +67,15 @@ class Remedy:
 
     @worked_out_once
     def allocator(self) -> AllocatorRun:
-        """The turn's allocator, where it is its only policy, to be run again."""
+        """The turn's allocator, if it is the only policy, for a rerun."""
         (step,) = self.turn.steps
         return AllocatorRun(self.ledger, self.turn, step)
 
     def limit(self, step: ReportedStep) -> Limit | None:
-        """The limit of a policy; None where it has none, or where its settings are not in the traces."""
+        """Return the limit of a policy; None if it has none, or if its settings are not in the spans."""
         bound = self.known.limit(step)
         if bound is None:
-            return self._allocated(step) or self._held(step)
+            return self._allocated(step) or self._framework_limit(step)
         parameter = bound.setting
         setting = self._setting(step, parameter)
         if setting is None:
@@ -96,21 +96,23 @@ class Remedy:
         )
 
     def _allocated(self, step: ReportedStep) -> Limit | None:
-        """The limit of the allocator, as its own span states it."""
-        held = step.allocation or {}
+        """Return the limit of the allocator from its span."""
+        allocation = step.allocation or {}
         keys = (names.BUDGET_WINDOW, names.BUDGET_LIMIT, names.BUDGET_FIXED, names.BUDGET_USED)
-        window, tokens, fixed, used = (held.get(key) for key in keys)
+        window, tokens, fixed, used = (allocation.get(key) for key in keys)
         if not isinstance(window, int) or not isinstance(tokens, int):
             return None
         return Limit("tokens", "window", window, tokens, fixed, used)
 
-    def _held(self, step: ReportedStep) -> Limit | None:
-        """The limit of a framework's own policy, as its assembly states it; None where another one may have held it."""
-        told = self.turn.attributes
-        budget, counted = (told.get(key) for key in (names.BUDGET_LIMIT, names.BUDGET_USED))
+    def _framework_limit(self, step: ReportedStep) -> Limit | None:
+        """Return the limit of a framework's policy from the assembly's span; None if it may be another policy's."""
+        attributes = self.turn.attributes
+        budget, counted = (attributes.get(key) for key in (names.BUDGET_LIMIT, names.BUDGET_USED))
         if type(budget) is not int or not self.turn.sent or self.known.of(step) is not None:
             return None
-        named = [(one, name) for one in self.turn.steps for name, value in settings_of(one).items() if value == budget]
+        named = [
+            (other, name) for other in self.turn.steps for name, value in settings_of(other).items() if value == budget
+        ]
         if len(named) != 1 or named[0][0] is not step:
             return None
         used = step.attributes.get(names.TOKENS_OUT) if counted is None else counted
@@ -126,7 +128,7 @@ class Remedy:
             outcome = self.chain.base[self.turn.steps.index(step)].outcome
             if outcome is not None and outcome.fixed is not None:
                 return outcome.fixed
-        holders = [one for one in self.turn.steps if self._counts_tokens(one)]
+        holders = [other for other in self.turn.steps if self._counts_tokens(other)]
         fixed = self.turn.attributes.get(names.BUDGET_FIXED)
         return int(fixed) if isinstance(fixed, int) and len(holders) == 1 else None
 
@@ -135,7 +137,7 @@ class Remedy:
         return bound is not None and bound.unit == "tokens"
 
     def with_room(self, answer: Explanation, step: ReportedStep) -> Explanation:
-        """The limit, and the items that have the room."""
+        """Add the limit, and the items that were kept instead."""
         limit = self.limit(step)
         if limit is None or answer.reason not in _LIMITED:
             return answer
@@ -148,8 +150,8 @@ class Remedy:
             if item in (before if in_blocks else newer)
         ]
         if limit.of is not None and self.tokens_of(self.turn.kept) != limit.used:
-            rivals = []  # some of them are beside it, and nothing says which
-        rivals.sort(key=lambda one: -(one.tokens or 0))
+            rivals = []  # the limit does not apply to some of them, and the spans do not record to which
+        rivals.sort(key=lambda rival: -(rival.tokens or 0))
         also_out = tuple(
             item
             for item, exit_ in self._exits.items()
@@ -159,13 +161,13 @@ class Remedy:
             answer,
             limit=limit,
             competitors=tuple(rivals),
-            competitors_tokens=self.tokens_of(one.item for one in rivals),
+            competitors_tokens=self.tokens_of(rival.item for rival in rivals),
             also_out=() if in_blocks else also_out,
             also_out_tokens=None if in_blocks else self.tokens_of(also_out),
         )
 
     def _before(self, item: str, step: ReportedStep) -> frozenset[str]:
-        """The items of the blocks that come before an item's own, and those of its own that are cut after it."""
+        """Return the items of earlier blocks, and those of the item's own block that are cut after it."""
         before: set[str] = set()
         for block in step.blocks:
             if item in block.order:
@@ -174,7 +176,7 @@ class Remedy:
         return frozenset(before)
 
     def _newer(self, item: str) -> frozenset[str]:
-        """What was offered from the first item of its atom on, and what policies made."""
+        """Return the input items from the first item of its atom on, and the injected items."""
         known = self.ledger.items.get(item)
         atom = known.atom if known is not None else item
         offered = list(self.turn.offered or ())
@@ -186,12 +188,12 @@ class Remedy:
         return known.kind if known is not None else "unknown"
 
     def tokens_of(self, items: Iterable[str]) -> int | None:
-        """The tokens of items together; None where those of one are not known."""
+        """Return the sum of the items' tokens; None if one is unknown."""
         tokens = [self.ledger.tokens(self.turn.number, item) for item in items]
         return None if None in tokens else sum(filter(None, tokens))
 
     def with_raises(self, answer: Explanation, step: ReportedStep) -> Explanation:
-        """The smallest larger limits that would have kept it, or why there are none."""
+        """Add the smallest larger limits that would have kept the item, or why there are none."""
         if self.known.limit(step) is None:
             if answer.reason == DecisionReason.BEFORE_USER_MESSAGE and step.policy == ALLOCATOR:
                 return unsure(answer, f"what would have kept it: {_A_REQUEST}")
@@ -201,11 +203,11 @@ class Remedy:
                 return self._allocated_more(answer, step)
             if self.known.of(step) is not None:
                 return unsure(answer, f"what would have kept it: {step.policy} has no limit that could be raised")
-            return unsure(answer, f"{step.policy} is not one of our policies: what it goes by is not known")
+            return unsure(answer, f"{step.policy} is not a built-in policy, so its rule is unknown")
         chain = self.chain
         problem = chain.problem
         if problem is None and not chain.is_ours(step):
-            problem = f"{step.policy} cannot be run again on the tokens of the ledger"
+            problem = f"{step.policy} cannot be run again on recorded token counts"
         if problem is not None:
             return unsure(answer, f"what would have kept it: {problem}")
         try:
@@ -214,11 +216,15 @@ class Remedy:
             return unsure(answer, f"what would have kept it: {error}")
 
     def _allocated_more(self, answer: Explanation, step: ReportedStep) -> Explanation:
-        """The smallest larger window by which the allocator keeps it."""
+        """Add the smallest larger window with which the allocator keeps the item."""
         limit = self.limit(step)
         if limit is None:
             return unsure(answer, "what would have kept it: the allocator's span is missing")
-        problem = self.allocator.problem if self.turn.steps == [step] else "other policies stand around the allocator"
+        problem = (
+            self.allocator.problem
+            if self.turn.steps == [step]
+            else "the chain has other policies besides the allocator"
+        )
         try:
             if problem is not None:
                 raise UnknownError(problem)
@@ -226,16 +232,16 @@ class Remedy:
         except UnknownError as error:
             return unsure(answer, f"what would have kept it: {error}")
         to = limit.setting + extra
-        raised = Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_might_do)
+        raised = LimitIncrease(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_might_do)
         answer = replace(answer, raises=(raised,))
         if settings_of(step).get(USER_FIRST) is True and self._kind(answer.item) not in _OPENING:
-            return unsure(answer, f"whether it stays then: {_A_REQUEST}")
+            return unsure(answer, f"whether it would be kept then: {_A_REQUEST}")
         return answer
 
     def _searched(self, answer: Explanation) -> Explanation:
-        """Raise the limit of the policy that took it, then of the next one that would, until it is in the prompt."""
+        """Raise the limit of each policy that drops the item, in chain order, until the item is in the prompt."""
         more: dict[int, int] = {}
-        raises: list[Raise] = []
+        raises: list[LimitIncrease] = []
         for step in self.turn.steps:
             if self.chain.keeps(answer.item, more, step.index):
                 continue
@@ -249,19 +255,19 @@ class Remedy:
             more[step.index] = extra
             self.chain.check_shortened(more, step.index)
             to = limit.setting + extra
-            raised = Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_may_do)
+            raised = LimitIncrease(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_may_do)
             raises.append(raised)
         for step in self.turn.steps:
             if step.index > min(more) and step.index not in more and not self.chain.is_ours(step):
-                answer = unsure(answer, f"whether {step.policy}, which comes after it, would have let the item pass")
+                answer = unsure(answer, f"whether {step.policy}, which runs later, would have kept the item")
         return replace(answer, raises=tuple(raises))
 
     def _smallest(self, item: str, step: ReportedStep, more: dict[int, int]) -> int | None:
         """Return the smallest raise of a policy's limit by which it keeps the item; None if there is none.
 
-        A larger limit never keeps less, with exceptions: what did not fit and comes before older items (the newest
-        atom, a summary in the conversation) takes its room as soon as it does, and so does the room that is kept free
-        for a new summary. From one such point to the next is searched by halves.
+        A larger limit never keeps less, except at some points: content that has precedence over older items (the newest
+        atom, a summary, the reserve of a new summary) displaces them as soon as it fits. Between two such points, the
+        search is binary.
         """
 
         def keeps(extra: int) -> bool:
@@ -275,7 +281,7 @@ class Remedy:
         return self.chain.size("tokens" if self._counts_tokens(step) else "events")
 
     def _turning_points(self, item: str, step: ReportedStep, more: dict[int, int]) -> list[int]:
-        """Return the raises at which something else than older items comes in, ascending."""
+        """Return the increases at which content with precedence over older items starts to fit, ascending."""
         excess = step.attributes.get(names.OVERFLOW_TOKENS)
         points = [excess] if isinstance(excess, int) and excess > 0 and self._counts_tokens(step) else []
         bound = self.known.limit(step)
@@ -293,7 +299,7 @@ class Remedy:
         return sorted(set(points))
 
     def _summary_points(self, step: ReportedStep, more: dict[int, int], points: Sequence[int]) -> list[int]:
-        """Return the raises at which there is room for a summary, and at which none is needed because all fits."""
+        """Return the increases at which a summary starts to fit, and at which everything fits without one."""
 
         def reaches(state: SummaryState, extra: int) -> bool:
             ran = self.chain.run({**more, step.index: extra}, step.index)[-1]
@@ -316,7 +322,7 @@ def _segments(points: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _smallest_between(holds: Callable[[int], bool], points: Iterable[int], most: int) -> int | None:
-    """Return the smallest number above 0 for which it holds, if it stays so up to the next point; None if none does."""
+    """Return the smallest number above 0 with `holds`, if `holds` is monotone between points; None if there is none."""
     for low, high in _segments(points, most):
         if low and holds(low):
             return low
@@ -326,7 +332,7 @@ def _smallest_between(holds: Callable[[int], bool], points: Iterable[int], most:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number above `low`, up to `high`, for which it holds, which it does for `high` and not for `low`."""
+    """Return the smallest number with `holds` by binary search; it is false for `low` and true for `high`."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

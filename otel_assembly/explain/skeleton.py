@@ -1,7 +1,7 @@
-"""A conversation rebuilt from its ledger: no word of it, but the kinds, tokens, bytes and pairs that policies go by.
+"""Rebuild a conversation from its ledger, without content: kinds, tokens, bytes and tool pairs, as policies need them.
 
-What a ledger does not state is not made up. One thing it states only in part: which call awaits an approval, which is
-told by the prompt that keeps it all the same.
+Nothing is guessed. The ledger does not record which tool calls await approval; they are inferred from the prompt, which
+keeps them although they have no result.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
 
 
-#: Larger than any event is: a stand-in takes as much memory as the event that it stands for.
+#: The largest event that is rebuilt; a stand-in takes as much memory as its event.
 _MOST_BYTES: Final = 1 << 28
 _MOST_CALLS: Final = 10_000
 
 
 class UnknownError(Exception):
-    """Something that an answer would need is not in the traces; the message is a sentence for the reader."""
+    """The spans do not record something that an answer needs; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """An event of which only what the ledger states is known.
+    """An event with the facts that the ledger records.
 
     Attributes:
         item: Its id.
         kind: Its kind.
         tokens: Its tokens.
         bytes: Bytes of its text.
-        opens: Ids of calls, made up, that pair it with its results.
+        opens: Generated ids of its tool calls.
         closes: Ids of the calls that it answers.
-        awaiting: Those of `opens` that await an approval.
-        restates: Whether it says again what another event said.
-        is_reasoning: Whether it is reasoning, which belongs to the item behind it.
+        awaiting: The calls in `opens` that await approval.
+        restates: Whether it repeats another event.
+        is_reasoning: Whether it is reasoning, which belongs to the next item.
     """
 
     item: str
@@ -77,49 +77,49 @@ def _(event: StandIn) -> EventFacts:
 def stand_ins(
     ledger: LedgerHistory, turn: ReportedTurn, items: Iterable[str], awaiting: frozenset[str]
 ) -> dict[str, StandIn]:
-    """Events by their item id, with made-up ids for as many calls as each of them asks for or answers.
+    """Return stand-ins by item id, with generated ids for their tool calls and results.
 
     Args:
         ledger: The ledger.
         turn: The assembly.
-        items: The ids of the events, in the order in which they stand.
-        awaiting: Calls that are held to await an approval.
+        items: The ids of the events, in order.
+        awaiting: The items whose calls are assumed to await approval.
 
     Raises:
-        UnknownError: An arrival is not in the traces, or it is not told which call a result answers.
+        UnknownError: An arrival is not in the spans, or it is unknown which call a result answers.
     """
     made: dict[str, StandIn] = {}
     items = list(items)
     thoughts = _reasoning(ledger, turn, items)
-    #: By atom and by event that asked, the ids that wait; and by atom, those that do not wait any more.
+    #: By atom: the unanswered call ids of each event, and the answered ones.
     waiting: dict[str, list[list[str]]] = {}
     answered: dict[str, list[str]] = {}
     for item in items:
-        one = ledger.item(turn.number, item)
-        if one is None:
-            raise UnknownError(f"the arrival of item {item} is not in the traces")
-        if not (0 <= one.bytes <= _MOST_BYTES and abs(one.calls) <= _MOST_CALLS):
-            raise UnknownError(f"what the traces say of the size of item {item} cannot be")
-        event = StandIn(item, one.kind, one.tokens, one.bytes)
-        own = waiting.setdefault(one.atom, [])
-        if one.calls > 0:
-            ids = [f"{item}.{number}" for number in range(one.calls)]
-            own.append(ids)
+        known = ledger.item(turn.number, item)
+        if known is None:
+            raise UnknownError(f"the arrival of item {item} is not in the spans")
+        if not (0 <= known.bytes <= _MOST_BYTES and abs(known.calls) <= _MOST_CALLS):
+            raise UnknownError(f"the recorded size of item {item} is impossible")
+        event = StandIn(item, known.kind, known.tokens, known.bytes)
+        open_calls = waiting.setdefault(known.atom, [])
+        if known.calls > 0:
+            ids = [f"{item}.{number}" for number in range(known.calls)]
+            open_calls.append(ids)
             event = replace(event, opens=tuple(ids), awaiting=tuple(ids) if item in awaiting else ())
-        elif one.calls < 0:
-            taken = _take(-one.calls, own)
-            if one.atom == item and not taken:
-                taken = [f"{item}.orphan.{number}" for number in range(-one.calls)]
-            if len(taken) < -one.calls:
-                raise UnknownError(f"the traces do not say which call each result answers: item {item}")
-            answered.setdefault(one.atom, []).extend(taken)
-            event = replace(event, closes=tuple(taken))
-        elif one.atom in thoughts:
-            event = replace(event, is_reasoning=item in thoughts[one.atom])
-        elif one.atom != item and one.kind == EventKind.TOOL_RESULT:
-            event = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
-        elif one.atom != item:
-            asked = next((ids[:1] for ids in own if ids), [])
+        elif known.calls < 0:
+            answers = _take(-known.calls, open_calls)
+            if known.atom == item and not answers:
+                answers = [f"{item}.orphan.{number}" for number in range(-known.calls)]
+            if len(answers) < -known.calls:
+                raise UnknownError(f"the spans do not record which call each result answers: item {item}")
+            answered.setdefault(known.atom, []).extend(answers)
+            event = replace(event, closes=tuple(answers))
+        elif known.atom in thoughts:
+            event = replace(event, is_reasoning=item in thoughts[known.atom])
+        elif known.atom != item and known.kind == EventKind.TOOL_RESULT:
+            event = replace(event, closes=tuple(answered.get(known.atom, ())[:1]), restates=True)
+        elif known.atom != item:
+            asked = next((ids[:1] for ids in open_calls if ids), [])
             event = replace(event, opens=tuple(asked), restates=True)
         made[item] = event
     return made
@@ -132,24 +132,24 @@ def _reasoning(ledger: LedgerHistory, turn: ReportedTurn, items: Sequence[str]) 
     """
     members: dict[str, list[str]] = {}
     for item in items:
-        one = ledger.item(turn.number, item)
-        if one is not None and one.kind != EventKind.TOOL_RESULT:
-            members.setdefault(one.atom, []).append(item)
+        known = ledger.item(turn.number, item)
+        if known is not None and known.kind != EventKind.TOOL_RESULT:
+            members.setdefault(known.atom, []).append(item)
     exits = ledger.exits(turn.number)
     found: dict[str, frozenset[str]] = {}
-    for atom, held in members.items():
+    for atom, ids in members.items():
         first = ledger.item(turn.number, atom)
         if first is None or first.calls or first.kind != EventKind.RESPONSE:
             continue
-        if len(held) > 1:
-            found[atom] = frozenset(held[:-1])
+        if len(ids) > 1:
+            found[atom] = frozenset(ids[:-1])
         elif atom in exits and exits[atom].reason == DecisionReason.ORPHANED_REASONING:
-            found[atom] = frozenset(held)
+            found[atom] = frozenset(ids)
     return found
 
 
 def _take(count: int, waiting: list[list[str]]) -> list[str]:
-    """Ids that a result answers: of every event that asked one, then another; what it answers, it makes one atom."""
+    """Remove and return the call ids that a result answers: one of each event in turn, the newest event first."""
     taken: list[str] = []
     while len(taken) < count and any(waiting):
         for ids in reversed(waiting):
@@ -160,21 +160,21 @@ def _take(count: int, waiting: list[list[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PromptsOfTurn:
-    """The prompts of a turn as stand-ins, by who gave them, in prompt order: ``(source, text, tokens)``."""
+    """The prompts of a turn as stand-ins, in prompt order: ``(source, text, tokens)``."""
 
     rows: Sequence[tuple[str, str, int]]
 
     @classmethod
     def of(cls, turn: ReportedTurn) -> PromptsOfTurn:
-        """Read them from the span."""
+        """Return the prompts of a turn."""
         sources = turn.attributes.get(names.PROMPT_SOURCES, ())
         tokens = turn.attributes.get(names.PROMPT_TOKENS, ())
         if len(sources) != len(tokens):
-            raise UnknownError("the tokens of this turn's prompts are not all in the traces")
+            raise UnknownError("the tokens of this turn's prompts are not all in the spans")
         return cls([(str(s), f"prompt {i}", int(n)) for i, (s, n) in enumerate(zip(sources, tokens, strict=True))])
 
     def given_by(self, sources: set[str]) -> list[str]:
-        """The texts of those sources, in order."""
+        """Return the texts of these sources, in order."""
         return [text for source, text, _ in self.rows if source in sources]
 
     @property
@@ -184,10 +184,10 @@ class PromptsOfTurn:
 
 
 class SkeletonMeter(TokenMeter):
-    """Measures stand-ins: an event by the tokens that it carries, a prompt by what the ledger says of it.
+    """Measures stand-ins by their recorded tokens.
 
-    What a policy of ours writes into the prompts itself (a note on what it left out) is counted by the tokenizer that
-    the span names, or else costs what such a note cost when the ledger saw one.
+    A note that a policy adds to the prompts is counted by the recorded tokenizer, or else has the recorded tokens of an
+    earlier note of this policy.
     """
 
     __slots__ = ("_tool_tokens",)
@@ -204,12 +204,12 @@ class SkeletonMeter(TokenMeter):
         self._tool_tokens = int(kinds.get(PromptPart.TOOL_SCHEMAS, 0))
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
-        """The tokens of the tools of that turn, whatever they were."""
+        """Return the recorded tokens of the turn's tool schemas."""
         return self._tool_tokens
 
 
 class _Counter:
-    """Counts the few texts that there are in a skeleton."""
+    """A counter for the texts of a rebuilt conversation."""
 
     name = "skeleton"
     method: CountMethod = "exact"
@@ -231,12 +231,12 @@ class _Counter:
         except AssemblyError:
             policy = text[1:].partition("]")[0]
             if policy not in self._notes:
-                raise UnknownError(f"the tokens of the note that {policy} adds are not in the traces") from None
+                raise UnknownError(f"the tokens of the note that {policy} adds are not in the spans") from None
             return self._notes[policy]
 
 
 def note_tokens(ledger: LedgerHistory) -> dict[str, int]:
-    """What a policy's own prompts cost on the last turn that has one, by policy."""
+    """Return the tokens of each policy's prompts on the last turn that has one."""
     found: dict[str, int] = {}
     for turn in ledger.turns:
         sources, tokens = turn.attributes.get(names.PROMPT_SOURCES, ()), turn.attributes.get(names.PROMPT_TOKENS, ())

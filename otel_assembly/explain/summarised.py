@@ -1,7 +1,7 @@
-"""A `BudgetPolicy` with a compactor, run again: which events its summary stands for, and what is kept free for it.
+"""Run a `BudgetPolicy` with a compactor again, without calling the compactor.
 
-No compactor is called. If the policy cuts as it did, the summary is the recorded one. If it cuts elsewhere, a compactor
-would have been asked for another summary, and may have answered anything: see `Answer`.
+If the policy drops the same events as recorded, the summary is the recorded one. If it drops others, the length of the
+summary is assumed: see `Answer`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_USER: Final = frozenset({EventKind.REQUEST, EventKind.TOOL_RESULT})
 
 
 class Answer(Enum):
-    """What a compactor makes of events that it was not asked to summarize on the recorded turn."""
+    """The assumed result of a compaction that was not recorded."""
 
     LONGEST = "longest"
     SHORTEST = "shortest"
@@ -44,15 +44,15 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCompaction:
-    """What the spans state about the compactions of one policy on one turn.
+    """The recorded compactions of one policy on one turn.
 
     Attributes:
-        reserve: Tokens that are kept free for a summary once something is cut; 0 if no summary can stand among these
-            events; None if no turn states it.
-        made: The summary, and the reply behind it if there is one; empty if none was made.
-        compacted: The items that the summary stands for.
+        reserve: Tokens that are reserved for a summary once something is dropped; 0 if these events allow no summary;
+            None if no turn records it.
+        made: The summary, and the reply after it if there is one; empty if no summary was made.
+        compacted: The items that the summary covers.
         shortened: The tool results that were shortened on an earlier turn.
-        is_extractive: Whether the compactor is known to need no model, so that it does not fail.
+        is_extractive: Whether the compactor is extractive; it needs no model, so it does not fail.
     """
 
     reserve: int | None
@@ -63,17 +63,17 @@ class RecordedCompaction:
 
     @property
     def may_fail(self) -> bool:
-        """Return whether a compaction that was not recorded may come to nothing."""
+        """Return whether a compaction that was not recorded may fail."""
         return not self.is_extractive
 
 
 def is_extractive(settings: Mapping[str, Any]) -> bool:
-    """Return whether a policy's settings state the extractive compactor."""
+    """Return whether a policy's settings name the extractive compactor."""
     return settings.get("compact") == EXTRACTIVE
 
 
 class SummaryState(Enum):
-    """Which of the three ways of a budget with a compactor a run took, in the order in which a budget grows."""
+    """The state of a budget with a compactor, in ascending order of the budget."""
 
     NO_ROOM = 0
     SUMMARY = 1
@@ -84,24 +84,24 @@ class Summarising:
     """The part of a rerun policy that `ChainRun` reads."""
 
     state: SummaryState = SummaryState.ALL_FITS
-    #: The events that the last run cut and a summary may stand for; None if there were none.
+    #: The events that the last run dropped and a summary may cover; None if there were none.
     gone: frozenset[str] | None = None
-    #: The events that the recorded run cut.
+    #: The events that the recorded run dropped.
     recorded_gone: frozenset[str] | None = None
-    #: Whether this is the recorded run, so that what it cuts is what was cut.
+    #: Whether this is the run with the recorded limits.
     is_first_run: bool = True
 
 
 def summarised(
     policy: type[BudgetPolicy], settings: Mapping[str, Any], recorded: RecordedCompaction, answer: Answer
 ) -> BudgetPolicy:
-    """Return a policy that cuts as the recorded one, with the recorded summary or an assumed one.
+    """Return a policy with the settings of the recorded one, and with its recorded summary or an assumed one.
 
     Args:
         policy: `BudgetPolicy`, or a class derived from it.
-        settings: The settings of the policy, as its span states them.
-        recorded: What was compacted on the turn.
-        answer: What the compactor makes of other events.
+        settings: The recorded settings of the policy.
+        recorded: The recorded compactions of the turn.
+        answer: The assumed result of other compactions.
     """
     summary_tokens = int(settings["summary_tokens"])
 
@@ -115,7 +115,7 @@ def summarised(
 
         def reserved(self, plan: BudgetPlan, view: View) -> int:
             if recorded.reserve is None:
-                raise UnknownError("how many tokens are kept free for a summary is not in the traces")
+                raise UnknownError("how many tokens are reserved for a summary is not in the spans")
             return recorded.reserve
 
         async def _summary(
@@ -158,7 +158,7 @@ def _assumed(answer: Answer, reserve: int, summary_tokens: int) -> StandIn:
 
 
 class _Cache(CompactionCache):
-    """Calls no compactor."""
+    """A cache that calls no compactor."""
 
     __slots__ = ()
 
@@ -166,11 +166,11 @@ class _Cache(CompactionCache):
         self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
         if any(view.history.kind(position) is EventKind.TOOL_RESULT for position in plan.newest):
-            raise UnknownError("a tool result would be shortened, and how long it would be is not known")
+            raise UnknownError("a tool result would be shortened; its length is unknown")
         return []
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
-        if self.reply is _ASSUMED_REPLY:  # only between the summary and another message of the user's
+        if self.reply is _ASSUMED_REPLY:  # needed only between the summary and another user message
             stands = leading < len(kept) and kept.history.kind(kept.position(leading)) in _OF_USER
             return replace(summary, reply=self.reply) if stands else summary
         return summary if self.reply is None else replace(summary, reply=self.reply)

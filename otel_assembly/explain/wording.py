@@ -1,4 +1,4 @@
-"""An explanation in a few lines of plain English."""
+"""An explanation as lines of text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from otel_assembly.telemetry.span_values import item_key, runs_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, Unsent
+    from otel_assembly.explain.explanation import Competitor, Explanation, Limit, LimitIncrease, Unsent
 
-__all__ = ["PARTS", "RULES", "headline", "said", "said_of_unsent"]
+__all__ = ["PARTS", "RULES", "detail_lines", "headline", "unsent_lines"]
 
-#: What each reason means, to somebody who reads it for the first time.
+#: The meaning of each reason.
 RULES: Final = {
     DecisionReason.NOT_CONVERSATION: "it is not part of the conversation",
     DecisionReason.OUTSIDE_WINDOW: "it is older than the newest events that the window keeps",
@@ -29,43 +29,43 @@ RULES: Final = {
         "it is reasoning without the item that followed it, or such an item without its reasoning"
     ),
     DecisionReason.BEFORE_USER_MESSAGE: (
-        "it was in front of the user message that the provider requires as the first message"
+        "it was before the user message that the provider requires as the first message"
     ),
     DecisionReason.DUPLICATE: "another item has the same content",
     DecisionReason.FORBIDDEN_SCOPE: "its scope is not allowed in this prompt",
     DecisionReason.STALE: "a newer version of it exists",
     DecisionReason.COMPACTED: "a summary replaced it",
     DecisionReason.PINNED: "it must not be dropped",
-    DecisionReason.PENDING_TOOL_CALL: "it is a tool call that waits for its result",
+    DecisionReason.PENDING_TOOL_CALL: "it is a tool call without a result yet",
     DecisionReason.FITS: "it fits",
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }
-#: What an item was to a turn that sent nothing.
+#: An item's part in a turn that sent nothing.
 PARTS: Final = {
     "leading_system": "a system message at the beginning: fixed content, which may not be dropped",
     "newest_request": "the newest request: fixed content, which may not be dropped",
-    "pending_calls": "a tool call that waits for its approval: fixed content, which may not be dropped",
+    "pending_calls": "a tool call that awaits approval: fixed content, which may not be dropped",
     "newest_atom": "of the newest tool call with its results, or the newest message: it is dropped whole or not at all",
-    "older": "older than the newest tool call or message: it could have been dropped, and is not what did not fit",
+    "older": "older than the newest tool call or message: it could have been dropped, and did not cause the overflow",
     "fixed_block": "of a block that may not be cut: fixed content",
-    "cuttable_block": "of a block that may be cut: it is not what did not fit",
-    "offered": "part of what came in: no limit decided on it",
-    "taken": "left out by an earlier policy: it is not what did not fit",
+    "cuttable_block": "of a block that may be cut: it did not cause the overflow",
+    "offered": "part of the input: no limit applied to it",
+    "taken": "dropped by an earlier policy: it did not cause the overflow",
 }
 _PART_NAMES: Final = {
-    "prompts": "prompts, tool schemas and the reply's beginning",
+    "prompts": "prompts, tool schemas and reply overhead",
     "leading_system": "system messages",
     "newest_request": "the newest request",
-    "pending_calls": "calls that wait for an approval",
+    "pending_calls": "calls that await approval",
     "newest_atom": "the newest tool call with its results, or message",
 }
-#: Competitors that are named one by one.
+#: The most competitors that are listed.
 _NAMED: Final = 4
 
 
 def headline(about: Explanation) -> str:
-    """The answer in one sentence."""
+    """Return the outcome in one sentence."""
     item = f"Item {about.item}{_described(about)}"
     turn = f"turn {about.turn}"
     if about.outcome == "kept":
@@ -73,9 +73,9 @@ def headline(about: Explanation) -> str:
     if about.outcome == "compacted":
         return f"{item} is in the prompt of {turn} only as part of a summary."
     if about.outcome == "not_offered":
-        return f"{item} was not offered on {turn}: it is no part of what came in."
+        return f"{item} was not offered on {turn}: it is not in the input."
     if about.outcome == "not_arrived":
-        return f"{item} had not arrived by {turn}: turn {about.arrived} is the first to tell of it."
+        return f"{item} had not arrived by {turn}: it is first recorded on turn {about.arrived}."
     if about.outcome == "not_sent":
         return f"{item} was in no prompt on {turn}: nothing was sent."
     if about.outcome == "dropped":
@@ -90,8 +90,8 @@ def _described(about: Explanation) -> str:
     return f" ({about.kind}{tokens})"
 
 
-def said(about: Explanation) -> Iterator[tuple[str, str]]:
-    """What follows the headline: a short label and a sentence each."""
+def detail_lines(about: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield the details of an explanation: a label and a text each."""
     if about.unsent is not None:
         yield from _nothing_sent(about.unsent)
         yield from [("what it is", PARTS[about.part])] if about.part in PARTS else ()
@@ -110,7 +110,7 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
-    """By which rule, since when, and beside what."""
+    """Yield the rule, the turn since when, the position, the block, the limit and the competitors."""
     if about.reason is not None and (about.unsent is None or about.part == "taken"):
         by = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
         rule = RULES.get(about.reason, "")  # type: ignore[call-overload]  # a StrEnum's members equal their strings
@@ -118,12 +118,12 @@ def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
         yield "rule", f"{by}, {rule}" if by else rule
     if about.since is not None:
         since = "this turn" if about.since == about.turn else f"turn {about.since}"
-        yield "since", since if about.since_known else f"{since} or before: turn {about.since - 1} is not in the traces"
+        yield "since", since if about.since_known else f"{since} or before: turn {about.since - 1} is not in the spans"
     if about.standing is not None:
         yield from _standing(about)
     if about.block is not None:
         block = about.block
-        left = f", decided with room for {_tokens(block.remaining)}" if block.remaining is not None else ""
+        left = f", {_tokens(block.remaining)} left before it" if block.remaining is not None else ""
         floor = f", floor {block.floor:,}" if block.floor else ""
         yield "block", f"{block.name} ({block.kind}, priority {block.priority}{floor}){left}"
         if block.before and about.outcome in {"dropped", "compacted"} and about.limit is not None:
@@ -133,16 +133,17 @@ def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
         yield "limit", _limit(about.limit)
     if about.competitors:
         noun = "item" if about.policy == ALLOCATOR else "newer item"
-        yield "who has the room", _competitors(about.competitors, about.competitors_tokens, noun)
+        yield "kept instead", _competitors(about.competitors, about.competitors_tokens, noun)
     if about.also_out:
         tokens = f", {_tokens(about.also_out_tokens)}" if about.also_out_tokens is not None else ""
-        yield "out as well", f"{_items(len(about.also_out))} newer than it or of its call{tokens}: they come before it"
+        items = f"{_items(len(about.also_out))}, newer or of the same tool call{tokens}"
+        yield "also dropped", f"{items}; a larger limit restores them first"
     if about.winner is not None:
-        yield "stands for it", f"item {about.winner}"
+        yield "kept copy", f"item {about.winner}"
 
 
-def said_of_unsent(unsent: Unsent) -> Iterator[tuple[str, str]]:
-    """Why nothing was sent, and what would have let a prompt be sent: a short label and a sentence each."""
+def unsent_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    """Yield why nothing was sent and what would have allowed a prompt: a label and a text each."""
     yield from _nothing_sent(unsent)
     yield from _to_send(unsent)
 
@@ -156,7 +157,7 @@ def _nothing_sent(unsent: Unsent) -> Iterator[tuple[str, str]]:
     elif unsent.error != ERROR_CONTEXT_OVERFLOW:
         yield "nothing sent", f"{by} failed: {unsent.error}"
     elif unsent.needed is None or unsent.budget is None:
-        yield "nothing sent", f"{by}: what may not be dropped does not fit"
+        yield "nothing sent", f"{by}: the fixed content exceeds the budget"
     else:
         over = f"takes {unsent.needed:,} of {_tokens(unsent.budget)}, {unsent.needed - unsent.budget:,} too many"
         newest = unsent.cause == OverflowCause.NEWEST_ATOM
@@ -164,7 +165,10 @@ def _nothing_sent(unsent: Unsent) -> Iterator[tuple[str, str]]:
         what = f"{fixed} with the newest tool call or message" if newest else fixed
         yield "nothing sent", f"{by}: {what} {over}"
         if unsent.parts:
-            yield "of that", ", ".join(f"{_PART_NAMES.get(one.name, one.name)} {one.tokens:,}" for one in unsent.parts)
+            yield (
+                "made up of",
+                ", ".join(f"{_PART_NAMES.get(part.name, part.name)} {part.tokens:,}" for part in unsent.parts),
+            )
 
 
 def _to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
@@ -172,13 +176,13 @@ def _to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
     if unsent.without:
         out = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
         noun = "item" if len(unsent.without) == 1 else "items"
-        ways.append(f"{unsent.policy} with on_overflow='drop', which leaves out {noun} {out}")
+        ways.append(f"{unsent.policy} with on_overflow='drop', which drops {noun} {out}")
     if unsent.skip:
-        ways.append(f"mend what {unsent.policy} failed of, or set on_policy_error='skip', which goes on without it")
+        ways.append(f"fix the error in {unsent.policy}, or set on_policy_error='skip' to continue without it")
     if ways:
-        yield "to send one", "; or ".join(ways)
+        yield "to send a prompt", "; or ".join(ways)
     if unsent.never is not None:
-        yield "to send one", f"nothing would: {unsent.never}"
+        yield "to send a prompt", f"nothing would: {unsent.never}"
     for sentence in unsent.unknown:
         yield "not known", sentence
 
@@ -187,13 +191,16 @@ def _standing(about: Explanation) -> Iterator[tuple[str, str]]:
     standing = about.standing
     if standing is None:
         return
-    prompts = f", behind {standing.prompts} prompt{'s' * (standing.prompts != 1)}" if standing.prompts else ""
-    yield "place", f"{standing.position} of {_items(standing.of)}{prompts}"
+    prompts = f", after {standing.prompts} prompt{'s' * (standing.prompts != 1)}" if standing.prompts else ""
+    yield "position", f"{standing.position} of {_items(standing.of)}{prompts}"
     if standing.tokens_before is not None and standing.tokens_after is not None:
-        yield "tokens", f"{standing.tokens_before:,} in front of it, {standing.tokens_after:,} behind it"
+        yield "tokens", f"{standing.tokens_before:,} before it, {standing.tokens_after:,} after it"
     if standing.cached is not None:
         where = "inside the stable prefix: it can be read from the provider's cache"
-        yield "cache", where if standing.cached else "behind the stable prefix: it is read anew"
+        yield (
+            "cache",
+            where if standing.cached else "outside the stable prefix: it cannot be read from the provider's cache",
+        )
 
 
 def _limit(limit: Limit) -> str:
@@ -201,7 +208,7 @@ def _limit(limit: Limit) -> str:
     if limit.fixed is not None:
         parts.append(f"{limit.fixed:,} fixed")
     if limit.used is not None and limit.left is not None:
-        parts.append(f"{limit.used:,} used in all")
+        parts.append(f"{limit.used:,} used")
         parts.append(f"{limit.left:,} left" if limit.left >= 0 else f"{-limit.left:,} over")
     step = f"; the cut moves in steps of {limit.step:,}" if limit.step else ""
     return ", ".join(parts) + step
@@ -209,7 +216,9 @@ def _limit(limit: Limit) -> str:
 
 def _competitors(competitors: Sequence[Competitor], tokens: int | None, noun: str) -> str:
     together = f", {_tokens(tokens)}" if tokens is not None else ""
-    named = ", ".join(f"{one.item} {one.kind} {one.tokens:,}" for one in competitors[:_NAMED] if one.tokens is not None)
+    named = ", ".join(
+        f"{item.item} {item.kind} {item.tokens:,}" for item in competitors[:_NAMED] if item.tokens is not None
+    )
     rest = len(competitors) - _NAMED
     more = f", and {rest} more" if rest > 0 else ""
     return f"{_items(len(competitors), noun)}{together}" + (f": {named}{more}" if named else "")
@@ -219,7 +228,7 @@ def _raises(about: Explanation) -> str:
     return ", and ".join(map(_raise, about.raises))
 
 
-def _raise(change: Raise) -> str:
+def _raise(change: LimitIncrease) -> str:
     unit = change.unit if change.extra != 1 else change.unit[:-1]
     most = "at most " if change.at_most else ""
     return f"{most}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"

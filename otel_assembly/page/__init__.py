@@ -1,4 +1,4 @@
-"""One self-contained page of what filled a context's budget, turn by turn, from exported spans."""
+"""A self-contained HTML page of assemblies, turn by turn, from exported spans."""
 
 from otel_assembly.page.document import render_page, save_page, write_page
 from otel_assembly.page.fields import MAX_TEXT

@@ -1,4 +1,4 @@
-"""The page as one HTML file that loads nothing: its script, its styles and its data are in it."""
+"""Write the page as one HTML file that contains its script, styles and data, and loads nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def render_page(model: Mapping[str, Any]) -> str:
-    """The page of a `page_model`: HTML that a browser opens from a file, with no server and no network."""
+    """Return the HTML page of a `page_model`; it needs no server and no network."""
     script = _embeddable(_script())
     style = _asset("page.css")
     policy = "; ".join(
@@ -60,22 +60,26 @@ def render_page(model: Mapping[str, Any]) -> str:
         "data": _json(model),
         "script": script,
     }
-    # One pass: what a part holds is never read as the name of another one.
+    # One pass, so that a placeholder inside a part is not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], _asset("page.html"))
 
 
 def write_page(
     spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title: str, trace_link: str | None = None
 ) -> dict[str, Any]:
-    """Write the page of these spans; what stands at the path is replaced when the page is whole.
+    """Write the page of these spans; an existing file is replaced only when the page is complete.
 
-    `trace_link` is as of `page_model`.
+    Args:
+        spans: Exported spans.
+        path: The page's file.
+        title: The page's heading.
+        trace_link: As in `page_model`.
 
     Returns:
         The page's model.
 
     Raises:
-        ConfigurationError: The page cannot be written there, or the link is no http(s) URL.
+        ConfigurationError: The page cannot be written there, or the link is not an http(s) URL.
     """
     model = page_model(spans, title=title, trace_link=trace_link)
     save_page(model, path)
@@ -86,7 +90,7 @@ def save_page(model: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the page of a `page_model`.
 
     Raises:
-        ConfigurationError: As of `write_page`.
+        ConfigurationError: The page cannot be written there.
     """
     page = render_page(model)
     target = Path(path)
@@ -98,7 +102,7 @@ def save_page(model: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def _json(model: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element, and in UTF-8, whatever its texts hold."""
+    """Return JSON that is safe inside a script element and valid in UTF-8."""
     return _UNSAFE.sub(
         lambda found: f"\\u{ord(found[0]):04x}",
         json.dumps(model, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
@@ -116,7 +120,7 @@ def _asset(name: str) -> str:
 
 
 def _embeddable(script: str) -> str:
-    """A script that does not end the element that it stands in; in a string or a pattern both are the same."""
+    """Escape ``</script``, ``<!--`` and ``<script`` in a script, in which they occur only in strings and patterns."""
     script = script.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
 

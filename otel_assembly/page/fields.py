@@ -1,4 +1,4 @@
-"""What the fields of a page's model hold: what the spans say and nothing else, and each captured text once."""
+"""The fields of a page's model: recorded values without empty ones, and each captured text once."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_TEXT: Final = 8_000
-"""Characters of one captured text that a page shows."""
+"""The most characters of a captured text on a page."""
 
 
 def known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say something: a page of a thousand turns must not consist of nulls."""
+    """Return the fields without None, False and empty lists, to keep pages of many turns small."""
     return {name: value for name, value in fields.items() if value is not None and value is not False and value != []}
 
 
 class Texts:
-    """Texts by their number."""
+    """The distinct texts of a page, by index."""
 
-    def __init__(self, held: list[list[Any]] | None = None) -> None:
-        self._held = [] if held is None else held
-        self._numbers = {one[0]: number for number, one in enumerate(self._held) if len(one) == 1}
+    def __init__(self, texts: list[list[Any]] | None = None) -> None:
+        self._texts = [] if texts is None else texts
+        self._numbers = {entry[0]: number for number, entry in enumerate(self._texts) if len(entry) == 1}
 
     def number(self, text: str) -> int:
-        """The number of this text; a text that is cut keeps its length beside it."""
+        """Return the index of a text, and add the text if it is new."""
         found = self._numbers.get(text)
         if found is None:
-            found = self._numbers[text] = len(self._held)
-            self._held.append([text[:MAX_TEXT], len(text)] if len(text) > MAX_TEXT else [text])
+            found = self._numbers[text] = len(self._texts)
+            self._texts.append([text[:MAX_TEXT], len(text)] if len(text) > MAX_TEXT else [text])
         return found
 
     def all(self) -> list[list[Any]]:
-        """Each text, followed by its whole length where it was cut."""
-        return self._held
+        """Return a list for each text: the text, and if it was truncated its full length."""
+        return self._texts
 
     def instructions(self, attributes: Any) -> list[int]:
-        """The prompts of an assembly, where they were captured."""
+        """Return the indexes of the captured prompts of an assembly."""
         captured = attributes.get(names.GEN_AI_SYSTEM_INSTRUCTIONS)
         if isinstance(captured, str):
             try:

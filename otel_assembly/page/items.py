@@ -1,4 +1,4 @@
-"""The items of a ledger, and what is new on a turn: the difference of its state and that of the turn before."""
+"""The items of a ledger on the page, and the changes of each turn against the turn before."""
 
 from __future__ import annotations
 
@@ -17,42 +17,49 @@ if TYPE_CHECKING:
 
 
 def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | None) -> dict[str, Any]:
-    """Which items came, left, and so on, as runs; `before` is the last turn that sent a prompt."""
+    """Return the items that arrived, were dropped and so on, as runs; `before` is the last turn with a prompt."""
     if not turn.sent:
         return {}
-    kept, was = set(turn.kept), set(before.kept) if before is not None else set()
+    kept, kept_before = set(turn.kept), set(before.kept) if before is not None else set()
     new = {item for item in turn.arrived if ledger.items[item].turn == turn.number}
     injected = {item for step in turn.steps for item in step.injected} & kept
-    out = {item: ledger.exit(turn.number, item) for item in (was | new) - kept}
+    exits = {item: ledger.exit(turn.number, item) for item in (kept_before | new) - kept}
     compacted = {
-        item for item, exit_ in out.items() if exit_ is not None and exit_.outcome == DecisionOutcome.COMPACTED
+        item for item, exit_ in exits.items() if exit_ is not None and exit_.outcome == DecisionOutcome.COMPACTED
     }
-    gone = {item for item in was & out.keys() if out[item] is None and turn.offered is not None}
-    left = out.keys() - compacted - gone
-    came = kept - was
+    not_offered = {item for item in kept_before & exits.keys() if exits[item] is None and turn.offered is not None}
+    dropped = exits.keys() - compacted - not_offered
+    added = kept - kept_before
     return known(
         {
             "after": before.number if before is not None and before.number != turn.number - 1 else None,
-            "arrived": _runs(came & new - injected),
-            "injected": _runs(came & injected),
-            "returned": _runs(came - new - injected),
-            "left": _runs(left & was),
-            "refused": _runs(left - was),
+            "arrived": _runs(added & new - injected),
+            "injected": _runs(added & injected),
+            "returned": _runs(added - new - injected),
+            "left": _runs(dropped & kept_before),
+            "refused": _runs(dropped - kept_before),
             "replaced": _runs(compacted),
-            "gone": _runs(gone),
+            "gone": _runs(not_offered),
         }
     )
 
 
 def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
-    """An object for each item, by its id; where it arrived once more, its tokens by the place of the turn."""
+    """Return an object for each item, in the order of ids; its tokens are listed for each turn on which it arrived."""
     rows: dict[str, dict[str, Any]] = {}
     for place, turn in enumerate(ledger.turns):
-        for item, one in turn.arrived.items():
-            first = {"o": item, "k": one.kind, "b": one.bytes, "a": one.atom, "t": one.turn, "s": one.sources.texts}
-            rows.setdefault(item, known(first) | {"n": []})["n"].append([place, one.tokens])
+        for item, arrival in turn.arrived.items():
+            first = {
+                "o": item,
+                "k": arrival.kind,
+                "b": arrival.bytes,
+                "a": arrival.atom,
+                "t": arrival.turn,
+                "s": arrival.sources.texts,
+            }
+            rows.setdefault(item, known(first) | {"n": []})["n"].append([place, arrival.tokens])
         contents = as_list(turn.attributes.get(names.ARRIVED_CONTENTS))
-        # Redaction may have failed on one turn and not on another: only whole arrays can be told apart by place.
+        # A text belongs to the item at the same index. If redaction removed some texts, the indexes are wrong.
         if len(contents) == len(turn.arrived):
             for item, content in zip(turn.arrived, contents, strict=True):
                 rows[item]["x"] = texts.number(str(content))

@@ -1,4 +1,4 @@
-"""Texts of a page that come from files beside it, and from no span."""
+"""Add texts to a page from local transcripts, for spans without captured content."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CALLER = "caller"
 
 @dataclass(frozen=True, slots=True)
 class LocalConversation:
-    """What a conversation says, in a local file.
+    """The texts of a conversation from a local file.
 
     Attributes:
-        id: Its id, where the file names one.
-        file: What the page calls it where there is no id.
-        prompts: The prompts that lead it.
-        texts: What each of its events says, in order: the parts that the model reads.
+        id: The conversation's id; None if the file has none.
+        file: The conversation's name on the page, if it has no id.
+        prompts: The leading system messages.
+        texts: The text parts of each event, in order.
     """
 
     id: str | None
@@ -30,53 +30,53 @@ class LocalConversation:
     texts: Sequence[Sequence[str]]
 
 
-def add_texts(model: Mapping[str, Any], told: Iterable[LocalConversation]) -> int:
-    """Put texts into a `page_model` wherever a ledger's items all have the bytes of what a conversation says.
+def add_texts(model: Mapping[str, Any], conversations: Iterable[LocalConversation]) -> int:
+    """Add texts to each ledger of a `page_model` whose items all have the same bytes as a conversation's events.
 
     Returns:
-        How many ledgers have their texts now. A ledger that any item contradicts has none.
+        The number of ledgers that have texts now.
     """
-    known = list(told)
+    known = list(conversations)
     texts = Texts(model["texts"])
     filled = 0
     for conversation in model["conversations"]:
         for ledger in conversation["ledgers"]:
-            own = _own(conversation, known)
-            agreeing = [one for one in own or known if _agrees(ledger, one)]
-            # Where nothing but sizes speaks for it, no other conversation may have the same.
-            if own or len(agreeing) == 1:
-                filled += bool(agreeing)
-                for one in agreeing[:1]:
-                    _fill(ledger, one, texts)
+            named = _with_name(conversation, known)
+            matching = [local for local in named or known if _matches(ledger, local)]
+            # Without a name, the sizes have to be unambiguous.
+            if named or len(matching) == 1:
+                filled += bool(matching)
+                for local in matching[:1]:
+                    _fill(ledger, local, texts)
     return filled
 
 
-def _own(conversation: Mapping[str, Any], known: Sequence[LocalConversation]) -> list[LocalConversation]:
+def _with_name(conversation: Mapping[str, Any], known: Sequence[LocalConversation]) -> list[LocalConversation]:
     name, file = conversation.get("id"), conversation.get("file")
-    named = [one for one in known if name is not None and one.id == name]
-    return named or [one for one in known if one.file == file]
+    named = [local for local in known if name is not None and local.id == name]
+    return named or [local for local in known if local.file == file]
 
 
-def _given(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The items that came in; the others were made by policies, and no file has them."""
+def _input_items(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the input items, without items that policies made."""
     return [row for row in ledger["items"] if row["o"].isdecimal()]
 
 
-def _agrees(ledger: Mapping[str, Any], one: LocalConversation) -> bool:
-    rows = _given(ledger)
+def _matches(ledger: Mapping[str, Any], local: LocalConversation) -> bool:
+    rows = _input_items(ledger)
     return bool(rows) and all(
-        int(row["o"]) < len(one.texts)
-        and row.get("b") == sum(len(text.encode("utf-8", "surrogatepass")) for text in one.texts[int(row["o"])])
+        int(row["o"]) < len(local.texts)
+        and row.get("b") == sum(len(text.encode("utf-8", "surrogatepass")) for text in local.texts[int(row["o"])])
         for row in rows
     )
 
 
-def _fill(ledger: Mapping[str, Any], one: LocalConversation, texts: Texts) -> None:
-    for row in _given(ledger):
-        row.setdefault("x", texts.number("\n".join(one.texts[int(row["o"])])))
-    prompts = [texts.number(prompt) for prompt in one.prompts]
+def _fill(ledger: Mapping[str, Any], local: LocalConversation, texts: Texts) -> None:
+    for row in _input_items(ledger):
+        row.setdefault("x", texts.number("\n".join(local.texts[int(row["o"])])))
+    prompts = [texts.number(prompt) for prompt in local.prompts]
     for turn in ledger["turns"]:
         sources = [source for source, _ in turn.get("prompts", ())]
         if sources.count(_CALLER) == len(prompts):
-            left = iter(prompts)
-            turn.setdefault("said", [next(left) if source == _CALLER else None for source in sources])
+            remaining = iter(prompts)
+            turn.setdefault("said", [next(remaining) if source == _CALLER else None for source in sources])

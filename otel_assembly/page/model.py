@@ -1,4 +1,4 @@
-"""What a page shows, as plain data: conversations, the ledgers of each side by side, their turns and items."""
+"""The data of a page: conversations, their ledgers, and the turns and items of each ledger."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ def page_model(
     trace_link: str | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What a page of these spans shows, JSON-able; what the spans do not say is not in it.
+    """Return the data of a page of these spans, for JSON; values that the spans do not record are absent.
 
-    Ledgers of one ``gen_ai.conversation.id`` stand side by side. Of those that have none, so do the ones whose
-    assemblers have different names and were given the same: kind and bytes of every arrival agree.
+    Ledgers with the same ``gen_ai.conversation.id`` are shown as one conversation. So are ledgers without an id whose
+    assemblers have different names and whose input items have the same kinds and bytes.
 
     Args:
-        spans: Exported spans; those of other programs are passed over, and so is a second copy.
+        spans: Exported spans; spans of other programs and duplicates are ignored.
         title: The page's heading.
-        trace_link: Where a trace is looked at: a Jaeger, or any http(s) URL with ``{trace}`` and ``{span}`` in it.
-        files: What each trace was read from, by its id; conversations are named by it. Read behind the spans.
+        trace_link: The link to a trace: the address of a Jaeger, or an http(s) URL that contains ``{trace}`` and
+            optionally ``{span}``.
+        files: The file of each trace, by trace id; it names conversations. It is read after all spans.
 
     Raises:
-        ConfigurationError: The link is no such URL.
+        ConfigurationError: The link is not such a URL.
     """
     link = None if trace_link is None else _link(trace_link)
-    held = list(spans)
-    children = children_of(held)
+    read = list(spans)
+    children = children_of(read)
     found = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
     texts = Texts()
-    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(held, allocations=True).values()]
+    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(read, allocations=True).values()]
     _halt_after(found.values(), ledgers)
     unreadable = [problem for row in ledgers if not row.turns for problem in row.shown.get("problems", ())]
     return known({"traceLink": link}) | {
@@ -63,7 +64,7 @@ def page_model(
 
 
 class _Row:
-    """A ledger, and what says whose it is."""
+    """A ledger, with the values by which ledgers are grouped into conversations."""
 
     def __init__(
         self, ledger: LedgerHistory, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
@@ -80,7 +81,7 @@ class _Row:
         self.conversation = text(first.get(names.GEN_AI_CONVERSATION_ID))
         self.name = text(first.get(names.NAME))
         self.items = item_rows(ledger, texts)
-        self.given = tuple((row["k"], row["b"]) for row in self.items if not item_key(row["o"])[0])
+        self.inputs = tuple((row["k"], row["b"]) for row in self.items if not item_key(row["o"])[0])
         self.shown = known(
             {
                 "id": ledger.id,
@@ -94,19 +95,19 @@ class _Row:
 
 
 def _link(url: str) -> str:
-    """An address with the places of a trace's id and of a span's."""
+    """Return a URL with placeholders for the trace id and the span id."""
     base = base_url(url, "a page of traces", "http://localhost:16686")
     return url if "{trace}" in url else f"{base}/trace/{{trace}}?uiFind={{span}}"
 
 
 def _conversations(rows: Sequence[_Row], files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Conversations in the order in which they were met, each with its ledgers."""
+    """Return the conversations in the order of the spans, each with its ledgers."""
     groups: dict[Any, list[_Row]] = {}
     for row in rows:
-        key: Any = ("id", row.conversation) if row.conversation is not None else ("given", row.given)
+        key: Any = ("id", row.conversation) if row.conversation is not None else ("inputs", row.inputs)
         group = groups.get(key)
-        if row.conversation is None and (not row.given or (group and row.name in {one.name for one in group})):
-            key = ("alone", id(row))
+        if row.conversation is None and (not row.inputs or (group and row.name in {other.name for other in group})):
+            key = ("single", id(row))
         groups.setdefault(key, []).append(row)
     return [
         known({"id": group[0].conversation, "file": files.get(group[0].turns[0]["trace"])})
@@ -117,9 +118,10 @@ def _conversations(rows: Sequence[_Row], files: Mapping[str, str]) -> list[dict[
 
 
 def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
-    """A halt while no assembly was open stands on another span: it belongs to the turn before it in its trace.
+    """Add each halt outside an assembly to a turn.
 
-    Where no span was open at all, it belongs to the turn that its own span is linked to.
+    Such a halt is recorded on another span, and belongs to the last turn of its trace. If no span was open, it has a
+    span of its own, and belongs to the turn that this span links to.
     """
     turns: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -130,6 +132,6 @@ def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
         for halt in halts_of(span) if not span.name.startswith(ours) else ():
             traces = (span.trace_id, *(link.trace_id for link in getattr(span, "links", ())))
             among = next((turns[trace] for trace in traces if trace in turns), [])
-            said = [signal for turn in among for signal in turn.get("signals", ()) if signal["what"] == "halt"]
-            if among and not said:
+            has_halt = any(signal["what"] == "halt" for turn in among for signal in turn.get("signals", ()))
+            if among and not has_halt:
                 max(among, key=lambda turn: turn["start"]).setdefault("signals", []).append(halt | {"after": True})

@@ -1,4 +1,4 @@
-"""One turn as a page shows it: its numbers and those of each policy, its signals, and what an allocator decided."""
+"""The data of one turn on a page: its numbers, its policies, its signals and its allocations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEEPEST: Final = 6
 
 
 def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Texts) -> dict[str, Any]:
-    """Everything of a turn but its items' histories."""
+    """Return the data of a turn, without the changes of its items."""
     attributes = turn.attributes
     policies = [child for child in below(span, children) if child.name.startswith(names.SPAN_APPLY_POLICY)]
     signals = _signals(span, policies)
@@ -65,16 +65,18 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
 
 
 def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | None:
-    """What a prompt would have taken that its budget could not hold; None where no more was needed than was sent."""
+    """Return the tokens that an overflowed prompt needed; None if it did not need more than was sent."""
     budget, sent = integer(turn.attributes.get(names.BUDGET_LIMIT)), integer(turn.attributes.get(names.TOKENS_OUT))
-    told = (one for one in signals if one["what"] == "overflow" and one.get("cause") != OverflowCause.WINDOW)
-    over = max((signal.get("tokens", 0) for signal in told), default=0)
+    overflows = (
+        signal for signal in signals if signal["what"] == "overflow" and signal.get("cause") != OverflowCause.WINDOW
+    )
+    over = max((signal.get("tokens", 0) for signal in overflows), default=0)
     needs = budget + over if budget and over else 0
     return needs if needs > (sent or 0) or not turn.sent else None
 
 
 def _cost(attributes: Mapping[str, Any]) -> float | None:
-    """What the prompt costs as input, in US dollars, where the model has a list price."""
+    """Return the input cost of the prompt in US dollars; None if the model has no list price."""
     model, tokens = text(attributes.get(names.MODEL)), integer(attributes.get(names.TOKENS_OUT))
     price = input_price(model) if model is not None and tokens is not None else None
     if price is None or tokens is None:
@@ -117,16 +119,16 @@ def _measures(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _signals(assembly: SpanLike, policies: Iterable[SpanLike]) -> list[dict[str, Any]]:
-    """What a turn's spans signal, each thing once: the policy that says it is nearer to the cause."""
+    """Return the signals of a turn, each once; a signal of a policy's span is preferred to that of the assembly's."""
     found: list[dict[str, Any]] = []
     for span in (*policies, assembly):
         for signal in (*_event_signals(span), *_errors(span)):
             if not any(_same(signal, other) for other in found):
                 found.append(signal)
     stated = integer(assembly.attributes.get(names.ALERTS_DELIVERED)) or 0
-    unsaid = stated - sum(signal["what"] == "alert" for signal in found)
-    if unsaid > 0:
-        found.append({"what": "alert", "count": unsaid, "untold": True})
+    without_event = stated - sum(signal["what"] == "alert" for signal in found)
+    if without_event > 0:
+        found.append({"what": "alert", "count": without_event, "untold": True})
     halts = integer(assembly.attributes.get(names.HALTS_EMITTED)) or 0
     if not any(signal["what"] == "halt" for signal in found):
         if halts:
@@ -137,7 +139,7 @@ def _signals(assembly: SpanLike, policies: Iterable[SpanLike]) -> list[dict[str,
 
 
 def halts_of(span: SpanLike) -> list[dict[str, Any]]:
-    """The halts that stand on a span of another kind, such as the run's."""
+    """Return the halts that are recorded on a span other than an assembly's, such as the run's."""
     return [signal for signal in _event_signals(span) if signal["what"] == "halt"]
 
 
@@ -167,7 +169,7 @@ def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
 
 
 def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
-    """Overflow has attributes of its own, which stand on the span whatever carries the events."""
+    """Yield overflows and errors from span attributes, which are set even if events are exported as logs."""
     attributes = span.attributes
     policy = text(attributes.get(names.POLICY_NAME))
     if attributes.get(names.OVERFLOWED) is True:
@@ -184,15 +186,15 @@ def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
         yield known({"what": "error", "says": error, "policy": policy})
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """A policy's span and its assembly's report the same thing; two alerts of one policy are two."""
-    if one["what"] == "alert" and one.get("policy") is not None:
+def _same(signal: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two signals are the same, recorded by a policy and its assembly; alerts of a policy never are."""
+    if signal["what"] == "alert" and signal.get("policy") is not None:
         return False
-    return {**one, "policy": None} == {**other, "policy": None}
+    return {**signal, "policy": None} == {**other, "policy": None}
 
 
 def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]]:
-    """Each allocation below an assembly, with its blocks in the order in which they were decided."""
+    """Return the allocations below an assembly, each with its blocks in decision order."""
     found = []
     for span, policy in ((assembly, None), *_below(assembly, children, None, _DEEPEST)):
         if span.name.startswith(names.SPAN_ALLOCATE_BUDGET):
@@ -227,7 +229,7 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
 
 
 def _attempts(assembly: SpanLike, children: _Children) -> list[dict[str, Any]]:
-    """Attempts to compact that belong to no allocation: those of policies."""
+    """Return the compactions of policies, without those of allocations."""
     return [
         _attempt(span) | known({"policy": policy})
         for span, policy in _below(assembly, children, None, _DEEPEST, into_allocations=False)
@@ -238,12 +240,12 @@ def _attempts(assembly: SpanLike, children: _Children) -> list[dict[str, Any]]:
 def _below(
     span: SpanLike, children: _Children, policy: str | None, depth: int, *, into_allocations: bool = True
 ) -> Iterator[tuple[SpanLike, str | None]]:
-    """Descendants with the policy that they work for; only so deep, for a false circle of parents has no end."""
+    """Yield descendants with their policy, down to `depth`, because damaged spans can have a cycle of parents."""
     for child in below(span, children) if depth else ():
-        whose = text(child.attributes.get(names.POLICY_NAME)) or policy
-        yield child, whose
+        child_policy = text(child.attributes.get(names.POLICY_NAME)) or policy
+        yield child, child_policy
         if into_allocations or not child.name.startswith(names.SPAN_ALLOCATE_BUDGET):
-            yield from _below(child, children, whose, depth - 1, into_allocations=into_allocations)
+            yield from _below(child, children, child_policy, depth - 1, into_allocations=into_allocations)
 
 
 def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
@@ -270,15 +272,15 @@ def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
 
 
 def _others(attributes: Mapping[str, Any]) -> list[list[Any]]:
-    """Blocks past the number that have a span each."""
+    """Return the blocks without a span of their own."""
     columns = (names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS)
     return [list(row) for row in zip(*(as_list(attributes.get(column)) for column in columns), strict=False)]
 
 
 def _attempt(span: SpanLike) -> dict[str, Any]:
-    """An attempt's own attributes, whatever they are called: what is new there is shown without being known here."""
+    """Return a compaction with all its attributes under ``assembly.compaction.``, so that new ones need no change."""
     attributes = span.attributes
-    said = {
+    details = {
         key.removeprefix(_COMPACTION): ", ".join(map(str, as_list(value)))
         for key, value in attributes.items()
         if key.startswith(_COMPACTION)
@@ -289,6 +291,6 @@ def _attempt(span: SpanLike) -> dict[str, Any]:
             "in": integer(attributes.get(names.TOKENS_IN)),
             "out": integer(attributes.get(names.TOKENS_OUT)),
             "error": text(attributes.get(names.ERROR_TYPE)),
-            "said": said or None,
+            "said": details or None,
         }
     )

@@ -33,5 +33,5 @@ def test_where_the_files_were_not_installed_it_says_so(monkeypatch, tmp_path, ca
     monkeypatch.setattr(conventions, "FOLDER", tmp_path)
     assert main(["conventions"]) == 1
     assert capsys.readouterr().err == (
-        "otel-assembly: the registry is not where the package was installed; install otel-assembly again\n"
+        "otel-assembly: the registry is missing from the installed package; reinstall otel-assembly\n"
     )

@@ -59,11 +59,11 @@ def test_the_demo_s_numbers_add_up_on_their_line(demonstration):
     for said in turns:
         came, went = map(number, re.search(r"tokens ([\d,]+)→([\d,]+)", said).groups())
         left = re.search(r"dropped [\d,]+ \(([\d,]+) tokens\)", said)
-        put = re.search(r"([\d,]+) tokens put in", said)
+        put = re.search(r"injected ([\d,]+) tokens", said)
         assert came - (number(left[1]) if left else 0) + (number(put[1]) if put else 0) == went, said
-    assert any("put in" in said for said in turns)
+    assert any("injected" in said for said in turns)
     overflows = re.findall(
-        r"([\d,]+) tokens over the budget of 600; it counts ([\d,]+) of the ([\d,]+) tokens"
+        r"([\d,]+) tokens over the budget of 600; the framework counts ([\d,]+) of the ([\d,]+) tokens"
         r"(?:, without prompt ([\d,]+), tool_schemas ([\d,]+), framing (\d+))?",
         drawn,
     )

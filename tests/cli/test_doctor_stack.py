@@ -55,7 +55,7 @@ def test_where_no_jaeger_and_no_prometheus_answer_nothing_is_sent_and_nothing_is
         (("--alertmanager", "9093"), "is not a URL of Alertmanager"),
         (("--jaeger", NOBODY, "--wait", "0"), "a whole number of seconds from 1 to 3600, got '0'"),
         (("--jaeger", NOBODY, "--wait", "soon"), "got 'soon'"),
-        (("--wait", "5"), "name --jaeger, --prometheus or --alertmanager"),
+        (("--wait", "5"), "add --jaeger, --prometheus or --alertmanager"),
     ],
 )
 def test_wrong_usage_is_one_line_before_anything_is_looked_at(doctor, arguments, said):
@@ -70,7 +70,7 @@ def test_wrong_usage_is_one_line_before_anything_is_looked_at(doctor, arguments,
 @pytest.mark.parametrize("columns", [80, 120])
 def test_in_a_terminal_no_line_is_longer_than_it_but_for_an_address(columns, tmp_path):
     shown = _in_a_terminal(columns, tmp_path)
-    assert any("does not speak" in line or "cannot connect" in line for line in shown)
+    assert any("is not an HTTP server" in line or "cannot connect" in line for line in shown)
     for line in shown:
         assert len(line) <= columns or "http" in line.split()[-1], line
     # What goes on stands further in than what begins.

@@ -85,7 +85,7 @@ def test_variants_stand_side_by_side(otel_assembly, conversations, tmp_path):
     text = otel_assembly(*arguments).out
     header = next(line for line in text.splitlines() if "mine" in line)
     assert "budget-4000" in header
-    assert "turns that overflow" in text
+    assert "overflowed turns" in text
 
 
 def test_both_ends_of_a_conversation_can_be_replayed(otel_assembly, conversations):
@@ -113,7 +113,7 @@ def test_one_conversation_is_shown_turn_by_turn_unasked(otel_assembly, tmp_path)
     path = tmp_path / "one.json"
     path.write_text(json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]))
     ran = otel_assembly("replay", path)
-    assert "what left, and why" in ran.out
+    assert "dropped or compacted" in ran.out
 
 
 def test_a_budget_that_cannot_hold_is_counted_and_the_rest_goes_on(otel_assembly, conversations):
@@ -223,18 +223,18 @@ def test_a_transcript_without_a_turn_of_an_assistant_says_so(otel_assembly, conv
     ran = otel_assembly("replay", conversations, "--budget", 400, "--budget", 900, "--json")
     assert ran.status == 0
     assert ran.json[0]["turns"] == 30
-    assert ran.err == "otel-assembly: asked: no turn of an assistant is in it, so that no prompt was assembled\n"
+    assert ran.err == "otel-assembly: asked: no assistant turn, so nothing was assembled\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this machine has no /dev/full")
 def test_what_could_not_be_exported_is_told_of_all(otel_assembly, conversations):
     assert (
-        "75 of 75 spans exported to spans.jsonl\n"
+        "exported 75 of 75 spans to spans.jsonl\n"
         in otel_assembly("replay", conversations, "--json", "--export", "spans.jsonl").err
     )
     ran = otel_assembly("replay", conversations, "--json", "--export", "/dev/full")
     assert ran.status == 1
-    assert "0 of 75 spans exported to /dev/full, 75 lost\n" in ran.err
+    assert "exported 0 of 75 spans to /dev/full, lost 75\n" in ran.err
 
 
 def test_an_unknown_conversation_is_status_1(otel_assembly, conversations):

@@ -60,7 +60,7 @@ def test_what_a_budget_costs_and_loses_adds_up(otel_assembly, conversations, who
     assert set(read) == set(told) == {"budget-400", "whole", "budget-800"}
     for name, rows in read.items():
         assert number(rows["tokens out"]) == told[name]["tokens_out"]
-        parts = (rows["tokens out/begin as the turn before"], rows["tokens out/read from scratch"])
+        parts = (rows["tokens out/in the stable prefix"], rows["tokens out/outside the stable prefix"])
         assert sum(map(number, parts)) == told[name]["tokens_out"]
         kinds = [
             number(cell) for label, cell in rows.items() if label.startswith("items dropped/") and "/by " not in label
@@ -77,7 +77,7 @@ def test_what_a_budget_costs_and_loses_adds_up(otel_assembly, conversations, who
 def test_the_numbers_are_those_of_the_spans(otel_assembly, conversations, tmp_path):
     read = tables(otel_assembly("replay", conversations, "--budget", 400, "--export", "spans.jsonl").out)["budget-400"]
     spans = [span.attributes for span in read_spans(tmp_path / "spans.jsonl") if span.name == "assemble_context"]
-    begin = number(read["tokens out/begin as the turn before"])
+    begin = number(read["tokens out/in the stable prefix"])
     assert begin == sum(span["assembly.prefix.tokens"] for span in spans)
     causes = Counter(span.get("assembly.prefix.break") for span in spans)
     assert causes.pop("first") == 3
@@ -86,7 +86,7 @@ def test_the_numbers_are_those_of_the_spans(otel_assembly, conversations, tmp_pa
     used = [span["assembly.budget.utilization"] for span in spans]
     assert read["budget used, mean"] == f"{sum(used) / len(used):.1%}"
     full = [span["assembly.budget.utilization"] for span in spans if span["assembly.tokens.in"] > 400]
-    assert read["budget used, mean/where not all fits"] == f"{sum(full) / len(full):.1%}"
+    assert read["budget used, mean/if the input exceeds it"] == f"{sum(full) / len(full):.1%}"
 
 
 def test_what_left_by_different_rules_is_told_apart(otel_assembly, conversations):
@@ -99,10 +99,10 @@ def test_what_left_by_different_rules_is_told_apart(otel_assembly, conversations
 
 def test_where_nothing_can_be_sent_there_is_nothing_to_reuse_and_no_budget_is_used(otel_assembly, conversations):
     read = tables(otel_assembly("replay", conversations, "--budget", 12, "--budget", 4000).out)
-    assert read["budget-12"]["turns that overflow"] == "30"
+    assert read["budget-12"]["overflowed turns"] == "30"
     assert read["budget-12"]["budget used, mean"] == "-"
     assert (read["budget-12"]["tokens out"], read["budget-12"]["items dropped"]) == ("0", "0")
-    assert read["budget-4000"]["turns that overflow"] == "0"
+    assert read["budget-4000"]["overflowed turns"] == "0"
 
 
 def test_a_terminal_without_unicode_gets_the_same_numbers(otel_assembly, conversations, tmp_path):
@@ -130,11 +130,11 @@ def test_what_a_budget_costs_in_dollars(otel_assembly, conversations):
     """At the list price of the model: 2.50 dollars a million tokens, half of that for what is cached."""
     ran = otel_assembly("replay", conversations, "--budget", 400, "--budget", 8_000, "--model", "gpt-4o", COLUMNS="120")
     for rows in tables(ran.out).values():
-        begin, rest = (number(rows[f"tokens out/{part}"]) for part in ("begin as the turn before", "read from scratch"))
+        begin, rest = (number(rows[f"tokens out/{where} the stable prefix"]) for where in ("in", "outside"))
         paid = float(rows["input cost, estimated"].removeprefix("$"))
         assert paid == pytest.approx(begin * 1.25e-6 + rest * 2.5e-6, rel=0.01)
         left = number(rows["tokens dropped"]) * 2.5e-6
-        assert float(rows["input cost, estimated/avoided by what left"].removeprefix("$")) == pytest.approx(
+        assert float(rows["input cost, estimated/avoided by dropping"].removeprefix("$")) == pytest.approx(
             left, rel=0.01
         )
     one = otel_assembly("replay", conversations, "--model", "gpt-4o", COLUMNS="120").out
@@ -145,5 +145,5 @@ def test_what_a_budget_costs_in_dollars(otel_assembly, conversations):
 def test_a_model_without_a_list_price_has_no_cost_and_the_table_says_so(otel_assembly, conversations):
     said = " ".join(otel_assembly("replay", conversations, "--model", "our-own-model").out.split())
     assert "input cost" not in said
-    assert "No cost is shown: no list has a price of our-own-model" in said
+    assert "No cost is shown: our-own-model has no list price" in said
     assert "ost" not in otel_assembly("replay", conversations).out  # and where no model is named, nobody asked

@@ -24,9 +24,9 @@ def ledgers(model):
 def test_a_page_has_every_turn_of_every_chain(otel_assembly, conversations, tmp_path):
     ran = otel_assembly("replay", conversations, "--budget", 400, "--budget", 800, "--html", "page.html")
     assert ran.status == 0
-    assert "page.html: a page of 3 conversations" in ran.err
-    assert "spans exported" not in ran.err
-    assert "turns that overflow" in ran.out
+    assert "wrote page.html: 3 conversations" in ran.err
+    assert "exported" not in ran.err
+    assert "overflowed turns" in ran.out
     model = page_data(tmp_path / "page.html")
     assert model["title"] == "conversations.jsonl"
     assert [conversation["id"] for conversation in model["conversations"]] == ["talk-0", "talk-1", "talk-2"]

@@ -40,7 +40,7 @@ def test_it_writes_the_files_as_they_are_in_the_sources(run, tmp_path):
         "examples/alert_receiver.py",
     } <= set(files)
     assert all(content == (ROOT / path).read_bytes() for path, content in files.items())
-    assert f"{len(files)} files written" in done.out
+    assert f"wrote {len(files)} files" in done.out
 
 
 def test_what_builds_the_servers_stays_with_the_sources(run, tmp_path):
@@ -56,7 +56,7 @@ def test_a_second_time_changes_nothing(run, tmp_path):
     done = run("stack", "init", tmp_path)
 
     assert done.status == 0
-    assert "has all" in done.out
+    assert "already contains all" in done.out
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
 
 
@@ -79,7 +79,7 @@ def test_unless_asked_to(run, tmp_path):
     done = run("stack", "init", tmp_path, "--force")
 
     assert done.status == 0
-    assert "1 of them overwritten" in done.out
+    assert "(1 overwritten)" in done.out
     assert (tmp_path / "collectors/local.yaml").read_bytes() == (ROOT / "collectors/local.yaml").read_bytes()
 
 

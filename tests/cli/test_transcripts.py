@@ -343,7 +343,7 @@ LONG = "secret " * 100
 
 BAD = {
     "cut": ('{"messages": [', "not JSON: Expecting value (column 15)"),
-    "more": ('{"messages": []} x', "more follows the JSON value at column 18, expected its end"),
+    "more": ('{"messages": []} x', "text after the JSON value at column 18, expected its end"),
     "key": ('{"id": 1, "id": 2}', "the key 'id' occurs twice in one object, expected once"),
     "nan": ('[{"role": "user", "content": "x", "n": NaN}]', "not JSON: NaN, expected a number or null"),
     "inf": ('[{"role": "user", "content": "x", "n": 1e999}]', "the number '1e999' is too large"),
@@ -364,7 +364,7 @@ BAD = {
     "content": ('[{"role": "user", "content": 5}]', "message 0: its 'content' is a int, expected a string, a list or"),
     "calls": ('[{"role": "assistant", "tool_calls": [{}]}]', "message 0: a tool call has no 'id' or no 'function'"),
     "tools": ('{"messages": [{"role": "user"}], "tools": "x"}', "'tools' is a string, expected a list of tool schemas"),
-    "tool": ('{"messages": [{"role": "user"}], "tools": [1]}', "'tools' holds a number, expected objects"),
+    "tool": ('{"messages": [{"role": "user"}], "tools": [1]}', "'tools' contains a number, expected objects"),
     "context": ('{"llm_context": {}}', "'messages' is null, expected a list of messages"),
     "packed": ('{"input_messages": "[{"}', "'input_messages': not JSON: "),
     "plain": ('{"input_messages": "hello"}', "'input_messages' is a string, expected a list of messages"),
@@ -415,7 +415,7 @@ def test_bytes_that_are_no_text_cost_only_their_line(file):
 def test_a_line_of_fifty_megabytes_costs_only_itself(file):
     huge = json.dumps([{"role": "user", "content": "x" * 50_000_000}])
     error, good = read(file("a.jsonl", lines(huge, SHORT)))
-    assert (error.line, error.problem) == (1, "longer than 32 MiB, expected one conversation a line")
+    assert (error.line, error.problem) == (1, "longer than 32 MiB, expected one conversation per line")
     assert good.line == 2
     assert len(one(file("a.json", huge)).messages[0]["content"]) == 50_000_000
 
@@ -423,7 +423,7 @@ def test_a_line_of_fifty_megabytes_costs_only_itself(file):
 def test_a_document_that_is_too_long_says_what_to_do(file, monkeypatch):
     monkeypatch.setattr(records_module, "MAX_DOCUMENT_BYTES", 1 << 20)
     path = file("a.json", json.dumps([{"role": "user", "content": "x" * (1 << 20)}], indent=1))
-    assert problem(path).problem == "longer than 1 MiB: write one conversation a line (.jsonl)"
+    assert problem(path).problem == "longer than 1 MiB: write one conversation per line (.jsonl)"
 
 
 def test_a_bad_conversation_of_a_document_costs_only_itself(file):
@@ -482,7 +482,7 @@ def test_a_file_that_is_no_recording_is_one_error(file, name, content, expected)
 def test_what_is_no_file_is_one_error(tmp_path):
     assert problem(tmp_path / "none.jsonl").problem == "does not exist, expected a file of conversations"
     assert problem(tmp_path).problem == "is a directory, expected a file of conversations"
-    assert "is no path" in problem("a\0b").problem
+    assert "is not a path" in problem("a\0b").problem
     assert "cannot be read" in problem("a" * 5000).problem
     os.mkfifo(tmp_path / "pipe")
     assert "is a device or a pipe" in problem(tmp_path / "pipe").problem

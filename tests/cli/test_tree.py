@@ -101,7 +101,7 @@ def test_a_limit_of_the_messages_is_told_of_them_and_stands_behind_what_is_besid
     held = {"assembly__budget__limit": limit, "assembly__budget__used": 4000, "assembly__model__window": 128000}
     drawn = draw(span(name="assemble_context", **(ASSEMBLY | held)), width=140)
     head = line_with("assemble_context", drawn)
-    assert f"tokens 12,410→6,000 / 128,000 of the model  messages 4,000 / {limit:,}  " in head
+    assert f"tokens 12,410→6,000 / 128,000 (model window)  messages 4,000 / {limit:,}  " in head
     assert re.search(rf"\[{bar}", drawn)
 
 
@@ -149,7 +149,7 @@ def test_a_policy_says_how_many_items_left_and_why():
 def test_items_that_left_in_earlier_turns_are_told_from_those_that_left_in_this_one():
     policy = POLICY | {"assembly__newly_dropped__count": 3}
     drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
-    assert "dropped 9, 3 new (over_budget ×8, orphaned_tool_result ×1)" in drawn
+    assert "dropped 9 (3 newly; over_budget ×8, orphaned_tool_result ×1)" in drawn
 
 
 def test_of_what_a_policy_does_not_list_the_reasons_stand_together():

@@ -69,7 +69,7 @@ def test_of_a_trace_its_conversation_is_read_and_its_turn_explained(asked, busy)
 def test_without_a_choice_the_newest_are_listed_and_none_is_read(asked, busy):
     said = asked("explain", "--turn", 0)
     assert said.status == 2
-    assert "choose one with --conversation, --agent, --assembler, --ledger, --trace or --overflowed" in said.err
+    assert "select one with --conversation, --agent, --assembler, --ledger, --trace or --overflowed" in said.err
     assert (busy.sent, busy.searched, len(busy.asked)) == ([], 200, 2)
 
 

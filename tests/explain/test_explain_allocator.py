@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from otel_assembly import Block, BlockItem
 from otel_assembly.budget import CompactedBlock, Compactors
-from otel_assembly.explain import said
+from otel_assembly.explain import detail_lines
 
 QUICK = settings(
     max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -96,8 +96,8 @@ def test_a_compactor_may_take_all_that_it_is_given_so_that_less_may_do():
     allocated, answered = answers(blocks, 90, compact=greedy)
     (change,) = answered["2"].raises
     assert change.at_most
-    assert "to keep it" in dict(said(answered["2"]))
-    assert dict(said(answered["2"]))["to keep it"].startswith("at most ")
+    assert "to keep it" in dict(detail_lines(answered["2"]))
+    assert dict(detail_lines(answered["2"]))["to keep it"].startswith("at most ")
     assert "2" in allocated.kept(change.to)
 
 
@@ -110,7 +110,7 @@ def test_a_block_below_its_floor_says_which_floor_that_is():
     allocated, answered = answers(blocks, 110)
     answer = answered["2"]
     assert (answer.reason, answer.block.floor) == ("below_floor", 30)
-    assert "memory (memory, priority 6, floor 30)" in dict(said(answer))["block"]
+    assert "memory (memory, priority 6, floor 30)" in dict(detail_lines(answer))["block"]
     check(allocated, "2", answer)
 
 
@@ -126,7 +126,7 @@ def test_who_has_the_room_are_the_blocks_before_it_and_the_better_items_of_its_o
     assert answer.reason == "low_rank"
     assert {one.item for one in answer.competitors} == set("023")
     assert [(one.name, one.priority) for one in answer.block.before] == [("question", 3)]
-    assert "question 8" in dict(said(answer))["blocks before it"]
+    assert "question 8" in dict(detail_lines(answer))["blocks before it"]
 
 
 def test_what_stands_for_a_duplicate_and_for_an_old_version_is_named():
@@ -150,8 +150,8 @@ def test_what_stands_for_a_duplicate_and_for_an_old_version_is_named():
         "4": ("stale", None),
     }
     assert all(one.never and not one.unknown for one in answered.values())
-    assert dict(said(answered["0"]))["stands for it"] == "item 1"
-    assert "stands for it" not in dict(said(answered["4"]))
+    assert dict(detail_lines(answered["0"]))["kept copy"] == "item 1"
+    assert "kept copy" not in dict(detail_lines(answered["4"]))
 
 
 def test_a_compacted_text_names_its_summary_and_what_keeps_it_as_it_is():
@@ -208,7 +208,7 @@ def test_numbers_that_do_not_give_what_was_kept_are_no_ground_for_an_answer():
     ]
     answer = dict(allocated.answers())["2"]
     assert answer.raises == ()
-    assert "decides block 'docs' otherwise" in answer.unknown[0]
+    assert "decides block 'docs' differently" in answer.unknown[0]
 
 
 def test_of_more_blocks_than_have_spans_it_is_not_known():
@@ -233,7 +233,7 @@ def test_turns_in_front_of_the_first_request_are_explained_by_the_providers_rule
 
     turns = [said_by(role, f"Turn {n}.") for n in range(4) for role in ("user", "assistant")]
     blocks = [Block("query", 3, "And now?", cuttable=False), Block("recent", 8, turns, cuttable=True)]
-    ruled, required = 0, "the provider requires a user message in front of it"
+    ruled, required = 0, "the provider requires a user message before it"
     for window in range(50, 200, 9):
         allocated, answered = answers(blocks, window)
         for item, answer in answered.items():
@@ -244,5 +244,5 @@ def test_turns_in_front_of_the_first_request_are_explained_by_the_providers_rule
             elif int(item) % 2:  # a request, behind the query
                 check(allocated, item, answer)
             else:
-                assert f"whether it stays then: {required}" in answer.unknown
+                assert f"whether it would be kept then: {required}" in answer.unknown
     assert ruled > 3

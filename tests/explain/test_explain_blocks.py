@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import AssemblyError, Block, BlockItem, allocate
-from otel_assembly.explain import Explainer, said
+from otel_assembly.explain import Explainer, detail_lines
 from otel_assembly.telemetry import read_ledgers
 
 
@@ -36,7 +36,7 @@ def test_a_cut_item_has_its_block_its_rule_and_what_was_left(explainer):
     assert answer.unknown == ()
     (change,) = answer.raises
     assert (change.policy, change.parameter, change.to) == ("allocator", "window", 120 + change.extra)
-    assert "docs (evidence, priority 5)" in dict(said(answer))["block"]
+    assert "docs (evidence, priority 5)" in dict(detail_lines(answer))["block"]
 
 
 def test_a_kept_item_has_its_block(explainer):

@@ -26,7 +26,7 @@ def test_a_dropped_item_has_its_policy_its_rule_its_room_and_its_mend(explain, r
     said = explain("--turn", 7, "--item", 2)
     assert said.status == 0
     assert said.out.startswith("Item 2 (tool_result, 125 tokens) is not in the prompt of turn 7.\n")
-    parts = ("over_budget", "since", "500 tokens", "fixed", "left", "newer items", "out as well", "to keep it")
+    parts = ("over_budget", "since", "500 tokens", "fixed", "left", "newer items", "also dropped", "to keep it")
     for part in (*parts, "max_tokens="):
         assert part in said.out
     assert all(len(line) <= 80 for line in said.out.splitlines())
@@ -57,14 +57,14 @@ def test_a_kept_item_has_its_place(explain):
     assert answers[0]["reason"] == "fits"
     said = explain("--turn", 7, "--item", 14)
     assert said.out.startswith("Item 14 (tool_result, 125 tokens) is in the prompt of turn 7.\n")
-    for part in ("place", "in front of it", "behind it", "cache"):
+    for part in ("position", "before it", "after it", "cache"):
         assert part in said.out
 
 
 def test_what_comes_later_had_not_arrived(explain):
     said = explain("--turn", 1, "--item", 9)
     assert said.status == 0
-    assert "had not arrived by turn 1: turn 5 is the first to tell of it" in said.out.replace("\n", " ")
+    assert "had not arrived by turn 1: it is first recorded on turn 5" in said.out.replace("\n", " ")
 
 
 def test_without_an_item_everything_that_is_out_is_listed(explain):
@@ -75,7 +75,7 @@ def test_without_an_item_everything_that_is_out_is_listed(explain):
     assert all(len(line) <= 80 for line in said.out.splitlines())
     (group,) = explain("--turn", 7, "--json").json
     assert all(explain("--turn", 7, "--item", item, "--json").json["outcome"] == "dropped" for item in group["items"])
-    assert "Nothing is out" in explain("--turn", 0).out
+    assert "No item is missing" in explain("--turn", 0).out
 
 
 def test_a_text_is_found_in_the_transcript(explain, transcript):
@@ -89,7 +89,7 @@ def test_several_places_of_a_text_are_the_choices(explain, transcript):
     assert said.status == 2
     assert said.out == ""
     first, *choices = said.err.splitlines()
-    assert "3 items say that" in first
+    assert "3 items contain the text" in first
     assert [line.split(",")[0].strip() for line in choices] == ["--item 3", "--item 7", "--item 11"]
     assert all("Answer" in line for line in choices)
 
@@ -119,7 +119,7 @@ def test_a_transcript_of_another_conversation_is_refused(explain, tmp_path):
 def test_several_conversations_are_the_choices(run, traces):
     said = run("explain", "--traces", traces, "--turn", 0)
     assert said.status == 2
-    assert "2 ledgers" in said.err
+    assert "found 2 conversations" in said.err
     parts = ("conversation talk-1", "conversation talk-2", "agent replay", "turns 0 to 7")
     assert [part in said.err for part in parts] == [True] * 4
     ledger = said.err.split("--ledger ")[2].split(",")[0]
@@ -129,13 +129,13 @@ def test_several_conversations_are_the_choices(run, traces):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--turn", "99"], 1, "has no turn 99; the traces tell of turns 0 to 7"),
-        (["--turn", "7", "--item", "99"], 1, "has no item 99; the traces tell of items 0-14"),
+        (["--turn", "99"], 1, "has no turn 99; the spans record turns 0 to 7"),
+        (["--turn", "7", "--item", "99"], 1, "has no item 99; the spans record items 0-14"),
         (["--turn", "x"], 2, "must be a whole number"),
         (["--turn", "-1"], 2, "must be a whole number"),
         (["--turn", "0", "--item", "1", "--find", "a"], 2, "not allowed with"),
         (["--turn", "0", "--transcript", "x.jsonl"], 2, "x.jsonl"),
-        (["--turn", "0", "--trace", "xyz"], 2, "must be a trace's id"),
+        (["--turn", "0", "--trace", "xyz"], 2, "must be a trace id"),
         (["--turn", "0", "--trace", "abc"], 1, "no assembly has the trace"),
         (["--overflowed"], 1, "no turn overflowed"),
         (["--agent", "nobody"], 1, "no conversation has the agent 'nobody'; there are: replay"),
@@ -209,5 +209,5 @@ def test_the_list_of_a_turn_that_overflowed_says_what_did_not_fit(run, tmp_path)
     said = run("explain", "--traces", spans, "--overflowed").out
     first, second, *_ = said.splitlines()
     assert first == "Turn 6 overflowed: newest atom: 1 token over the budget of 250."
-    assert second == "Out of the prompt of turn 6: 3 items."
+    assert second == "Not in the prompt of turn 6: 3 items."
     assert "overflowed" not in run("explain", "--traces", spans, "--conversation", "broken-shade", "--turn", "5").out

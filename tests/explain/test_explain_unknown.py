@@ -1,4 +1,4 @@
-"""What is not in the traces is said to be not known; what is, is told without the rest."""
+"""What is not in the spans is said to be not known; what is, is told without the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from otel_assembly import (
 )
 from otel_assembly.decision import DecisionOutcome, Outcome
 from otel_assembly.events import CompactionSummary
-from otel_assembly.explain import Explainer, Limit, explain, headline, said
+from otel_assembly.explain import Explainer, Limit, detail_lines, explain, headline
 from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import RecordedTelemetry, conversation
 
@@ -40,7 +40,7 @@ def is_turn(number):
 
 
 def text(answer):
-    return "\n".join([headline(answer), *(f"{label}: {sentence}" for label, sentence in said(answer))])
+    return "\n".join([headline(answer), *(f"{label}: {sentence}" for label, sentence in detail_lines(answer))])
 
 
 def test_the_span_of_the_policy_is_missing():
@@ -48,8 +48,8 @@ def test_the_span_of_the_policy_is_missing():
     ledger = without(played, lambda span: span.name.startswith("apply_policy"))
     answer = explain(ledger, 2, "0")
     assert (answer.outcome, answer.reason, answer.policy, answer.raises) == ("dropped", None, None, ())
-    assert "which policy took it" in answer.unknown[0]
-    assert "not known: which policy took it" in text(answer)
+    assert "which policy dropped it" in answer.unknown[0]
+    assert "not known: which policy dropped it" in text(answer)
 
 
 def test_the_policy_of_an_earlier_turn_is_known_and_its_limit_on_this_turn_is_not():
@@ -67,12 +67,12 @@ def test_the_turn_is_missing_and_its_neighbours_are_not():
     kept_then_dropped = explain(ledger, 1, "2")
     assert kept_then_dropped.outcome == "unknown"
     (sentence,) = kept_then_dropped.unknown
-    assert "turn 1: it is not in the traces" in sentence
+    assert "turn 1: it is not in the spans" in sentence
     assert "on turn 0 it was in the prompt" in sentence
-    assert "on turn 2 it was out" in sentence
+    assert "on turn 2 it was not in the prompt" in sentence
     assert "on turn 0 it was not offered" in explain(ledger, 1, "5").unknown[0]
     assert headline(kept_then_dropped).startswith("What happened to item 2 (request")
-    with pytest.raises(AssemblyError, match="turn 1 is not in the traces"):
+    with pytest.raises(AssemblyError, match="turn 1 is not in the spans"):
         Explainer(ledger, 1).absent()
 
 
@@ -92,7 +92,7 @@ def test_an_item_in_a_prompt_whose_arrival_is_missing_has_no_kind():
     ledger = without(play(WINDOW, ASKS, [3, 5, 7]), is_turn(0))
     answer = explain(ledger, 1, "2")
     assert (answer.outcome, answer.kind, answer.tokens) == ("kept", None, None)
-    assert "its kind and its size" in answer.unknown[0]
+    assert "its kind and size" in answer.unknown[0]
     assert answer.standing.tokens_after is not None
 
 
@@ -104,7 +104,7 @@ def test_counts_that_do_not_match_the_lists_are_no_ground_for_a_counterfactual()
     ]
     answer = explain(as_ledger(spans), 0, "0")
     assert answer.raises == ()
-    assert "9 events came in, and the traces tell of 7" in answer.unknown[0]
+    assert "the input has 9 events, but the spans record 7" in answer.unknown[0]
 
 
 def test_a_config_that_is_missing_or_false_is_no_ground_for_a_counterfactual():
@@ -132,7 +132,7 @@ def test_of_a_policy_that_is_not_ours_only_its_name_is_known():
     played = play([], ASKS, policies=[DropOld()])
     answer = explain(played.ledger, 0, "0")
     assert (answer.policy, answer.reason, answer.raises, answer.limit) == ("drop_old", "policy", (), None)
-    assert "drop_old is not one of our policies" in answer.unknown[0]
+    assert "drop_old is not a built-in policy" in answer.unknown[0]
 
 
 @dataclass
@@ -166,15 +166,15 @@ def test_a_frameworks_limit_of_the_messages_is_told_with_who_has_the_room():
     assert answer.limit == Limit("tokens", "token_limit", 50, 50, None, used, of="messages")
     assert {one.item for one in answer.competitors} == {"4", "5", "6"}
     assert answer.competitors_tokens == used
-    assert f"limit: 50 tokens of the messages alone, {used} used in all, {50 - used} left" in text(answer)
-    assert "memory is not one of our policies" in answer.unknown[0]
+    assert f"limit: 50 tokens of the messages alone, {used} used, {50 - used} left" in text(answer)
+    assert "memory is not a built-in policy" in answer.unknown[0]
 
 
 def test_what_stands_beside_a_frameworks_limit_has_none_of_its_room():
     ledger, told = held(Memory(), behind=[ModelRequest(content="And this, which the agent holds itself?")])
     answer = explain(ledger, 0, "0")
     assert (answer.limit.used, answer.competitors) == (told["assembly.budget.used"], ())
-    assert "who has the room" not in text(answer)
+    assert "kept instead" not in text(answer)
 
 
 def test_a_frameworks_limit_of_the_whole_prompt_is_told_as_such():
@@ -202,7 +202,7 @@ def test_whether_a_later_policy_of_others_would_let_it_pass_is_not_known():
     played = play([], ASKS, policies=[SlidingWindowPolicy(4), DropOld()])
     answer = explain(played.ledger, 0, "2")
     assert [change.extra for change in answer.raises] == [1]
-    assert "drop_old, which comes after it" in answer.unknown[0]
+    assert "drop_old, which runs later" in answer.unknown[0]
 
 
 def test_a_budget_that_counts_characters_is_not_run_again_on_tokens():
@@ -218,7 +218,7 @@ def test_what_is_no_conversation_no_limit_keeps():
     played = play([], [*ASKS, alert], policies=[ConversationPolicy()])
     answer = explain(played.ledger, 0, "7")
     assert (answer.reason, answer.raises, answer.unknown) == ("not_conversation", (), ())
-    assert "no part of the conversation" in answer.never
+    assert "not part of the conversation" in answer.never
 
 
 def test_a_call_that_awaits_an_approval_is_known_by_its_place():
@@ -311,7 +311,7 @@ def test_a_summary_that_nobody_names_is_not_known():
     ]
     answer = explain(as_ledger(spans), 0, "0")
     assert (answer.outcome, answer.holder) == ("compacted", None)
-    assert "which summary holds it" in answer.unknown[-1]
+    assert "which summary covers it" in answer.unknown[-1]
 
 
 def test_an_explanation_says_no_word_of_the_conversation_and_none_of_it_is_in_the_ledger():

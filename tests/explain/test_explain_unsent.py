@@ -23,7 +23,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     ToolCallEvent,
 )
-from otel_assembly.explain import Explainer, explain, headline, said
+from otel_assembly.explain import Explainer, detail_lines, explain, headline
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 LONG = "answer: " + "word " * 90
@@ -31,7 +31,7 @@ EVENTS = conversation("ask", "answer", "ask", LONG, "ask", "answer")
 
 
 def text(answer):
-    return "\n".join([headline(answer), *(f"{label}: {sentence}" for label, sentence in said(answer))])
+    return "\n".join([headline(answer), *(f"{label}: {sentence}" for label, sentence in detail_lines(answer))])
 
 
 def test_what_may_not_be_dropped_is_said_to_be_larger_than_the_budget():
@@ -60,7 +60,7 @@ def test_the_newest_message_that_does_not_fit_can_be_left_out_as_well():
     assert (answer.part, why.cause, why.without) == ("newest_atom", "newest_atom", ("3",))
     assert why.fixed < why.budget < why.needed
     assert sent([{"token_budget": {"max_tokens": 60, "on_overflow": "drop"}}], EVENTS[:4]) == ["0", "1", "2"]
-    assert "or token_budget with on_overflow='drop', which leaves out item 3" in text(answer)
+    assert "or token_budget with on_overflow='drop', which drops item 3" in text(answer)
     assert explain(played.ledger, 2, "2").part == "newest_request"
 
 
@@ -130,7 +130,7 @@ def test_a_halt_is_said_with_whose_it_was_and_that_no_limit_would_have_helped():
         answer = explain(played.ledger, turn, item)
         assert (answer.outcome, answer.part, answer.unsent.error) == ("not_sent", "offered", "assembly_halt")
         assert "the conversation was halted by observer: FATAL: fatal 3" in text(answer)
-        assert "nothing would: a conversation that was halted stays so" in text(answer)
+        assert "nothing would: a halted conversation stays halted" in text(answer)
         assert answer.unknown == ()
 
 
@@ -151,7 +151,7 @@ def test_a_policy_that_failed_is_named_with_what_it_failed_of():
     assert (answer.part, answer.unsent.unknown) == ("offered", ())
     narrow = play([], EVENTS, [1, 4], policies=[Broken(), TokenBudgetPolicy(40)])
     (unknown,) = explain(narrow.ledger, 1, "0").unsent.unknown
-    assert "whether token_budget, which comes after it, would have let a prompt pass" in unknown
+    assert "whether token_budget, which runs later, would have allowed a prompt" in unknown
 
 
 def test_what_an_earlier_policy_took_is_not_what_did_not_fit():
@@ -179,7 +179,7 @@ def test_a_policy_of_others_that_could_not_hold_is_named_and_no_limit_is_made_up
 
     answer = explain(play([], EVENTS, [1], policies=[Tight()]).ledger, 0, "0")
     assert (answer.unsent.policy, answer.unsent.raises) == ("tight", ())
-    assert "tight is not one of our policies" in text(answer)
+    assert "tight is not a built-in policy" in text(answer)
 
 
 def test_what_the_spans_state_otherwise_is_no_ground_for_a_limit():
@@ -192,7 +192,7 @@ def test_what_the_spans_state_otherwise_is_no_ground_for_a_limit():
     ]
     answer = explain(as_ledger(spans), 0, "0")
     assert answer.unsent.raises == ()
-    assert "does not fail as it did" in text(answer)
+    assert "does not fail in the same way" in text(answer)
 
 
 def test_an_input_that_could_not_be_known_is_not_said_to_have_arrived_later():
@@ -213,7 +213,7 @@ def test_an_input_that_could_not_be_known_is_not_said_to_have_arrived_later():
     ]
     answer = explain(as_ledger(spans), 0, "0")
     assert answer.outcome == "not_sent"
-    assert "whether it came in" in text(answer)
+    assert "whether it was in the input" in text(answer)
 
 
 def test_the_allocators_window_that_holds_what_is_fixed():
@@ -274,9 +274,9 @@ def test_the_command_says_why_nothing_was_sent_and_what_had_come_in(run, transcr
     told = run("explain", "--traces", path, "--conversation", "talk-1", "--turn", 2)
     assert told.status == 0
     assert told.out.startswith(
-        "Nothing was sent on turn 2.\n  nothing sent  token_budget (policy 1): fixed content takes"
+        "Nothing was sent on turn 2.\n  nothing sent      token_budget (policy 1): fixed content takes"
     )
-    assert "Nothing is out" not in told.out
+    assert "No item is missing" not in told.out
     assert all(len(line) <= 80 for line in told.out.splitlines())
     groups = run("explain", "--traces", path, "--conversation", "talk-1", "--turn", 2, "--json").json
     assert {group["part"]: group["items"] for group in groups} == {

@@ -155,7 +155,7 @@ def test_an_opened_turn_says_what_left_and_why(page, variants):
     text = page.text(".turn")
     for said in (
         "Since the turn before",
-        "Left (",
+        "Dropped (",
         "over_budget",
         "Cached prefix",
         "cut moved",
@@ -190,7 +190,7 @@ def test_without_captured_texts_a_search_says_so(page, variants):
     page.open(variants)
     page.focus("#search")
     page.press(*"refund")
-    page.until(lambda: "No text was captured" in page.text(".finder"), "the note")
+    page.until(lambda: "The spans contain no text" in page.text(".finder"), "the note")
 
 
 def test_the_chart_has_a_table_beside_it(page, variants):
@@ -262,7 +262,7 @@ async def test_what_is_not_recorded_shows_as_a_gap(page, recorder, tmp_path):
     write_page([span for span in recorder.spans if span.span_id not in lost], tmp_path / "page.html", title="gaps")
     page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=6&o=1&i=0")
     assert "3 turns not recorded" in page.text(".chart-head")
-    assert "turns 3–5 not known: these turns were not recorded" in page.text(".item")
+    assert "turns 3–5 unknown: these turns were not recorded" in page.text(".item")
     assert "A span is missing" not in page.text(".turn"), "a turn is read from that turn"
     assert page.find(".problems")
     page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=6&o=1&i=8")
@@ -323,11 +323,9 @@ def test_it_opens_on_the_first_overflow_and_says_what_would_have_been_needed(pag
     assert page.text("main h2") == "tight"
     assert page.text("#turn-head") == "Turn 2"
     needs = 400 + overflowed.attributes["assembly.overflow.tokens"]
-    assert f"{needs - 400:,} tokens over the budget of 400; {needs:,} tokens would have been needed" in page.text(
-        ".turn"
-    )
+    assert f"{needs - 400:,} tokens over the budget of 400; needed {needs:,} tokens" in page.text(".turn")
     page.focus(".layer")
-    assert f"{needs:,} would have been needed" in page.turn
+    assert f"needed {needs:,}" in page.turn
     page.open(path, fragment="#c=0&l=0&t=1")
     assert page.text("main h2") == "roomy"
     assert not page.find(".turn:not([hidden])")
@@ -339,7 +337,7 @@ def test_a_limit_of_the_messages_is_told_of_them_and_stands_behind_what_is_besid
     used, sent = told["assembly.budget.used"], told["assembly.tokens.out"]
     write_page(recorder.spans, tmp_path / "page.html", title="t")
     page.open(tmp_path / "page.html")
-    assert "3 turns · limit of the messages 10 · most" in page.text(".chart-head")
+    assert "3 turns · message limit 10 · most" in page.text(".chart-head")
     page.focus(".layer")
     page.press("END")
     assert re.match(rf"Turn 2; {sent} tokens; messages {used} of 10, {used * 10}\.0\s%", page.turn)
@@ -396,7 +394,7 @@ def test_no_two_numbers_stand_side_by_side_without_saying_of_what(page, variants
             ".map((one) => [...one.children].map((each) => each.innerText))"
         )
     )
-    assert re.fullmatch(r"\d+ items, [\d,]+ tokens", facts["Left out"])
+    assert re.fullmatch(r"\d+ items, [\d,]+ tokens", facts["Dropped"])
     for selector in (".head .fact dd", ".prompts li", "#side .row", ".chart-head p"):
         for text in page.run(
             "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText)", selector

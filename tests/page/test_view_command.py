@@ -36,7 +36,7 @@ def spans(otel_assembly, tmp_path):
 def test_it_says_what_it_wrote(otel_assembly, spans, tmp_path):
     ran = otel_assembly("view", spans)
     assert ran.status == 0, ran.err
-    assert ran.out.startswith("assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
+    assert ran.out.startswith("wrote assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
     data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
     assert [one["id"] for one in data["conversations"]] == ["first", "second"]
     assert [ledger["name"] for ledger in data["conversations"][0]["ledgers"]] == ["budget-150", "budget-300"]
@@ -64,8 +64,8 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        ([], 2, "name either files of spans or --jaeger URL"),
-        (["spans.jsonl", "--jaeger", "http://localhost:1"], 2, "name either files of spans or --jaeger URL"),
+        ([], 2, "name either span files or --jaeger URL"),
+        (["spans.jsonl", "--jaeger", "http://localhost:1"], 2, "name either span files or --jaeger URL"),
         (["spans.jsonl", "--service", "shop"], 2, "--jaeger"),
         (["nowhere.jsonl"], 2, "nowhere.jsonl: no such file"),
         (["talks.jsonl"], 2, "talks.jsonl:1"),
@@ -106,7 +106,7 @@ def test_texts_of_the_transcripts_are_shown_where_they_are_asked_for(otel_assemb
     assert "Answer 0." in texts
     assert "You are terse." in texts
     ran = otel_assembly("view", spans, "--with-text", "other.jsonl", "-o", "other.html")
-    assert "4 ledgers of 4 without texts: what other.jsonl holds is not what the spans tell of" in ran.err
+    assert "no texts for 4 of 4 ledgers: no conversation in other.jsonl matches the spans" in ran.err
     assert page_data(tmp_path / "other.html")["texts"] == []
 
 

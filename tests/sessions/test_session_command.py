@@ -87,7 +87,7 @@ async def test_sessions_are_listed_beside_a_hub(otel_assembly, stored):
         assert lines[1].startswith("    8 envelopes, last 20")
         assert lines[1].endswith(": ann, bob, cid")
         assert lines[2] == "waiting  consulting  pending"
-        assert lines[4] == "    waits for bob to join"
+        assert lines[4] == "    waiting for bob to join"
         # What is written while a hub runs is seen, and a hub goes on.
         await hub.post(text("trip", "bob", "one more"))
         told = otel_assembly("session", stored.where, "--json").json["sessions"]
@@ -114,7 +114,7 @@ async def test_a_session_is_shown_with_what_was_violated_and_who_is_next(otel_as
         '        {"n": [1]}',
         "        ⚠ turn_within 0.05 s not met by cid since row 6 (warn)",
         "8 envelopes; the session is active",
-        "violated: 1 expectation, told in row 8",
+        "violated: 1 expectation, recorded in row 8",
         "expected next: cid",
     ):
         assert line in shown.out.splitlines()
@@ -141,11 +141,11 @@ async def test_a_log_that_hubs_left_is_whole(otel_assembly, stored):
         verified = otel_assembly("session", stored.where, "--verify")
         assert (verified.status, verified.err) == (0, "")
         assert verified.out.splitlines() == [
-            "whole    trip  16 envelopes  discussion",
-            "whole    flow  4 envelopes  workflow",
-            "whole    talk  1 envelope  talk",
-            "    not folded: no adapter for its protocol is known here; give --adapter",
-            "3 sessions, 21 envelopes: all whole",
+            "ok       trip  16 envelopes  discussion",
+            "ok       flow  4 envelopes  workflow",
+            "ok       talk  1 envelope  talk",
+            "    not folded: no adapter for its protocol; name one with --adapter",
+            "3 sessions, 21 envelopes: all ok",
         ]
         own = otel_assembly("session", stored.where, "talk", "--verify", "--adapter", "sessions.talk:Talk", "--json")
         assert own.json == {
@@ -445,9 +445,9 @@ async def test_an_id_that_is_none_or_of_several_is_told(otel_assembly, stored):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("Talk", "is no MODULE:CLASS"),
-        ("nowhere:Talk", "cannot be made: ModuleNotFoundError"),
-        ("json:JSONDecoder", "is no adapter of sessions"),
+        ("Talk", "does not have the form MODULE:CLASS"),
+        ("nowhere:Talk", "cannot import nowhere:Talk: ModuleNotFoundError"),
+        ("json:JSONDecoder", "is not a SessionAdapter"),
     ],
 )
 def test_an_adapter_that_is_none_is_wrong_usage(otel_assembly, given, said):

@@ -18,7 +18,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     attach,
 )
-from otel_assembly.cli.tree_facts import said_of_overflow
+from otel_assembly.cli.tree_facts import overflow_text
 from otel_assembly.decision import OverflowCause
 from otel_assembly.events import AssemblyCompleted
 from otel_assembly.observe import ObservedAssembler
@@ -286,7 +286,7 @@ async def test_the_tree_and_the_page_say_over_what(budget, recorder, words):
     await Assembler(chain, model_window=60, counter=words).assemble(["be kind"], conversation(LONG), desk())
     span = recorder.span("assemble_context")
     over = span.attributes["assembly.tokens.out"] - 60
-    assert said_of_overflow(span.attributes) == f"window: {over} tokens over the model's 60"
+    assert overflow_text(span.attributes) == f"window: {over} tokens over the model window of 60"
     ((ledger,),) = [one["ledgers"] for one in page_model(recorder.spans, title="t")["conversations"]]
     (turn,) = ledger["turns"]
     assert (turn["window"], turn.get("budget"), turn.get("needs")) == (60, budget, None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from otel_assembly import Assembler, AssemblyError, Context, ContextAssembler, History, Task
 from otel_assembly.chain import chain_from_config
 from otel_assembly.cli import render_tree
-from otel_assembly.explain import Explainer, headline, said
+from otel_assembly.explain import Explainer, detail_lines, headline
 from otel_assembly.page import page_model, render_page
 from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry import read_ledgers, read_line, span_tree
@@ -87,7 +87,7 @@ def everything_of(spans):
             with suppress(AssemblyError):  # a turn that is not there
                 explainer.absent()
             answers = [explainer.explain(item) for item in list(ledger.items)[:4]]
-            told += [(headline(one), list(said(one)), json.dumps(one.as_json())) for one in answers]
+            told += [(headline(one), list(detail_lines(one)), json.dumps(one.as_json())) for one in answers]
     render_page(page_model(spans, title="t"))
     told.append(render_tree(span_tree(spans), width=80, color=False, content=True))
     return problems

@@ -1,4 +1,4 @@
-// The page: what is chosen, and what follows from it.
+// The page: its state (conversation, ledger, turn, item), and the parts that depend on it.
 
 const data = JSON.parse(byId("data").textContent);
 const texts = data.texts;
@@ -11,7 +11,7 @@ const conversations = data.conversations.map((one, index) => {
     seen.set(key, twins + 1);
     return new Ledger(raw, number, twins);
   });
-  // The name of a file that holds one conversation says more than an id that a framework made up.
+  // If a file has one conversation, its name is more readable than a generated id.
   const alone = one.file !== undefined && /^[0-9a-f-]{16,}$/i.test(one.id ?? "") && files.get(one.file) === 1;
   const number = one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
   const name = alone ? one.file : one.id ?? (one.file ? (files.get(one.file) > 1 ? `${one.file}, ${number}` : one.file) : number);
@@ -93,7 +93,7 @@ function conversation() {
     el("div", { class: "about" },
       el("h2", {}, foreign(name)),
       el("p", { class: "dim" }, [here().aside ? [foreign(here().aside), ", "] : null, first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
-        ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Side by side because every arrival agrees; there is no conversation id." : null]),
+        ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Shown side by side because all input items have the same kinds and sizes; there is no conversation id." : null]),
       el("div", { class: "legend" },
         el("ul", { "aria-label": "Kinds" }, kinds.map((one) => el("li", {}, kindLabel(one)))),
         el("ul", { "aria-label": "Marks" }, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
@@ -102,11 +102,11 @@ function conversation() {
           el("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(2) }, "−"),
           el("button", { type: "button", "aria-label": "Show all turns", onclick: () => { fit(); moved(); } }, "all"),
           el("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(0.5) }, "+")))),
-    problems.length ? el("details", { class: "problems" }, el("summary", {}, `${plural(lost, "thing is", "things are")} missing or do not add up; what is not known is said to be so`),
+    problems.length ? el("details", { class: "problems" }, el("summary", {}, `${plural(lost, "problem")} in the spans; affected values are marked as unknown`),
       el("ul", {}, problems.map(([ledger, problem]) => el("li", {}, ledgers.length > 1 ? `${ledger.name}: ` : "", foreign(problem))),
         lost > problems.length ? el("li", {}, `and ${count(lost - problems.length)} more`) : null)) : null,
     parts.charts, parts.slide,
-    parts.hint = el("p", { class: "hint" }, "Choose a turn to see what was in its prompt, what left and why: click a bar, or press ", el("kbd", {}, "Enter"), " in a chart."),
+    parts.hint = el("p", { class: "hint" }, "Select a turn to see what was in its prompt, what was dropped and why: click a bar, or press ", el("kbd", {}, "Enter"), " in a chart."),
     el("div", { class: "below" }, parts.turn, parts.item), parts.tip);
   drawCharts(kinds, marks);
 }
@@ -121,7 +121,7 @@ function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).
     return;
   }
   const height = ledgers.length === 1 ? 250 : ledgers.length === 2 ? 190 : 150;
-  // One scale for all variants, so that they can be compared, unless that would make one too flat to be read.
+  // One scale for all variants, to compare them, unless a variant would be too flat.
   const tops = ledgers.map(({ top }) => top);
   const most = Math.max(...tops);
   charts = ledgers.map((ledger, index) => new Chart(ledger, { height, kinds, marks, most: tops[index] * 4 < most ? tops[index] : most, window: now.window, on: chartEvents }));
@@ -133,7 +133,7 @@ function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).
   }, { rootMargin: "200px" });
   refill(parts.charts, charts.map((chart) => {
     chart.strips = el("div", { class: "strips" });
-    return el("section", { class: "panel" }, chartHead(chart.ledger), tops[chart.ledger.number] * 4 < most ? el("p", { class: "note" }, "This variant has a scale of its own.") : null, chart.box, chart.strips);
+    return el("section", { class: "panel" }, chartHead(chart.ledger), tops[chart.ledger.number] * 4 < most ? el("p", { class: "note" }, "This variant has its own scale.") : null, chart.box, chart.strips);
   }));
   for (const chart of charts) seen.observe(chart.box);
   layout();
@@ -144,7 +144,7 @@ function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).
 function chartHead(ledger) {
   const sums = ledger.totals();
   const said = (name, limits) => (limits.size === 0 ? [] : `${name} ${[...new Set([Math.min(...limits), Math.max(...limits)])].map(count).join(" to ")}`);
-  const budgets = [said("budget", sums.budgets), said("limit of the messages", sums.limits)].flat();
+  const budgets = [said("budget", sums.budgets), said("message limit", sums.limits)].flat();
   const facts = [plural(ledger.turns.length, "turn"), ...(budgets.length ? budgets : ["no budget"]), `most ${count(sums.peak)} tokens`,
     `${plural(sums.left, "item")} dropped`, plural(sums.breaks, "prefix break")];
   if (sums.marks.overflow) facts.push(plural(sums.marks.overflow, "overflow"));
@@ -162,8 +162,8 @@ function turnTable(ledger) {
       { title: "Turn", css: "c-turn number", cell: (turn) => turn.n },
       { title: "Tokens", css: "c-tokens number", cell: (turn) => (turn.unsent ? "not sent" : count(turn.out)) },
       { title: "Budget", css: "c-tokens number", cell: (turn) => (turn.budget ? count(turn.budget) : "–") },
-      { title: "Used", css: "c-tokens number", hint: "By the whole prompt, or by the messages where the limit is of them alone", cell: (turn) => (turn.budget && !turn.unsent ? budgetUsed(turn) : "–") },
-      { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(turn.new ?? 0) },
+      { title: "Used", css: "c-tokens number", hint: "Share of the budget used by the prompt, or by the messages if the limit applies to messages only", cell: (turn) => (turn.budget && !turn.unsent ? budgetUsed(turn) : "–") },
+      { title: "Dropped", css: "c-tokens number", hint: "Newly dropped items", cell: (turn) => count(turn.new ?? 0) },
       { title: "Prefix broke", css: "c-break", cell: (turn) => (isBroken(turn) ? words(turn.break) : "") },
       { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },
       ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([one]) => one === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
@@ -265,7 +265,7 @@ function showTurn() {
       el("button", { type: "button", class: "icon", "data-keep": "before", "aria-label": "Turn before", onclick: () => to(-1) }, "‹"),
       el("button", { type: "button", class: "icon", "data-keep": "after", "aria-label": "Next turn", onclick: () => to(1) }, "›"),
       el("button", { type: "button", class: "icon", "aria-label": "Close the turn", onclick: closeTurn }, "✕")),
-    turn.unsent ? el("p", { class: "note alarm" }, "Nothing was sent: the prompt could not be made.") : null,
+    turn.unsent ? el("p", { class: "note alarm" }, "Nothing was sent: the assembly failed.") : null,
     turn.signals ? el("ul", { class: "signals", "aria-label": "Marks of this turn" }, turn.signals.map((signal) => signalLine(signal, turn))) : null,
     headFacts(ledger, turn, place), kindsTable(turn),
     changesOf(turn, (item) => follow(item)), variantsOf(here().ledgers, ledger, turn.n, (other) => { if (other.turn(now.turn)) openTurn(other, now.turn); }),
@@ -304,7 +304,7 @@ function follow(id, focus = false) {
   if (focus) byId("item-head").focus({ preventScroll: true });
   const box = parts.item.getBoundingClientRect();
   if (box.top > innerHeight - 120 || box.bottom < 60) intoView(parts.item);
-  say(`Item ${id}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "not known"}`).join("; ")}`);
+  say(`Item ${id}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "unknown"}`).join("; ")}`);
 }
 
 function unfollow() {
@@ -315,7 +315,7 @@ function unfollow() {
   focusChart();
 }
 
-// Items are numbered in each ledger for itself: another variant's item is the same one only where all that is known agrees.
+// Each ledger numbers its own items: items of two variants are the same only if number, kind, bytes and atom agree.
 function strips() {
   parts.items?.draw(true);
   const item = now.item === null ? null : active().item(now.item);
@@ -357,7 +357,7 @@ function start() {
   header();
   footer();
   if (!conversations.length) {
-    refill(byId("main"), el("p", { class: "note" }, "There are no assemblies among these spans."));
+    refill(byId("main"), el("p", { class: "note" }, "These spans contain no assemblies."));
     byId("side").hidden = true;
     return;
   }
@@ -366,7 +366,7 @@ function start() {
     byId("side").append(side.node);
   } else byId("side").hidden = true;
   const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
-  // What somebody comes for, where the address names nothing: the first overflow of all.
+  // If the address selects nothing, start with the first overflow.
   const when = (one) => one.ledgers.reduce((first, { overflow }) => Math.min(first, overflow?.start ?? Infinity), Infinity);
   const first = conversations.reduce((best, one, index) => (when(one) < when(conversations[best]) ? index : best), 0);
   choose(number("c") in conversations ? number("c") : first);

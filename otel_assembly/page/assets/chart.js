@@ -1,4 +1,4 @@
-// A ledger's turns as stacked bars under the ceiling's line, on a canvas. What can be reached and read lies above it.
+// A ledger's turns as stacked bars with a line for the budget, on a canvas. Focusable and readable elements lie above it.
 
 const EDGE = { left: 54, right: 10, top: 6, bottom: 22 };
 const LANE = 13;
@@ -12,7 +12,7 @@ function ticks(top, wanted) {
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
 }
 
-// Strokes of a tile that repeats: neighbours are told apart by more than their colour.
+// Strokes of a repeating tile: patterns distinguish neighbors without color.
 const TILE = 6;
 const DOWN = [[3, 0, 3, 6]], ACROSS = [[0, 3, 6, 3]], RISING = [[-1, 1, 1, -1], [0, 6, 6, 0], [5, 7, 7, 5]], FALLING = RISING.map(([x, y, to, down]) => [x, 6 - y, to, 6 - down]);
 const HATCHES = {
@@ -97,7 +97,7 @@ class Chart {
     return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, index) => first + index * step);
   }
 
-  // From the bottom up: grid, gaps, bars, what an overflow would have needed, the ceiling, marks; labels on the edges.
+  // In this order: grid, gaps, bars, outlines of overflows, the budget's line, marks; labels are at the edges.
   draw() {
     const { width, height, canvas } = this, sharp = devicePixelRatio || 1, draw = canvas.getContext("2d");
     if (!width) return;
@@ -133,10 +133,10 @@ class Chart {
     this.box.dataset.drawn = "";
   }
 
-  // Gaps between bars where they are wide enough for it, patterns where they can be seen.
+  // Wide bars have gaps between them, and patterns.
   bars(draw, turns) {
     const slot = this.x(1) - this.x(0), gap = slot < 8 ? 0 : slot * 0.1, alarm = css("--alarm");
-    // Narrow ones end at whole pixels: parts of pixels side by side would let the paper through, as stripes.
+    // Narrow bars end at whole pixels; fractions of pixels would show the background as stripes.
     const edge = (number) => (gap ? this.x(number) : Math.round(this.x(number)));
     for (const turn of turns) {
       const left = edge(turn.n - 0.5) + gap, wide = Math.max(1, edge(turn.n + 0.5) - gap - left), kinds = new Map(turn.kinds);
@@ -153,7 +153,7 @@ class Chart {
     }
   }
 
-  // What a prompt would have taken; where that is many times what was ever sent, it stays open above and says how much.
+  // The needed tokens of an overflow, as an outline. If they exceed the chart, it is open at the top and has a label.
   outline(draw, turn, left, wide, floor, alarm) {
     const cut = turn.needs > this.most, top = this.y(Math.min(turn.needs, this.most * 1.04)), bottom = this.y(floor);
     Object.assign(draw, { strokeStyle: alarm, lineWidth: 1 });
@@ -182,7 +182,7 @@ class Chart {
     draw.setLineDash([]);
   }
 
-  // Turns that were not recorded leave a gap that shows.
+  // Turns that were not recorded are hatched.
   gaps(draw, turns, bottom) {
     let before = -1;
     for (const { n } of turns) {

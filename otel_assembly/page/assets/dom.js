@@ -1,4 +1,4 @@
-// Elements are made of text nodes and attributes alone: nothing that came from outside is ever read as markup.
+// Elements are built from text nodes and attributes only, so that texts from spans are never parsed as markup.
 
 const byId = (id) => document.getElementById(id);
 
@@ -32,13 +32,13 @@ const count = (number) => (number === null || number === undefined ? "unknown" :
 const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(1)}\u00a0%`;
 
-// What was captured can turn the direction of writing: it stays inside its own box.
+// Captured text can change the direction of writing: bdi isolates it.
 const foreign = (text, tag = "bdi", props = {}) => el(tag, { dir: "auto", ...props }, text);
 
 let lastSaid = null;
 function say(text) {
   clearTimeout(lastSaid);
-  // A reader that is still speaking would be cut off by each of twenty quick arrows.
+  // Wait, so that quick key presses do not interrupt a screen reader each time.
   lastSaid = setTimeout(() => refill(byId("said"), text), 150);
 }
 
@@ -50,7 +50,7 @@ function remember(name, value) {
     if (value === undefined) return localStorage.getItem(`otel-assembly-${name}`);
     localStorage.setItem(`otel-assembly-${name}`, value);
   } catch {
-    // A browser may forbid it to pages that come from a file.
+    // A browser may forbid local storage for pages from files.
   }
   return null;
 }

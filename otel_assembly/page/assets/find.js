@@ -1,4 +1,4 @@
-// The search field: items of the conversation that is shown, by number, kind or text.
+// The search field: finds items of the current conversation by number, kind or text.
 
 let waiting = null, results = null;
 function find() {
@@ -16,8 +16,8 @@ function find() {
     parts.results.hidden = !shown || !found.length;
     parts.search.setAttribute("aria-expanded", String(!parts.results.hidden));
     parts.search.removeAttribute("aria-activedescendant");
-    const note = !shown ? "" : found.length ? (total > found.length ? `The first ${count(found.length)} of ${count(total)} are shown.` : "")
-      : anyText ? "Nothing found." : "Nothing found. No text was captured in these spans: an item's number or kind can be found.";
+    const note = !shown ? "" : found.length ? (total > found.length ? `Showing the first ${count(found.length)} of ${count(total)}.` : "")
+      : anyText ? "Nothing found." : "Nothing found. The spans contain no text: search by number or kind.";
     refill(parts.note, note);
     parts.note.hidden = !note || found.length > 0;
     if (shown) say(found.length ? `${plural(total, "item")} found` : note);

@@ -82,21 +82,21 @@ function itemCard(ledger, item, texts, on) {
     el("p", { class: "dim" }, ledger.name),
     el("dl", { class: "facts" },
       fact("Tokens", last ? count(last[1]) : "unknown"), item.b !== undefined ? fact("Bytes", count(item.b)) : null,
-      item.t !== undefined ? fact("Arrived", `turn ${item.t}`) : fact("Arrived", "unknown: the span that told of it is missing"),
+      item.t !== undefined ? fact("Arrived", `turn ${item.t}`) : fact("Arrived", "unknown: the span of its arrival is missing"),
       holder !== undefined ? fact("Covered by", chips([holder], on.follow)) : null,
       item.s ? fact("Stands for", chips(item.s, on.follow)) : null,
       mates.length ? fact("Kept or dropped with", chips(mates, on.follow)) : null),
     el("h3", {}, "Across the turns"),
     el("ol", { class: "stretches" }, ledger.stretches(item).map((stretch) => el("li", { class: !stretch.state ? "unknown" : stretch.state.in ? "kept" : stretch.state.word },
-      el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "not known: these turns were not recorded"))),
+      el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "unknown: these turns were not recorded"))),
     el("h3", {}, "Text"),
     item.x === undefined ? el("p", { class: "note" }, "Not captured.") : captured(texts[item.x]),
   ];
 }
 
-// A strip under the chart: where the item was, turn by turn.
+// A strip under the chart: the state of the followed item on each turn.
 function strip(chart, ledger, item) {
-  const made = el("div", { class: "strip", role: "img", "aria-label": `Item ${item.o} across the turns of ${ledger.name}; the list beside it says the same in words` });
+  const made = el("div", { class: "strip", role: "img", "aria-label": `Item ${item.o} across the turns of ${ledger.name}; the item's list has the same information` });
   made.place = () => {
     const right = chart.width - EDGE.right;
     refill(made, el("span", { class: "strip-name" }, `item ${item.o}`), ledger.stretches(item).map((stretch) => {

@@ -1,4 +1,4 @@
-// What fills a prompt: a colour of a palette that the colour-blind can tell apart, and for neighbours a pattern too.
+// The color of each kind, from a palette for color blindness; neighbors also differ by a pattern.
 
 const KINDS = [
   ["prompt", "#0072b2"], ["system", "#0072b2", "dot"],
@@ -44,11 +44,11 @@ function kindsOf(ledgers) {
   return [...names].sort((one, other) => kind(one).rank - kind(other).rank);
 }
 
-// How large a prompt may be: its budget; where that is one of the messages alone, with what stands beside them.
+// The largest prompt: the budget; if that limits only the messages, plus the tokens that it does not count.
 const ceiling = (turn) => (turn.budget ? turn.budget + (turn.used === undefined ? 0 : Math.max(0, turn.out - turn.used)) : undefined);
 const budgetUsed = (turn) => percent(turn.used ?? turn.out ?? 0, turn.budget);
 
-// One turn as a bar on its side.
+// One turn as a horizontal bar.
 function fillBar(turn) {
   const most = ceiling(turn), whole = Math.max(most ?? 0, turn.out ?? 0) || 1;
   const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);

@@ -1,9 +1,9 @@
-// Ledgers as the spans tell them: where each item was on each turn, read from that turn, and what is not known.
+// Ledgers from the spans: the state of each item on each turn, including unknown states.
 
-// Causes of a prefix that is compared with no prompt: there is none before it, or this ledger does not have it.
+// "first" and "resumed" are not breaks: there is no previous prompt, or it belongs to another process.
 const isBroken = (turn) => Boolean(turn.break) && turn.break !== "first" && turn.break !== "resumed";
 
-// Item ids are numbers, behind an m where a policy made the item; a run names the first and the last.
+// Item ids are numbers, with the prefix m if a policy made the item. A run is "first-last".
 const idOf = (id) => (id[0] === "m" ? [true, Number(id.slice(1))] : [false, Number(id)]);
 const idText = (made, number) => `${made ? "m" : ""}${number}`;
 const byItem = (one, other) => idOf(one)[0] - idOf(other)[0] || idOf(one)[1] - idOf(other)[1];
@@ -21,7 +21,7 @@ function expand(runs) {
   return found;
 }
 
-// The last entry that holds at a place; entries are [place, value], by place.
+// The last entry at or before a place; entries are [place, value], sorted by place.
 function at(entries, place) {
   let low = 0, high = (entries ?? []).length;
   while (low < high) {
@@ -65,7 +65,7 @@ class Ledger {
     return best;
   }
 
-  // The recorded turn so many before or after another one.
+  // The number of the recorded turn that is `by` recorded turns after another one.
   step(number, by) {
     const numbers = this.numbers ??= this.ordered.map((place) => this.turns[place].n);
     const here = numbers.indexOf(this.nearest(number));
@@ -76,7 +76,7 @@ class Ledger {
     return this.items.get(id) ?? { o: id };
   }
 
-  // A turn's runs, read once.
+  // A turn's runs, parsed once.
   runs(turn) {
     return turn.runs ??= {
       offered: parse(turn.offered), kept: parse(turn.kept),
@@ -88,7 +88,7 @@ class Ledger {
     };
   }
 
-  // Where a turn says that an item was: null where it does not speak of it. What no policy lists was left by one that does not list all.
+  // The state of an item on a turn; null if the turn does not mention it. An item that no policy lists was dropped by a policy with an incomplete list.
   said(id, turn) {
     const item = idOf(id), { offered, kept, steps } = this.runs(turn);
     if (turn.unsent) return among(offered, item) ? { word: "not sent", in: false } : null;
@@ -105,7 +105,7 @@ class Ledger {
     return { word: "left", in: false, reason: null, some: turn.partial ? [] : some };
   }
 
-  // The same, with what the turn on which it left says where this one leaves it open.
+  // The state, made precise from the turn on which the item was dropped if this turn allows several policies.
   state(id, place) {
     const found = this.said(id, this.turns[place]);
     if (!found?.some?.length) return found;
@@ -117,13 +117,13 @@ class Ledger {
     return found;
   }
 
-  // The turns right before one that sent a prompt, the newest first, as far as none is missing.
+  // The turns directly before a turn that sent a prompt, the newest first, up to the first missing turn.
   *before(place) {
     for (; place > 0 && this.turns[place - 1].n === this.turns[place].n - 1; place--) if (!this.turns[place - 1].unsent) yield this.turns[place - 1];
     return place;
   }
 
-  // Since which turn an item is where it is, behind ≤ where the turn before is not there.
+  // The first turn of an item's current state; with ≤ if the turn before is missing.
   since(id, place) {
     const state = this.state(id, place);
     let first = this.turns[place].n, last = place;
@@ -141,7 +141,7 @@ class Ledger {
     return at(this.item(id).n, place)?.[1] ?? null;
   }
 
-  // Runs of turns over which an item's state is the same, gaps between recorded turns included as unknown.
+  // Ranges of turns with the same state of an item; turns that were not recorded have the state undefined.
   stretches(item) {
     const found = [];
     let before = null;
@@ -179,7 +179,7 @@ class Ledger {
     }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, ceiling: 0, budgets: new Set(), limits: new Set() });
   }
 
-  // How high its chart has to be: what an overflow would have needed shows, unless that made all the rest flat.
+  // The top of the chart's scale. It includes the needed tokens of overflows, up to four times everything else.
   get top() {
     const { peak, needs, ceiling } = this.totals(), rest = Math.max(peak, ceiling);
     return Math.max(rest, Math.min(needs, 4 * rest));
@@ -189,20 +189,20 @@ class Ledger {
     return this.ordered.map((place) => this.turns[place]).find((turn) => this.marks(turn).includes("overflow"));
   }
 
-  // A turn in one sentence, for a reader's ear and for a tooltip.
+  // A turn in one sentence, for screen readers and tooltips.
   sentence(turn) {
     const said = [`Turn ${turn.n}`];
     if (turn.unsent) said.push("nothing was sent");
     else if (turn.budget && turn.used === undefined) said.push(`${count(turn.out)} of ${count(turn.budget)} tokens, ${budgetUsed(turn)}`);
     else if (turn.budget) said.push(`${count(turn.out)} tokens`, `messages ${count(turn.used)} of ${count(turn.budget)}, ${budgetUsed(turn)}`);
     else said.push(`${count(turn.out)} tokens, no budget`);
-    if (turn.needs) said.push(`${count(turn.needs)} would have been needed`);
+    if (turn.needs) said.push(`needed ${count(turn.needs)}`);
     if (turn.new) said.push(`${plural(turn.new, "item")} dropped`);
     if (turn.resumed) said.push(`${plural(turn.resumed, "item")} dropped before this ledger resumed`);
     if (turn.replaced) said.push(`${plural(size(turn.replaced), "item")} compacted`);
     if (isBroken(turn)) said.push(`cached prefix broke, ${words(turn.break)}`);
     for (const mark of this.marks(turn)) if (!["dropped", "compacted"].includes(mark)) said.push(MARKS[mark].label);
-    if (turn.partial) said.push("not all spans are here");
+    if (turn.partial) said.push("some spans are missing");
     return said.join("; ");
   }
 }
@@ -215,24 +215,24 @@ const REASONS = {
   not_conversation: "is not part of the conversation",
   outside_window: "lies outside the window",
   over_budget: "did not fit the budget",
-  below_floor: "gave way to a reserved floor",
+  below_floor: "belongs to a block that fell below its minimum",
   low_rank: "ranked too low",
-  orphaned_tool_result: "is a tool result whose call is gone",
+  orphaned_tool_result: "is a tool result without its call",
   orphaned_tool_call: "is a tool call without a result",
-  orphaned_reasoning: "is reasoning, or belongs to reasoning, of which a part is gone",
+  orphaned_reasoning: "is reasoning without its next item, or an item without its reasoning",
   before_user_message: "came before the first user message, with which the prompt has to start",
   duplicate: "repeats another item",
   forbidden_scope: "is out of scope",
   stale: "has a newer version",
   compacted: "is covered by a summary",
-  policy: "was taken by a policy that gave no reason",
-  policy_error: "was taken by a policy that failed",
+  policy: "was dropped by a policy that gave no reason",
+  policy_error: "was dropped by a policy that failed",
 };
 
 function why(state) {
   if (state.in) return "in the prompt";
   if (state.word === "not sent") return "offered; no prompt was sent";
-  if (state.reason === null) return `not in the prompt; ${state.some.length ? `left by one of: ${state.some.map(({ reason, policy }) => `${policy} (${reason})`).join(", ")}` : "no span that is here says why"}`;
+  if (state.reason === null) return `not in the prompt; ${state.some.length ? `dropped by one of: ${state.some.map(({ reason, policy }) => `${policy} (${reason})`).join(", ")}` : "the spans do not record why"}`;
   const verb = REASONS[state.reason] ?? words(state.reason);
   return `${state.word}: ${verb}${state.policy ? ` (${state.reason}, ${state.policy})` : ` (${state.reason})`}`;
 }

@@ -1,4 +1,4 @@
-// A table of any length of which only the rows in sight are in the page.
+// A table of any length; only the visible rows are in the document.
 
 let tables = 0;
 
@@ -33,11 +33,11 @@ class Rows {
     this.draw();
   }
 
-  draw(anew = false) {
+  draw(force = false) {
     const top = this.box.scrollTop;
     const from = Math.max(0, Math.floor(top / this.height) - 4);
     const to = Math.min(this.rows.length, Math.ceil((top + (this.box.clientHeight || 400)) / this.height) + 4);
-    if (!anew && from === this.from && to === this.to) return;
+    if (!force && from === this.from && to === this.to) return;
     Object.assign(this, { from, to });
     refill(this.inner, this.rows.slice(from, to).map((row, index) => this.row(row, from + index)));
   }

@@ -1,4 +1,4 @@
-// The conversations, where there are several.
+// The list of conversations, if there are several.
 
 function sideList(conversations, choose) {
   const rows = conversations.map((one, index) => {

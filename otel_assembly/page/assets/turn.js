@@ -1,4 +1,4 @@
-// An opened turn: its numbers, what its policies did, what changed, and its items.
+// The panel of a turn: its numbers, changes, policies, allocations, prompts and items.
 
 const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 
@@ -13,7 +13,7 @@ function chips(runs, open) {
 
 const CHANGES = [
   ["arrived", "Arrived"], ["injected", "Injected"], ["returned", "Returned"],
-  ["left", "Left"], ["refused", "Arrived, left out"], ["replaced", "Compacted"], ["gone", "No longer offered"],
+  ["left", "Dropped"], ["refused", "Arrived, dropped"], ["replaced", "Compacted"], ["gone", "No longer offered"],
 ];
 
 function changesOf(turn, open) {
@@ -21,17 +21,17 @@ function changesOf(turn, open) {
     .map(([name, label]) => fact(`${label} (${plural(size(turn[name]), "item")})`, chips(turn[name], open)));
   return el("section", {}, el("h3", {}, turn.after === undefined ? "Since the turn before" : `Since turn ${turn.after}`),
     turn.unsent ? el("p", { class: "note" }, "Nothing was sent.")
-      : turn.partial ? el("p", { class: "note warn" }, "The span of a policy is missing: why some items are out is not known.") : null,
-    rows.length ? el("dl", { class: "facts changes" }, rows) : turn.unsent ? null : el("p", { class: "note" }, "No item came or went."));
+      : turn.partial ? el("p", { class: "note warn" }, "The span of a policy is missing, so it is unknown why some items were dropped.") : null,
+    rows.length ? el("dl", { class: "facts changes" }, rows) : turn.unsent ? null : el("p", { class: "note" }, "No item was added or removed."));
 }
 
-// A framework's policy may count less than what is sent: then its numbers and ours differ, and the line says by what.
+// A framework's policy may count fewer tokens than are sent; the line then names the uncounted kinds.
 function countedBy(signal, turn) {
   const counted = turn.budget && signal.cause === "framework" ? turn.budget + signal.tokens : NaN, rest = turn.out - counted;
   if (turn.unsent || !(rest > 0)) return null;
   const aside = (turn.kinds ?? []).filter(([name]) => ["prompt", "tool_schemas", "framing"].includes(name));
   const which = aside.reduce((sum, [, tokens]) => sum + tokens, 0) === rest ? `, without ${aside.map(([name, tokens]) => `${words(name)} ${count(tokens)}`).join(", ")}` : "";
-  return `it counts ${count(counted)} of the ${count(turn.out)} tokens${which}`;
+  return `the framework counts ${count(counted)} of the ${count(turn.out)} tokens${which}`;
 }
 
 function signalLine(signal, turn) {
@@ -40,12 +40,12 @@ function signalLine(signal, turn) {
   if (signal.severity) said.push(signal.severity);
   if (signal.cause) said.push(words(signal.cause));
   if (signal.policy) said.push(`by ${signal.policy}`);
-  const limit = signal.cause === "window" ? turn.window && ` the model's ${count(turn.window)}` : turn.budget && ` the budget of ${count(turn.budget)}`;
+  const limit = signal.cause === "window" ? turn.window && ` the model window of ${count(turn.window)}` : turn.budget && ` the budget of ${count(turn.budget)}`;
   if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${limit || ""}`);
   if (signal.source) said.push(`from ${signal.source}`);
   if (signal.after) said.push("after this turn");
-  if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted here; what it says is not in these spans`);
-  const more = signal.tokens === undefined ? null : turn.needs ? `${plural(turn.needs, "token")} would have been needed` : countedBy(signal, turn);
+  if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted on the span; the spans contain no details`);
+  const more = signal.tokens === undefined ? null : turn.needs ? `needed ${plural(turn.needs, "token")}` : countedBy(signal, turn);
   return el("li", { class: `signal ${signal.what}` }, el("span", { class: `mark ${signal.what}`, "aria-hidden": "true" }, mark.symbol),
     " ", el("strong", {}, mark.label), " ", foreign(said.join(", ")), more ? `; ${more}` : null, signal.says ? [": ", foreign(signal.says, "q")] : null);
 }
@@ -66,7 +66,7 @@ function simpleTable(label, heads, rows) {
     el("thead", {}, el("tr", {}, heads.map(([title, css]) => el("th", { scope: "col", class: css }, title)))), el("tbody", {}, rows)));
 }
 
-// Why a policy dropped what it dropped; of what it does not list only the reasons are known.
+// A policy's dropped items by reason; items that it does not list share one entry for all their reasons.
 function reasonsOf(step) {
   const lists = new Map((step.drops ?? []).map(([reason, runs]) => [reason, size(runs)]));
   const rest = (step.dropped ?? 0) - [...lists.values()].reduce((sum, many) => sum + many, 0);
@@ -76,7 +76,7 @@ function reasonsOf(step) {
 }
 
 function policiesOf(turn) {
-  if (!turn.steps?.length) return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, "No policy's span is here."));
+  if (!turn.steps?.length) return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, "The spans of the policies are missing."));
   const rows = turn.steps.flatMap((step) => [el("tr", {},
     cell("name", foreign(step.policy)),
     cell("number", flow(step)),
@@ -105,7 +105,7 @@ function allocationsOf(turn) {
     return [el("p", { class: "note" }, [
       one.policy ? `By ${one.policy}. ` : "", `Window ${count(one.window)}, reserve ${count(one.reserve)}, budget ${count(one.budget)}; fixed ${count(one.fixed)}, used ${count(one.used)}, left over ${count(one.remaining)}.`]),
     blocks.length ? simpleTable("Blocks, in the order of decision",
-      [["Block", "name"], ["Kind"], ["Priority", "number"], ["Tokens", "number"], ["Outcome"], ["Reason"], ["Floor", "number"], ["Left then", "number"]], blocks.flat()) : null,
+      [["Block", "name"], ["Kind"], ["Priority", "number"], ["Tokens", "number"], ["Outcome"], ["Reason"], ["Minimum", "number"], ["Budget left", "number"]], blocks.flat()) : null,
     one.others ? el("details", {}, el("summary", {}, plural(one.others.length, "further block")), simpleTable("Further blocks", [["Block", "name"], ["Outcome"], ["Reason"], ["Tokens", "number"]],
       one.others.map(([name, outcome, reason, tokens]) => el("tr", {}, cell("name", foreign(name)), cell("", words(outcome)), cell("", reason), cell("number", count(tokens)))))) : null,
     one.attempts ? el("ul", { class: "attempts" }, one.attempts.map(attemptLine)) : null];
@@ -114,7 +114,7 @@ function allocationsOf(turn) {
   return parts.length ? el("section", {}, el("h3", {}, "Allocation"), parts) : null;
 }
 
-// How far into the items the cached prefix reaches; null where it cannot be said.
+// The item at which the cached prefix ends; null if unknown.
 function prefixEnd(ledger, turn, place) {
   if (turn.prefix === undefined || !isBroken(turn)) return null;
   const schemas = (turn.kinds ?? []).find(([name]) => name === "tool_schemas")?.[1] ?? 0;
@@ -141,16 +141,16 @@ function prefixOf(ledger, turn, place) {
 }
 
 function headFacts(ledger, turn, place) {
-  // What came in, less what left, and this: what went out.
-  const put = turn.unsent || turn.in === undefined ? 0 : turn.out + (turn.droppedTokens ?? 0) + (turn.compactedTokens ?? 0) - turn.in;
+  // output = input - dropped - compacted + injected
+  const injected = turn.unsent || turn.in === undefined ? 0 : turn.out + (turn.droppedTokens ?? 0) + (turn.compactedTokens ?? 0) - turn.in;
   return el("dl", { class: "facts head" },
     fact("Tokens", flow(turn), el("span", { class: "dim" }, !turn.budget ? " (no budget)" : turn.used !== undefined ? "" : ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${budgetUsed(turn)}`}`)),
     turn.used !== undefined ? fact("Messages", `${count(turn.used)} of their ${count(turn.budget)}`, el("span", { class: "dim" }, `, ${budgetUsed(turn)}`)) : null,
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
-    turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
+    turn.dropped ? fact("Dropped", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
     turn.compacted ? fact("Compacted", plural(turn.compacted, "item"), el("span", { class: "dim" }, `, ${plural(turn.compactedTokens, "token")}`)) : null,
-    turn.window ? fact("Model's window", `${count(turn.window)} tokens`, turn.unsent ? null : el("span", { class: "dim" }, `, ${percent(turn.out ?? 0, turn.window)} full`)) : null,
-    put > 0 ? fact("Put in", plural(put, "token"), el("span", { class: "dim" }, ", by policies")) : null,
+    turn.window ? fact("Model window", `${count(turn.window)} tokens`, turn.unsent ? null : el("span", { class: "dim" }, `, ${percent(turn.out ?? 0, turn.window)} full`)) : null,
+    injected > 0 ? fact("Injected", plural(injected, "token"), el("span", { class: "dim" }, ", by policies")) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),
     turn.cost !== undefined ? fact("Input cost", `$${turn.cost.toPrecision(3)}`, el("span", { class: "dim" }, " estimated by list price")) : null,
@@ -160,7 +160,7 @@ function headFacts(ledger, turn, place) {
 
 function kindsTable(turn) {
   const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
-  if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "What filled the prompt is not in these spans.");
+  if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "The spans do not record the kinds of tokens in the prompt.");
   return el("div", { class: "filled" }, fillBar(turn),
     el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
       ceiling(turn) > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(ceiling(turn) - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
@@ -175,7 +175,7 @@ function promptsOf(turn, texts) {
 
 function captured([text, whole]) {
   return [foreign(text, "div", { class: "text", tabindex: "0", role: "region", "aria-label": "Captured text" }),
-    whole ? el("p", { class: "note" }, `Cut here: ${count(text.length)} of ${count(whole)} characters are shown.`) : null];
+    whole ? el("p", { class: "note" }, `Truncated: showing ${count(text.length)} of ${count(whole)} characters.`) : null];
 }
 
 // The same turn under each of the variants.
@@ -184,12 +184,12 @@ function variantsOf(ledgers, active, number, open) {
   const rows = ledgers.map((ledger) => {
     const turn = ledger.turn(number);
     const name = el("button", { type: "button", class: "link", "aria-current": ledger === active ? "true" : null, onclick: () => open(ledger) }, ledger.name);
-    if (!turn) return el("tr", {}, cell("name", name), el("td", { colspan: "6", class: "dim" }, "this turn is not in these spans"));
+    if (!turn) return el("tr", {}, cell("name", name), el("td", { colspan: "6", class: "dim" }, "this turn was not recorded"));
     return el("tr", { class: ledger === active ? "here" : "" }, cell("name", name), cell("number", count(turn.out)),
       cell("number", turn.budget ? count(turn.budget) : "–"), cell("number", turn.budget && !turn.unsent ? budgetUsed(turn) : "–"),
       cell("number", count(turn.dropped ?? 0)), cell("number", count(turn.prefix)),
       cell("", ledger.marks(turn).map((mark) => el("span", { class: `mark ${mark}`, title: MARKS[mark].label, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol))));
   });
   return el("section", {}, el("h3", {}, "Side by side"), simpleTable("This turn in each variant",
-    [["Variant", "name"], ["Tokens", "number"], ["Budget", "number"], ["Used", "number"], ["Items left out", "number"], ["Reused prefix, tokens", "number"], ["Marks", ""]], rows));
+    [["Variant", "name"], ["Tokens", "number"], ["Budget", "number"], ["Used", "number"], ["Items dropped", "number"], ["Reused prefix, tokens", "number"], ["Marks", ""]], rows));
 }

@@ -1,4 +1,4 @@
-// Which turns the charts show; all of a conversation's charts show the same.
+// The visible range of turns, which all charts of a conversation share.
 
 function fit() {
   Object.assign(now.window, ends());

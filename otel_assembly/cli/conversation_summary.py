@@ -1,4 +1,4 @@
-"""A conversation on one line, for somebody who has to choose one: whose it is, its turns, and what happened on them."""
+"""One-line summaries of conversations: names, turns, overflows, halts and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class AmbiguousError(ConfigurationError):
-    """Several fit; the choices are its further lines."""
+    """The options match several conversations, turns or items.
+
+    Attributes:
+        choices: One line for each.
+    """
 
     def __init__(self, what: str, choices: Sequence[str]) -> None:
         self.choices = choices
@@ -25,15 +29,15 @@ class AmbiguousError(ConfigurationError):
 
 
 @dataclass(slots=True)
-class Told:
-    """A ledger as its spans name it.
+class ConversationSummary:
+    """The summary of one ledger.
 
     Attributes:
-        ledger: Its id.
-        conversation: The conversation's id, where it has one.
+        ledger: The ledger's id.
+        conversation: The conversation's id; None if it has none.
         agent: The agent's name.
         assembler: The assembler's name.
-        marks: What happened on each turn, by number.
+        marks: For each turn number, ``overflowed``, ``halted`` and ``error …``, if any.
     """
 
     ledger: str
@@ -43,7 +47,7 @@ class Told:
     marks: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, turn: int, attributes: Mapping[str, Any], marks: list[str]) -> None:
-        """Take a turn in."""
+        """Add a turn."""
         self.conversation = self.conversation or _text(attributes, names.GEN_AI_CONVERSATION_ID)
         self.agent = self.agent or _text(attributes, names.GEN_AI_AGENT_NAME)
         self.assembler = self.assembler or _text(attributes, names.NAME)
@@ -63,27 +67,28 @@ class Told:
         return ", ".join([*parts, turns]) + (f": {marks}" if marks else "")
 
 
-def told_of(ledger: LedgerHistory) -> Told:
-    """A ledger that was read."""
-    told = Told(ledger.id)
+def summary_of(ledger: LedgerHistory) -> ConversationSummary:
+    """Return the summary of a ledger."""
+    summary = ConversationSummary(ledger.id)
     for turn in ledger.turns:
-        told.add(turn.number, turn.attributes, marks_of(turn))
-    return told
+        summary.add(turn.number, turn.attributes, marks_of(turn))
+    return summary
 
 
-def told_of_found(found: Iterable[FoundAssembly]) -> list[Told]:
-    """The ledgers of assemblies that a search has found, in the order in which they come."""
-    told: dict[str, Told] = {}
-    for one in found:
-        held = one.attributes
-        turn = integer(held.get(names.TURN))
-        if one.ledger and turn is not None:
-            told.setdefault(one.ledger, Told(one.ledger)).add(turn, held, _marks(held))
-    return list(told.values())
+def summaries_of_found(found: Iterable[FoundAssembly]) -> list[ConversationSummary]:
+    """Return the summaries of the ledgers of these search results, in the order of the results."""
+    summaries: dict[str, ConversationSummary] = {}
+    for assembly in found:
+        attributes = assembly.attributes
+        turn = integer(attributes.get(names.TURN))
+        if assembly.ledger and turn is not None:
+            summary = summaries.setdefault(assembly.ledger, ConversationSummary(assembly.ledger))
+            summary.add(turn, attributes, _marks(attributes))
+    return list(summaries.values())
 
 
 def marks_of(turn: ReportedTurn) -> list[str]:
-    """What happened on a turn beside an assembly: it overflowed, it was halted, a policy failed."""
+    """Return the marks of a turn: ``overflowed``, ``halted``, and ``error …`` for each error type."""
     failed = (step.attributes.get(names.ERROR_TYPE) for step in turn.steps)
     return _marks(turn.attributes, [str(error) for error in failed if error is not None], halted=bool(turn.halts))
 
