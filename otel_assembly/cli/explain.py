@@ -276,7 +276,7 @@ def _print_dropped(explainer: Explainer, groups: Sequence[DroppedGroup]) -> None
 
 
 def _print_unsent(number: int, unsent: Unsent, groups: Sequence[DroppedGroup]) -> None:
-    """Print why nothing was sent, and the input items by what they were to the turn."""
+    """Print why nothing was sent, and the input items by their part in the turn."""
     from otel_assembly.explain.wording import unsent_lines
 
     print(_wrapped("", f"Nothing was sent on turn {number}.", 0))

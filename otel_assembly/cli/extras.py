@@ -35,7 +35,7 @@ def require(what: str, modules: Iterable[str], *, framework: str | None = None, 
     """Check that optional modules can be imported, without importing them.
 
     Args:
-        what: What needs the modules, for the message.
+        what: The feature that needs the modules, as the subject of the message.
         modules: The modules, each in `_EXTRAS`.
         framework: A framework that has to be installed, too.
         otherwise: The end of the message: what works without the modules.

@@ -1,4 +1,4 @@
-"""``replay``: assemble every turn of recorded conversations with a chain, and print what it drops."""
+"""``replay``: assemble every turn of recorded conversations with a chain, and print the dropped items."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``tree``: draw span trees for a terminal of 80 to 120 columns.
 
-Each assembly shows its tokens, what filled its budget, and what it dropped and why. All texts come from spans and are
-not trusted: control characters and escape sequences are removed, and markup is not interpreted.
+Each assembly shows its tokens by kind, and its dropped items with the reasons. All texts come from spans and are not
+trusted: control characters and escape sequences are removed, and markup is not interpreted.
 """
 
 from __future__ import annotations

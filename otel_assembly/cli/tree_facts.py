@@ -126,8 +126,14 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
         _number(attributes, key) for key in (names.TOKENS_IN, names.TOKENS_OUT, names.COMPACTED_TOKENS)
     )
     added = (after or 0) + (tokens or 0) + (compacted or 0) - (before or 0)
-    injected = [Fact(f"injected {added:,} tokens")] if after and before and added > 0 else []
-    return [*facts, *_counts(attributes), *injected]
+    facts += _counts(attributes)
+    if after and before and added > 0:
+        events = _number(attributes, names.EVENTS_INJECTED)
+        if events:
+            facts[-1] = Fact(f"injected {events:,} ({added:,} tokens)")
+        else:
+            facts.append(Fact(f"injected {added:,} tokens"))
+    return facts
 
 
 def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:

@@ -266,7 +266,7 @@ async def test_what_is_not_recorded_shows_as_a_gap(page, recorder, tmp_path):
     assert "A span is missing" not in page.text(".turn"), "a turn is read from that turn"
     assert page.find(".problems")
     page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=6&o=1&i=8")
-    assert "unknown: the span that told of it is missing" in page.text(".item"), "it arrived on one of the lost turns"
+    assert "unknown: the span of its arrival is missing" in page.text(".item"), "it arrived on one of the lost turns"
     page.focus(".layer")
     page.press("ARROW_LEFT")
     assert page.turn.startswith("Turn 2; ")
