@@ -36,7 +36,7 @@ from packaging.utils import canonicalize_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TOOLS = ("pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.112")
+TOOLS = ("blockbuster>=1.5", "pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.112")
 
 FRAMEWORKS = ROOT / "tests" / "frameworks"
 

@@ -15,7 +15,20 @@ from otel_assembly.telemetry import conventions_registry as registry
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").lower()
 #: Parts of names that are plain English or OpenTelemetry's and need no definition.
-PLAIN = {"duration", "errors", "events", "format", "id", "items", "model", "name", "names", "previous", "tokens", "tool"}
+PLAIN = {
+    "duration",
+    "errors",
+    "events",
+    "format",
+    "id",
+    "items",
+    "model",
+    "name",
+    "names",
+    "previous",
+    "tokens",
+    "tool",
+}
 
 
 def nouns():
