@@ -149,7 +149,7 @@ async def test_explain_says_what_would_have_kept_an_item_and_that_is_true(policy
     await Assembler(chain, recorder=recorder.recorder).assemble([], History(MESSAGES), Context())
     ledger = next(iter(read_ledgers(recorder.spans).values()))
     item = str(int(next(iter(ledger.turn(0).kept))) - 1)
-    assert "is not one of our policies" in explain(ledger, 0, item).unknown[0]
+    assert "is not a built-in policy" in explain(ledger, 0, item).unknown[0]
     (change,) = explain(ledger, 0, item, [type(chain[1])]).raises
     assert (change.policy, change.parameter) == (chain[1].name, limit)
 
