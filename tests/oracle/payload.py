@@ -36,6 +36,8 @@ EARLIER_NAMES = {
     "assembly.block.cut_strategy": "assembly.block.cut",
     "assembly.compaction.target_tokens": "assembly.compaction.target",
 }
+#: The words of errors when the digests were written.
+EARLIER_TEXTS = {"content that must not be dropped": "content that may not be dropped"}
 #: Attributes that did not exist then.
 ADDED = {"assembly.format.version"}
 
@@ -159,6 +161,8 @@ def payloads(family, seed):
 def as_text(held):
     made = _Numbered()  # what a policy makes may have a random id
     text = json.dumps(held, ensure_ascii=False, indent=0, default=str)
+    for now, earlier in EARLIER_TEXTS.items():
+        text = text.replace(now, earlier)
     return re.sub(r'"[0-9a-f]{32}"', lambda found: made[found[0]], text)
 
 

@@ -109,7 +109,7 @@ def test_an_endpoint_that_is_spoken_to_in_the_wrong_way_is_told_by_its_port_and_
     )
     said = told["✖ probe trace"]
     assert said.startswith(f"{endpoint} did not accept the export over {protocol}: ")
-    assert "the port 4317 is for grpc, 4318 for http/protobuf" in said
+    assert "port 4317 is for grpc, 4318 for http/protobuf" in said
 
 
 def test_what_keeps_a_probe_from_being_sent_is_told(stack, doctor):
@@ -149,7 +149,7 @@ def test_a_prometheus_without_our_rules_without_an_alertmanager_and_without_the_
         bare.stop()
     assert f"accepted the metric, but http://{address} does not have it after 1 s" in told["✖ probe metric"]
     assert told["✖ alert rules"].startswith("AssemblyBudgetOverflow and Watchdog not loaded")
-    assert "dashboards/rules/*.yaml under rule_files" in told["✖ alert rules"]
+    assert "add dashboards/rules/*.yaml to rule_files" in told["✖ alert rules"]
     assert "has no Alertmanager, so alerts reach no one" in told[f"✖ {KNOWS}"]
 
 
