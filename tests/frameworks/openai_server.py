@@ -21,23 +21,23 @@ class Responses:
         self.transport = httpx.MockTransport(self._respond)
 
     @property
-    def held(self):
+    def continued_from(self):
         """What each request goes on from, which OpenAI holds."""
-        return [one.get("previous_response_id") or one.get("conversation") for one in self.requests]
+        return [request.get("previous_response_id") or request.get("conversation") for request in self.requests]
 
     def _respond(self, request):
         self.requests.append(json.loads(request.content))
         number = len(self.requests)
         call = {"type": "function_call", "id": "fc1", "call_id": "c1", "name": self.tool, "arguments": "{}"}
         text = {"type": "output_text", "text": f"Answer {number}.", "annotations": []}
-        said = {"type": "message", "id": f"m{number}", "role": "assistant", "status": "completed", "content": [text]}
+        message = {"type": "message", "id": f"m{number}", "role": "assistant", "status": "completed", "content": [text]}
         body = {
             "id": f"resp_{number}",
             "object": "response",
             "created_at": 1,
             "model": "gpt-4o",
             "status": "completed",
-            "output": [call if self.tool and number == 1 else said],
+            "output": [call if self.tool and number == 1 else message],
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],

@@ -144,8 +144,8 @@ def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__:
     """What a client is given; a plug-in of ours hands it on."""
     if is_ours(model):
         return None
-    prompts, held = behind_prompts(chat_history.messages)
-    return Sent(held, prompts, schemas_of(settings), model_of(model, settings))
+    prompts, messages = behind_prompts(chat_history.messages)
+    return Sent(messages, prompts, schemas_of(settings), model_of(model, settings))
 
 
 def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> Sent:
@@ -163,11 +163,11 @@ def _response_sent(
     asks = ASKS.get()
     thread = asks.thread if asks is not None and asks.agent is agent else None
     stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
-    prompts, held = behind_prompts(chat_history.messages)
-    if stored:  # what the model called is not sent again
-        held = [one for one in held if not one.items or any(item.content_type != _CALLS for item in one.items)]
+    prompts, messages = behind_prompts(chat_history.messages)
+    if stored:  # the provider has the model's tool calls, so the agent does not send them again
+        messages = [m for m in messages if not m.items or any(item.content_type != _CALLS for item in m.items)]
     return Sent(
-        held,
+        messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
         [tool for tool in tools or () if isinstance(tool, dict)],
         model_in(response_options, {"model": agent.ai_model_id}),

@@ -411,7 +411,7 @@ def test_what_the_provider_holds_is_not_known(told, monkeypatch):
     OpenAIResponsesChatGenerator(**own).run(asked, generation_kwargs={"previous_response_id": "resp_0"})
     OpenAIResponsesChatGenerator(generation_kwargs={"previous_response_id": "resp_0"}, **own).run(asked)
     OpenAIResponsesChatGenerator(generation_kwargs={"conversation": "conv_0"}, **own).run(asked)
-    assert server.held == [None, "resp_0", "resp_0", "conv_0"]
+    assert server.continued_from == [None, "resp_0", "resp_0", "conv_0"]
     known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
     assert known == [None, True, True, True]
 

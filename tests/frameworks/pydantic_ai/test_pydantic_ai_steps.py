@@ -317,7 +317,7 @@ if find_spec("openai"):
             settings = OpenAIResponsesModelSettings(openai_previous_response_id=held)
             await agent.run("And now?", message_history=history_of, model_settings=settings)
         await agent.run("So?", model_settings=OpenAIResponsesModelSettings(openai_conversation_id="conv_0"))
-        assert server.held == [None, "resp_1", "resp_7", "conv_0"]
+        assert server.continued_from == [None, "resp_1", "resp_7", "conv_0"]
         known = [span.attributes.get("assembly.input.unknown") for span in told.spans_named("assemble_context")]
         assert known == [None, True, True, True]
 

@@ -30,8 +30,8 @@ async def test_requests_of_an_agent_of_responses_have_assemblies(told, stored):
     await agent.get_response("And now?", thread=answer.thread)
     spans = told.spans_named("assemble_context")
     assert len(spans) == len(server.requests) == 3
-    assert server.held == ([None, "resp_1", "resp_2"] if stored else [None] * 3)
-    known = [True if held else None for held in server.held]
+    assert server.continued_from == ([None, "resp_1", "resp_2"] if stored else [None] * 3)
+    known = [True if held else None for held in server.continued_from]
     assert [span.attributes.get("assembly.input.unknown") for span in spans] == known
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"bob"}
     assert {span.attributes["assembly.framework"] for span in spans} == {"semantic_kernel"}
