@@ -323,7 +323,11 @@ class _TurnExplainer:
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 
     def _holder(self, item: str) -> CoveringSummary | None:
-        """Return the newest summary whose sources include the item; else the only one of the step that compacted it."""
+        """Return the summary that covers the item: one in this turn's prompt if there is one, else the newest.
+
+        If no recorded sources contain the item, return the summary of the step that compacted it, if that step injected
+        only one item. A summary is covered if all its sources are.
+        """
         turn, items = self.turn, self.ledger.items
         leaves = set(items[item].sources) if item in items and items[item].sources else {item}
         summaries = [

@@ -45,7 +45,10 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | No
 
 
 def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
-    """Return an object for each item, in the order of ids; its tokens are listed for each turn on which it arrived."""
+    """Return a JSON object per item, sorted by id, from its first arrival.
+
+    The list `n` has a pair `[index of the turn, tokens]` for each turn in which the item was new or changed.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for place, turn in enumerate(ledger.turns):
         for item, arrival in turn.arrived.items():

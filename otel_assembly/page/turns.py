@@ -187,7 +187,7 @@ def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
 
 
 def _same(signal: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two signals are the same, recorded by a policy and its assembly; alerts of a policy never are."""
+    """Return whether a signal repeats another one, whatever the policy; an alert on a policy's span never does."""
     if signal["what"] == "alert" and signal.get("policy") is not None:
         return False
     return {**signal, "policy": None} == {**other, "policy": None}

@@ -78,7 +78,7 @@ def read_ledgers(
 
 
 def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatError]) -> bool:
-    """Return whether a span has the supported format; if not, add its ledger to `refused`."""
+    """Return whether to read a span: its format is supported, or its version is a flaw; else add to `refused`."""
     version = span.attributes.get(names.FORMAT_VERSION)
     if version == names.READ_FORMAT or _loses(span, flaws, frozenset({names.FORMAT_VERSION})):
         return True

@@ -83,9 +83,9 @@ def _has_model(chain: Any, depth: int = _DEPTH) -> bool:
 
 
 def _referenced(function: Any) -> Iterator[Any]:
-    """The objects that a function's code names, and those of their attributes that it names.
+    """Yield the objects that a function can use: `self`, globals and closure variables, and attributes that it names.
 
-    LangChain's `deps` finds the same by parsing the function's source, and reading a file blocks the event loop.
+    LangChain's `RunnableLambda.deps` finds similar objects, but reads the source file, which blocks the event loop.
     """
     function = inspect.unwrap(function.func if isinstance(function, partial) else function)
     owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
@@ -97,7 +97,7 @@ def _referenced(function: Any) -> Iterator[Any]:
         with suppress(ValueError):  # a variable that is not assigned yet
             values.append(cell.cell_contents)
     for value in (owner, *values):
-        yield getattr(value, "__self__", value)  # of a bound method, such as `model.invoke`, the model
+        yield getattr(value, "__self__", value)  # for a bound method such as `model.invoke`, the model
         held = _held(value)
         yield from (held[name] for name in names if name in held)
 
