@@ -24,7 +24,7 @@ from otel_assembly.errors import (
     NotFoundError,
     ProtocolError,
 )
-from otel_assembly.sessions.auditing import audited
+from otel_assembly.sessions.audit_log import audited
 from otel_assembly.sessions.delivery import Delivery
 from otel_assembly.sessions.envelope import (
     EV_ENVELOPE_EXPIRED,
