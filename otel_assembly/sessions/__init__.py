@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         default_extract_turn_input,
         default_render_envelope,
     )
-    from otel_assembly.sessions.consulting import (
+    from otel_assembly.sessions.consultation import (
         ConsultingAdapter,
         ConsultingState,
     )
@@ -132,7 +132,7 @@ __getattr__, __dir__ = face(
                 "default_build_round_envelope default_expected_next default_extract_turn_input "
                 "default_render_envelope"
             ),
-            "consulting": "ConsultingAdapter ConsultingState",
+            "consultation": "ConsultingAdapter ConsultingState",
             "conversation": "ConversationAdapter ConversationState",
             "delivery": "Delivery",
             "discussion": "DiscussionAdapter DiscussionState ORDERING_ROUND_ROBIN",
