@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         deadlines,
         violation,
     )
-    from otel_assembly.sessions.folded import FoldedSession
+    from otel_assembly.sessions.folded_session import FoldedSession
     from otel_assembly.sessions.graph import (
         TransitionGraph,
         TransitionRegistry,
@@ -142,7 +142,7 @@ __getattr__, __dir__ = face(
                 "EV_SESSION_OPENED EV_TEXT Envelope"
             ),
             "expectations": "Deadline PendingWaits Since deadlines violation",
-            "folded": "FoldedSession",
+            "folded_session": "FoldedSession",
             "graph": "TransitionGraph TransitionRegistry register_condition register_target",
             "hub": "Hub",
             "log": "Cursor LogPosition LogRow SessionLog Snapshot StoredTurn TurnClaim WorkEntry",

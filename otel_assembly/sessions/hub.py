@@ -38,7 +38,7 @@ from otel_assembly.sessions.envelope import (
     check_envelope,
     check_id,
 )
-from otel_assembly.sessions.folded import FoldedSession, is_for
+from otel_assembly.sessions.folded_session import FoldedSession, is_for
 from otel_assembly.sessions.following import Follower
 from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.errors import LogDamagedError, LogRegressed, NetworkError, ProtocolError
 from otel_assembly.sessions.envelope import Envelope
-from otel_assembly.sessions.folded import FoldedSession
+from otel_assembly.sessions.folded_session import FoldedSession
 from otel_assembly.sessions.log import LogPosition
 from otel_assembly.sessions.snapshots import adapter_key, dump_snapshot, load_snapshot
 

@@ -31,7 +31,7 @@ from otel_assembly.sessions.envelope import (
     Envelope,
 )
 from otel_assembly.sessions.expectations import deadlines, violation
-from otel_assembly.sessions.folded import is_for
+from otel_assembly.sessions.folded_session import is_for
 from otel_assembly.sessions.known import envelope_of
 from otel_assembly.sessions.log import LogRow
 from otel_assembly.sessions.metadata import SessionState
@@ -39,7 +39,7 @@ from otel_assembly.sessions.metadata import SessionState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_assembly.sessions.folded import FoldedSession
+    from otel_assembly.sessions.folded_session import FoldedSession
     from otel_assembly.sessions.known import KnownSession
     from otel_assembly.sessions.log import SessionLog, TurnClaim
 

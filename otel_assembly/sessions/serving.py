@@ -25,7 +25,7 @@ from otel_assembly.errors import (
 from otel_assembly.events import ModelResponse, event_from_json
 from otel_assembly.runtime.agent import Agent
 from otel_assembly.sessions.envelope import EV_SESSION_INVITE
-from otel_assembly.sessions.folded import FoldedSession, expected_turn
+from otel_assembly.sessions.folded_session import FoldedSession, expected_turn
 from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
 from otel_assembly.sessions.recording import caused, detached, recorded_turn

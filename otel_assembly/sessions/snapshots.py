@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, TypeAdapter
 
 from otel_assembly.sessions.expectations import PendingWaits
-from otel_assembly.sessions.folded import FoldedSession
+from otel_assembly.sessions.folded_session import FoldedSession
 from otel_assembly.sessions.log import Snapshot
 from otel_assembly.sessions.metadata import SessionState
 

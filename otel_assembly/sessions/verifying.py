@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import AdapterError, LogDamagedError
-from otel_assembly.sessions.folded import FoldedSession
+from otel_assembly.sessions.folded_session import FoldedSession
 from otel_assembly.sessions.known import envelope_of
 from otel_assembly.sessions.log import Snapshot, checksum_of
 from otel_assembly.sessions.log_rows import read_metadata, read_row
