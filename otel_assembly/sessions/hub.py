@@ -39,9 +39,9 @@ from otel_assembly.sessions.envelope import (
     check_id,
 )
 from otel_assembly.sessions.folded_session import FoldedSession, is_for
-from otel_assembly.sessions.following import Follower
 from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
+from otel_assembly.sessions.log_subscription import LogSubscription
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
 from otel_assembly.sessions.recording import record_unconfirmed, recorded_hydration, recorded_post
@@ -109,7 +109,7 @@ class Hub:
         self._clock = clock
         self._known: dict[str, KnownSession] = {}
         self._hydrating: dict[str, asyncio.Task[KnownSession]] = {}
-        self._follower = Follower(log)
+        self._follower = LogSubscription(log)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""`Follower`: one subscription to a log's changes, shared by all readers in a hub."""
+"""`LogSubscription`: one subscription to a log's changes, shared by all readers in a hub."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _PendingChanges:
         self.available.set()
 
 
-class Follower:
+class LogSubscription:
     """Subscribes to a log's changes from the first call of `changes` until `aclose`."""
 
     def __init__(self, log: SessionLog) -> None:
