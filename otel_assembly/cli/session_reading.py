@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.errors import AdapterError, LogDamagedError
 from otel_assembly.sessions import EV_EXPECTATION_VIOLATED, FoldedSession, SessionState
 from otel_assembly.sessions.folded_session import expected_turn
-from otel_assembly.sessions.known import envelope_of
+from otel_assembly.sessions.hub_session import envelope_of
 from otel_assembly.sessions.log_rows import read_rows
 from otel_assembly.sessions.verifying import metadata_of
 

@@ -39,7 +39,7 @@ from otel_assembly.sessions.envelope import (
     check_id,
 )
 from otel_assembly.sessions.folded_session import FoldedSession, is_for
-from otel_assembly.sessions.known import KnownSession, envelope_of
+from otel_assembly.sessions.hub_session import HubSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.log_subscription import LogSubscription
 from otel_assembly.sessions.metadata import SessionMetadata
@@ -107,8 +107,8 @@ class Hub:
         self._snapshot_every = snapshot_every
         self._max_bytes = max_envelope_bytes
         self._clock = clock
-        self._known: dict[str, KnownSession] = {}
-        self._hydrating: dict[str, asyncio.Task[KnownSession]] = {}
+        self._known: dict[str, HubSession] = {}
+        self._hydrating: dict[str, asyncio.Task[HubSession]] = {}
         self._follower = LogSubscription(log)
 
     async def __aenter__(self) -> Self:
@@ -241,7 +241,7 @@ class Hub:
             await session.refresh()
             return session.folded
 
-    async def _session(self, session_id: str) -> KnownSession:
+    async def _session(self, session_id: str) -> HubSession:
         """Return a session, possibly outdated; concurrent calls share one hydration."""
         if (known := self._known.get(session_id)) is not None:
             return known
@@ -251,14 +251,14 @@ class Hub:
             task.add_done_callback(lambda _: self._hydrating.pop(session_id, None))
         return await asyncio.shield(task)
 
-    async def _hydrate(self, session_id: str) -> KnownSession:
+    async def _hydrate(self, session_id: str) -> HubSession:
         check_id("session_id", session_id)
         text = await self._log.metadata(session_id)
         if text is None:
             raise NotFoundError(f"there is no session {session_id!r}")
         metadata = SessionMetadata.from_json(text)
         adapter = self._adapter(metadata.manifest.type, metadata.manifest.version)
-        session = KnownSession(metadata, adapter, self._log)
+        session = HubSession(metadata, adapter, self._log)
         with recorded_hydration(metadata) as recording:
             read = await session.hydrate()
             recording.folded(read, session.folded.seq, from_snapshot=session.snapshot_seq > 0)
@@ -401,7 +401,7 @@ class Hub:
             )
         return replace(envelope, event_data=json.loads(text)["event_data"])
 
-    async def _post_own(self, session: KnownSession, envelope: Envelope) -> Envelope:
+    async def _post_own(self, session: HubSession, envelope: Envelope) -> Envelope:
         """Post an envelope of the hub itself."""
         with recorded_post(envelope) as recording:
             recording.known(session.metadata)
@@ -409,7 +409,7 @@ class Hub:
 
     async def _posted(
         self,
-        session: KnownSession,
+        session: HubSession,
         envelope: Envelope,
         patience: float,
         recording: PostRecording,
@@ -497,7 +497,7 @@ class Hub:
         cursor = Cursor(delivery.envelope.seq, delivery.count)
         await self._log.move_cursor(delivery.envelope.session_id, delivery.participant_id, cursor)
 
-    async def _expired(self, session: KnownSession, envelope: Envelope, participant_id: str) -> bool:
+    async def _expired(self, session: HubSession, envelope: Envelope, participant_id: str) -> bool:
         if envelope.ttl_seconds is None:
             return False
         name = session.metadata.session_id
@@ -513,7 +513,7 @@ class Hub:
         await self._post_own(session, note)
         return True
 
-    def _require_participant(self, session: KnownSession, participant_id: str) -> None:
+    def _require_participant(self, session: HubSession, participant_id: str) -> None:
         if participant_id not in session.metadata.participants:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
 

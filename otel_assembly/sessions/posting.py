@@ -32,7 +32,7 @@ from otel_assembly.sessions.envelope import (
 )
 from otel_assembly.sessions.expectations import deadlines, violation
 from otel_assembly.sessions.folded_session import is_for
-from otel_assembly.sessions.known import envelope_of
+from otel_assembly.sessions.hub_session import envelope_of
 from otel_assembly.sessions.log import LogRow
 from otel_assembly.sessions.metadata import SessionState
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_assembly.sessions.folded_session import FoldedSession
-    from otel_assembly.sessions.known import KnownSession
+    from otel_assembly.sessions.hub_session import HubSession
     from otel_assembly.sessions.log import SessionLog, TurnClaim
 
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class Posting:
 
     def __init__(
         self,
-        session: KnownSession,
+        session: HubSession,
         envelope: Envelope,
         *,
         log: SessionLog,
@@ -284,7 +284,7 @@ class Posting:
             )
 
 
-def _call(session: KnownSession, method: str, call: Callable[[], _T]) -> _T:
+def _call(session: HubSession, method: str, call: Callable[[], _T]) -> _T:
     """Call the adapter; raise `AdapterError` for errors that are no refusals."""
     try:
         return call()

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_assembly.sessions.envelope import Envelope
-    from otel_assembly.sessions.known import KnownSession
+    from otel_assembly.sessions.hub_session import HubSession
     from otel_assembly.sessions.log import SessionLog
 
 _log = logging.getLogger(__name__)
 
 
-async def append_violations(session: KnownSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
+async def append_violations(session: HubSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
     """Append a violation for each expectation whose time is over, the earliest first.
 
     Returns:

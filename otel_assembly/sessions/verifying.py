@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import AdapterError, LogDamagedError
 from otel_assembly.sessions.folded_session import FoldedSession
-from otel_assembly.sessions.known import envelope_of
+from otel_assembly.sessions.hub_session import envelope_of
 from otel_assembly.sessions.log import Snapshot, checksum_of
 from otel_assembly.sessions.log_rows import read_metadata, read_row
 from otel_assembly.sessions.metadata import SessionMetadata

@@ -1,4 +1,4 @@
-"""`KnownSession`: a hub's in-memory state of one session, and how the hub updates it from the log."""
+"""`HubSession`: a hub's in-memory state of one session, and how the hub updates it from the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def envelope_of(row: LogRow) -> Envelope:
     return envelope
 
 
-class KnownSession:
+class HubSession:
     """A hub's in-memory state of one session. Other hubs may have appended rows that it does not include yet.
 
     Attributes:
