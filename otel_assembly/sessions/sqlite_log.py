@@ -43,8 +43,8 @@ from otel_assembly.sessions.log_sql import (
     WITHOUT_LIMIT,
     WORK,
 )
-from otel_assembly.sessions.own_thread import OwnThread
 from otel_assembly.sessions.sqlite_file import SqliteFile, claim_arguments
+from otel_assembly.sessions.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     import sqlite3
@@ -94,8 +94,8 @@ class SqliteSessionLog:
         self._patience = patience
         self._poll_seconds = poll_seconds
         self._file = SqliteFile(self._path, patience)
-        self._writing = OwnThread("otel-assembly-log-writer", self._file.take, self._file.give)
-        self._reading = OwnThread("otel-assembly-log-reader")
+        self._writing = WorkerThread("otel-assembly-log-writer", self._file.take, self._file.give)
+        self._reading = WorkerThread("otel-assembly-log-reader")
         self._begin()
         self._closed = False
         in_child(self._begin)

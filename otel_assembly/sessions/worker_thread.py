@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class OwnThread:
+class WorkerThread:
     """Runs blocking calls in order, each while it holds a lock (the turn).
 
     A caller can keep the turn (`hold`, `release`); until then the thread runs only calls of that holder. A call that is
