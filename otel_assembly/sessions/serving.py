@@ -29,7 +29,7 @@ from otel_assembly.sessions.folded_session import FoldedSession, expected_turn
 from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
 from otel_assembly.sessions.recording import caused, detached, recorded_turn
-from otel_assembly.sessions.seats import NoAnswerError, seat_of
+from otel_assembly.sessions.responders import NoAnswerError, responder_of
 from otel_assembly.sessions.turn_lease import TurnState
 from otel_assembly.sessions.views import default_name_resolver
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.hub import Hub
     from otel_assembly.sessions.metadata import SessionMetadata
     from otel_assembly.sessions.recording import TurnRecording
-    from otel_assembly.sessions.seats import Round, Seat
+    from otel_assembly.sessions.responders import Responder, Round
     from otel_assembly.sessions.turn_lease import TurnLease
     from otel_assembly.sessions.views import ViewPolicy
 
@@ -217,14 +217,14 @@ class _Served:
     sweep_seconds: float
     lease: TurnLease
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _seat: Seat | None = None
+    _responder: Responder | None = None
     #: The participant's newest envelope after which its agent was asked to continue.
     _went_on_after: str | None = None
     _turn: TurnRecording | None = None
     #: True if another server holds the participant's turn.
     _busy: bool = False
-    #: The rows whose turns recorded steps in this seat.
-    _in_seat: set[int] = field(default_factory=set)
+    #: The rows whose turns recorded steps in this responder.
+    _restored_rows: set[int] = field(default_factory=set)
     #: How many of the envelopes addressed to the participant are known to be confirmed; None before the inbox was read.
     _confirmed: int | None = None
 
@@ -259,12 +259,12 @@ class _Served:
                     next_sweep = clock() + self.sweep_seconds
                 except (LogUnavailableError, LogUnsureError) as error:
                     # The round's answer was not posted, so start again from the log.
-                    await self._leave_seat()
+                    await self._close_responder()
                     tries += 1
                     _log.warning("session %r: %s; trying again", self.session_id, error)
                     await asyncio.sleep(self._pause_after(tries))
         finally:
-            await self._leave_seat()
+            await self._close_responder()
 
     async def _deal_with_all(self) -> FoldedSession:
         """Answer and confirm what waits in the inbox, until nothing does or another server holds the turn.
@@ -318,10 +318,10 @@ class _Served:
 
         async def work() -> None:
             with recorded_turn(session, self.participant_id, envelope) as self._turn:
-                seat = await self._take_seat()
-                await self._restore_earlier(seat, envelope)
-                await seat.view.read(envelope.seq)
-                await self._round(seat, seat.view.begin_round(envelope, asked), envelope)
+                responder = await self._open_responder()
+                await self._restore_earlier(responder, envelope)
+                await responder.view.read(envelope.seq)
+                await self._round(responder, responder.view.begin_round(envelope, asked), envelope)
 
         return await self._run_turn(work())
 
@@ -339,23 +339,23 @@ class _Served:
                 # A server that starts later asks a participant again that stayed silent after its own envelope.
                 await self.lease.end(finished=not claim.continues)
             if claim is None or not claim.continues:
-                self._in_seat.clear()  # the log has no steps any more
+                self._restored_rows.clear()  # the log has no steps any more
         except TurnClaimLostError as error:
             _log.warning("%s; the work of this server on it is discarded", error)
             self._busy = True
-            await self._leave_seat()
+            await self._close_responder()
             return False
         finally:
             await self.lease.end(finished=False)
         return True
 
-    async def _restore_earlier(self, seat: Seat, envelope: Envelope) -> None:
+    async def _restore_earlier(self, responder: Responder, envelope: Envelope) -> None:
         """Restore the steps of unfinished turns that a later envelope superseded."""
         for seq in dict.fromkeys(entry.seq for entry in self.lease.work):
-            if seq != envelope.seq and seq not in self._in_seat:
-                await seat.view.read(seq + 1)
-                self._audit_unknown(seq, seat.restore(self._stored(seq)))
-                self._in_seat.add(seq)
+            if seq != envelope.seq and seq not in self._restored_rows:
+                await responder.view.read(seq + 1)
+                self._audit_unknown(seq, responder.restore(self._stored(seq)))
+                self._restored_rows.add(seq)
 
     def _stored(self, seq: int) -> list[Any]:
         """Return the stored steps of the turn that answers a row."""
@@ -372,15 +372,15 @@ class _Served:
                 call.id,
             )
 
-    async def _round(self, seat: Seat, asked: Sequence[Any], envelope: Envelope) -> None:
+    async def _round(self, responder: Responder, asked: Sequence[Any], envelope: Envelope) -> None:
         """Ask the agent, or continue another server's round, and post the answer."""
         if stored := self._stored(envelope.seq):
             _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
-            self._audit_unknown(envelope.seq, seat.restore(stored, asked))
-        self._in_seat.add(envelope.seq)
-        answered = await self._ask_until_answered(seat, asked, envelope)
+            self._audit_unknown(envelope.seq, responder.restore(stored, asked))
+        self._restored_rows.add(envelope.seq)
+        answered = await self._ask_until_answered(responder, asked, envelope)
         if answered is not None:
-            await self._say(seat, answered, envelope)
+            await self._say(responder, answered, envelope)
 
     async def _go_on(self, folded: FoldedSession) -> bool:
         """Continue after the participant's own envelope, once per envelope; return True if it did."""
@@ -399,10 +399,10 @@ class _Served:
 
             async def work() -> None:
                 with recorded_turn(session, self.participant_id, envelope) as self._turn:
-                    seat = await self._take_seat()
-                    await self._restore_earlier(seat, envelope)
-                    await seat.view.read(envelope.seq + 1)
-                    await self._round(seat, seat.view.go_on(), envelope)
+                    responder = await self._open_responder()
+                    await self._restore_earlier(responder, envelope)
+                    await responder.view.read(envelope.seq + 1)
+                    await self._round(responder, responder.view.go_on(), envelope)
 
             await self._run_turn(work())
         if self._busy:
@@ -426,11 +426,13 @@ class _Served:
         later = await self.hub.envelope(self.session_id, trigger)
         return later is None or later.sender_id == self.participant_id or not later.visible_to(self.participant_id)
 
-    async def _ask_until_answered(self, seat: Seat, events: Sequence[Any], envelope: Envelope) -> Round | None:
+    async def _ask_until_answered(
+        self, responder: Responder, events: Sequence[Any], envelope: Envelope
+    ) -> Round | None:
         """Ask the agent until it answers; write a line to the audit log and return None if it does not."""
         for attempt in range(1, self.attempts + 1):
             try:
-                return await seat.ask(events)
+                return await responder.ask(events)
             except (HaltedError, TurnClaimLostError):
                 raise
             except NoAnswerError as error:
@@ -452,7 +454,7 @@ class _Served:
                 await asyncio.sleep(self._pause_after(attempt))
         return None
 
-    async def _say(self, seat: Seat, answered: Round, envelope: Envelope) -> None:
+    async def _say(self, responder: Responder, answered: Round, envelope: Envelope) -> None:
         """Post the answer, with the id of the answered envelope as idempotency key."""
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
@@ -464,7 +466,7 @@ class _Served:
         except Exception as error:  # noqa: BLE001 - the adapter's own defect
             manifest = session.manifest
             self._give_up(envelope, AdapterError(manifest.type, manifest.version, "build_round_envelope", error))
-            await self._leave_seat()
+            await self._close_responder()
             return
         reply, data = answered.reply, said.event_data if said is not None else {}
         if isinstance(reply, ModelResponse) and reply.is_truncated:
@@ -482,16 +484,16 @@ class _Served:
             except InboxFull as error:
                 if attempt == self.attempts:
                     self._give_up(envelope, error)
-                    await self._leave_seat()
+                    await self._close_responder()
             except (ProtocolError, AccessDeniedError, AdapterError):
                 # The hub's audit log records the refusal. The history contains an unposted answer, so reload the view.
                 if await hub.posted_under(name, self.participant_id, envelope.envelope_id):
                     _log.info("session %r: row %d was answered by another server", name, envelope.seq)
-                await self._leave_seat()
+                await self._close_responder()
                 return
             else:
                 self.lease.answered()
-                seat.view.end_round(answered.event_id, accepted)
+                responder.view.end_round(answered.event_id, accepted)
                 return
 
     def _give_up(self, envelope: Envelope, error: Exception) -> None:
@@ -512,21 +514,21 @@ class _Served:
     def _pause_after(self, attempt: int) -> float:
         return min(self.pause * 2.0 ** (attempt - 1), _LONGEST_PAUSE)
 
-    async def _take_seat(self) -> Seat:
-        if self._seat is None:
+    async def _open_responder(self) -> Responder:
+        if self._responder is None:
             view = await ParticipantView.open(
                 self.hub, self.session_id, self.participant_id, view=self.view, name_for=self.name_for
             )
-            self._seat = seat_of(self.agent, view, self.lease)
-        return self._seat
+            self._responder = responder_of(self.agent, view, self.lease)
+        return self._responder
 
-    async def _leave_seat(self) -> None:
-        """Close the seat, so that the next round reads the log from its start."""
-        seat, self._seat = self._seat, None
-        self._in_seat.clear()
-        if seat is not None:
+    async def _close_responder(self) -> None:
+        """Close the responder, so that the next round reads the log from its start."""
+        responder, self._responder = self._responder, None
+        self._restored_rows.clear()
+        if responder is not None:
             try:
-                await seat.aclose()
+                await responder.aclose()
             except Exception as error:  # noqa: BLE001 - an aggregate's error does not end the session
                 _log.warning("session %r: closing the agent raised %s", self.session_id, type(error).__name__)
 

@@ -1,4 +1,4 @@
-"""Seats: the agent or callable that answers for a participant in one session, with its view."""
+"""Responders: the agent or callable that answers for a participant in one session, with its view."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NoAnswerError(SessionError):
     """A round without an answer that a retry would not fix: a pending approval, or too many model calls."""
 
 
-class Seat(Protocol):
+class Responder(Protocol):
     """Answers for a participant in one session."""
 
     view: ParticipantView
@@ -62,11 +62,11 @@ class Seat(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the seat."""
+        """Close the responder."""
         ...
 
 
-class AgentSeat:
+class AgentResponder:
     """An `Agent` with its own conversation, whose history is the participant's view.
 
     Args:
@@ -113,7 +113,7 @@ class AgentSeat:
         return Round(reply, events, answer.id)
 
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
-        """See `Seat.restore`."""
+        """See `Responder.restore`."""
         history, tools = self._agent.session.history, self._agent.tools
         unfinished = [call for call in _unanswered(events) if not call.awaiting_approval]
         if asked is None:
@@ -130,7 +130,7 @@ class AgentSeat:
         await self._agent.aclose()
 
 
-class CallableSeat:
+class CallableResponder:
     """A callable that gets the assembled events and returns the answer.
 
     Args:
@@ -196,14 +196,14 @@ def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
     return calls
 
 
-def seat_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView, journal: Journal) -> Seat:
-    """Return the seat of an agent or a callable.
+def responder_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView, journal: Journal) -> Responder:
+    """Return the responder of an agent or a callable.
 
     Raises:
         ConfigurationError: The object is neither.
     """
     if isinstance(agent, Agent):
-        return AgentSeat(agent, view, journal)
+        return AgentResponder(agent, view, journal)
     if not callable(agent):
         raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
-    return CallableSeat(agent, view)
+    return CallableResponder(agent, view)
