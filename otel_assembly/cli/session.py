@@ -105,14 +105,14 @@ def _find(reader: LogReader, wanted: str) -> StoredSession:
 
 def _list(reader: LogReader, lines: Lines, *, as_json: bool) -> int:
     from otel_assembly.cli.session_lines import summary_json
-    from otel_assembly.sessions.summing_up import summed_up
+    from otel_assembly.sessions.session_summary import read_summary
 
     count = damaged = 0
 
     def summaries() -> Iterator[dict[str, Any]]:
         nonlocal count, damaged
         for stored in reader.sessions():
-            summary = summed_up(reader, stored)
+            summary = read_summary(reader, stored)
             count += 1
             damaged += summary.damage is not None
             yield summary_json(summary)

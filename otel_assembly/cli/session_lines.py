@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.session_reading import Reading
     from otel_assembly.sessions import Envelope, SessionMetadata
-    from otel_assembly.sessions.summing_up import SessionSummary
+    from otel_assembly.sessions.session_summary import SessionSummary
     from otel_assembly.sessions.verifying import SessionCheck
 
 _INDENT: Final = "    "

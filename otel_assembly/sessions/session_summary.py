@@ -42,7 +42,7 @@ class SessionSummary:
     damage: str | None = None
 
 
-def summed_up(reader: LogReader, stored: StoredSession) -> SessionSummary:
+def read_summary(reader: LogReader, stored: StoredSession) -> SessionSummary:
     """Return the state of a session, from its newest snapshot and the rows after it."""
     try:
         metadata = metadata_of(stored)
