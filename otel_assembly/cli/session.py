@@ -158,7 +158,7 @@ def _verify(
     lines: Lines,
     arguments: argparse.Namespace,
 ) -> int:
-    from otel_assembly.sessions.verifying import SessionCheck
+    from otel_assembly.sessions.session_check import SessionCheck
 
     counts = {"sessions": 0, "envelopes": 0, "damaged": 0}
     log_problems: Sequence[str] = [] if arguments.session is not None else list(reader.problems())

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.session_reading import Reading
     from otel_assembly.sessions import Envelope, SessionMetadata
+    from otel_assembly.sessions.session_check import SessionCheck
     from otel_assembly.sessions.session_summary import SessionSummary
-    from otel_assembly.sessions.verifying import SessionCheck
 
 _INDENT: Final = "    "
 #: The most characters of an envelope's text that are printed.

@@ -9,7 +9,7 @@ from otel_assembly.sessions import EV_EXPECTATION_VIOLATED, FoldedSession, Sessi
 from otel_assembly.sessions.folded_session import expected_turn
 from otel_assembly.sessions.hub_session import envelope_of
 from otel_assembly.sessions.log_rows import read_rows
-from otel_assembly.sessions.verifying import metadata_of
+from otel_assembly.sessions.session_check import metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

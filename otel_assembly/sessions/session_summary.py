@@ -12,7 +12,7 @@ from otel_assembly.sessions.hub_session import envelope_of
 from otel_assembly.sessions.log import checksum_of
 from otel_assembly.sessions.log_rows import read_row
 from otel_assembly.sessions.metadata import SessionState
-from otel_assembly.sessions.verifying import metadata_of
+from otel_assembly.sessions.session_check import metadata_of
 
 if TYPE_CHECKING:
     from otel_assembly.sessions.log_reader import LogReader, StoredSession
