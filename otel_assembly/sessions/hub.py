@@ -45,8 +45,8 @@ from otel_assembly.sessions.log_subscription import LogSubscription
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
 from otel_assembly.sessions.recording import record_unconfirmed, recorded_hydration, recorded_post
-from otel_assembly.sessions.sweeping import append_violations
 from otel_assembly.sessions.turn_lease import TurnLease
+from otel_assembly.sessions.violations import append_violations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
