@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     )
     from otel_assembly.sessions.participant_view import ParticipantView
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
-    from otel_assembly.sessions.recording import PostOutcome
     from otel_assembly.sessions.serving import serve
+    from otel_assembly.sessions.session_recorder import PostOutcome
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
     from otel_assembly.sessions.text_adapter import TextAdapter
     from otel_assembly.sessions.transitions import (
@@ -153,7 +153,7 @@ __getattr__, __dir__ = face(
             "packets": "Finish Handoff packet_data routing_of_round",
             "participant_view": "ParticipantView",
             "postgres_log": "PostgresSessionLog",
-            "recording": "PostOutcome",
+            "session_recorder": "PostOutcome",
             "serving": "serve",
             "sqlite_log": "SqliteSessionLog",
             "text_adapter": "TextAdapter",

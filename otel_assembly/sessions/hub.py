@@ -44,7 +44,7 @@ from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.log_subscription import LogSubscription
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
-from otel_assembly.sessions.recording import record_unconfirmed, recorded_hydration, recorded_post
+from otel_assembly.sessions.session_recorder import record_unconfirmed, recorded_hydration, recorded_post
 from otel_assembly.sessions.turn_lease import TurnLease
 from otel_assembly.sessions.violations import append_violations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.sessions.adapter import SessionAdapter
     from otel_assembly.sessions.log import SessionLog, TurnClaim
-    from otel_assembly.sessions.recording import PostRecording
+    from otel_assembly.sessions.session_recorder import PostRecording
 
 _log: Final = logging.getLogger(__name__)
 

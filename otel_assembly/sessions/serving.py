@@ -28,8 +28,8 @@ from otel_assembly.sessions.envelope import EV_SESSION_INVITE
 from otel_assembly.sessions.folded_session import FoldedSession, expected_turn
 from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
-from otel_assembly.sessions.recording import caused, detached, recorded_turn
 from otel_assembly.sessions.responders import NoAnswerError, responder_of
+from otel_assembly.sessions.session_recorder import caused, detached, recorded_turn
 from otel_assembly.sessions.turn_lease import TurnState
 from otel_assembly.sessions.views import default_name_resolver
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.envelope import Envelope
     from otel_assembly.sessions.hub import Hub
     from otel_assembly.sessions.metadata import SessionMetadata
-    from otel_assembly.sessions.recording import TurnRecording
     from otel_assembly.sessions.responders import Responder, Round
+    from otel_assembly.sessions.session_recorder import TurnRecording
     from otel_assembly.sessions.turn_lease import TurnLease
     from otel_assembly.sessions.views import ViewPolicy
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions.expectations import deadlines, violation
 from otel_assembly.sessions.posting import HUB_ID, Posting
-from otel_assembly.sessions.recording import record_violated, recorded_post
+from otel_assembly.sessions.session_recorder import record_violated, recorded_post
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_assembly.errors import AdapterError, HaltedError, LogUnsureError, NetworkError, error_type, is_failure
 from otel_assembly.recorder import Whose
-from otel_assembly.sessions.recording import PostOutcome
+from otel_assembly.sessions.session_recorder import PostOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.emitter import HALTED, error_attributes
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.sessions.envelope import Envelope
     from otel_assembly.sessions.metadata import ExpectationKind, SessionMetadata
-    from otel_assembly.sessions.recording import Tries
+    from otel_assembly.sessions.session_recorder import Tries
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 #: Envelopes always carry W3C headers, even if the process configures another propagator.
