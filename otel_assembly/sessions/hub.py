@@ -43,7 +43,7 @@ from otel_assembly.sessions.hub_session import HubSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.log_subscription import LogSubscription
 from otel_assembly.sessions.metadata import SessionMetadata
-from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
+from otel_assembly.sessions.post import HUB_ID, Post, stamped
 from otel_assembly.sessions.session_recorder import record_unconfirmed, recorded_hydration, recorded_post
 from otel_assembly.sessions.turn_lease import TurnLease
 from otel_assembly.sessions.violations import append_violations
@@ -417,9 +417,9 @@ class Hub:
     ) -> Envelope:
         carried = recording.carried(envelope)
         limit = self._inbox_limit
-        posting = Posting(session, carried, log=self._log, clock=self._clock, inbox_limit=limit, claim=claim)
-        recording.watch(posting)
-        accepted = await posting.run(patience)
+        post = Post(session, carried, log=self._log, clock=self._clock, inbox_limit=limit, claim=claim)
+        recording.watch(post)
+        accepted = await post.run(patience)
         recording.accepted(accepted)
         if self._snapshot_every and session.folded.seq >= session.snapshot_seq + self._snapshot_every:
             async with session.lock:

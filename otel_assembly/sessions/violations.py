@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions.expectations import deadlines, violation
-from otel_assembly.sessions.posting import HUB_ID, Posting
+from otel_assembly.sessions.post import HUB_ID, Post
 from otel_assembly.sessions.session_recorder import record_violated, recorded_post
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ async def append_violations(session: HubSession, log: SessionLog, clock: Callabl
         try:
             with recorded_post(envelope) as recording:
                 recording.known(metadata)
-                posting = Posting(session, recording.carried(envelope), log=log, clock=clock, inbox_limit=None)
-                recording.watch(posting)
-                told = await posting.run(0.0)
+                post = Post(session, recording.carried(envelope), log=log, clock=clock, inbox_limit=None)
+                recording.watch(post)
+                told = await post.run(0.0)
                 recording.accepted(told)
-                if posting.repeated:
+                if post.repeated:
                     continue
                 record_violated(metadata, due.kind)
         except ProtocolError as error:

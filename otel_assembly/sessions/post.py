@@ -1,4 +1,4 @@
-"""`Posting`: appends one envelope to a log, with retries after conflicts and lost answers."""
+"""`Post`: appends one envelope to a log, with retries after conflicts and lost answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stamped(envelope: Envelope, on: FoldedSession, now: float) -> Envelope:
     )
 
 
-class Posting:
+class Post:
     """Appends one envelope to a session's log.
 
     The first attempt uses the state that the hub has in memory: without concurrent appends, a post is one write. If
