@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     )
     from otel_assembly.sessions.participant_view import ParticipantView
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
-    from otel_assembly.sessions.serving import serve
+    from otel_assembly.sessions.server import serve
     from otel_assembly.sessions.session_recorder import PostOutcome
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
     from otel_assembly.sessions.text_adapter import TextAdapter
@@ -154,7 +154,7 @@ __getattr__, __dir__ = face(
             "participant_view": "ParticipantView",
             "postgres_log": "PostgresSessionLog",
             "session_recorder": "PostOutcome",
-            "serving": "serve",
+            "server": "serve",
             "sqlite_log": "SqliteSessionLog",
             "text_adapter": "TextAdapter",
             "transitions": (
