@@ -72,9 +72,9 @@ def test_a_rule_by_increase_alone_would_not_pass_them(programs, tmp_path):
     assert count == 1
     cases = yaml.safe_load((RULES / "tests" / "events.yaml").read_text())
     wanted = (
-        "the first one of a process that was at 0",
+        "the first event of a process whose counter was 0",
         "a counter that first appears at 1",
-        "a single sample, and the p",
+        "a single sample of a process",
     )
     cases["tests"] = [case for case in cases["tests"] if case["name"].startswith(wanted)]
     assert len(cases["tests"]) == 3
