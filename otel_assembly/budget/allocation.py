@@ -32,13 +32,15 @@ class ItemDecision:
         item: The original item, even if it was compacted or dropped.
         block: The name of the item's block.
         index: The item's index in the block, from 0.
-        kind: The item's kind: that of its block, or of the event.
+        kind: The item's kind, such as ``evidence`` or ``tool_result``: of a message object its own, of a text its
+            block's.
         tokens: The item's tokens, counted alone.
         bytes: The bytes of the item's text, in UTF-8.
-        atom: The index of the first item that is kept or dropped together with this one.
+        atom: The index of the first item of this item's atom, the items that are kept or dropped together.
         outcome: ``kept``, ``compacted`` or ``dropped``.
         reason: The rule that decided.
-        winner: For ``duplicate`` and ``stale``: the block and index of the item that is kept instead.
+        winner: For the reasons ``duplicate`` and ``stale``: the block's name and the index of the item that is kept
+            instead.
     """
 
     item: BlockItem
@@ -59,8 +61,8 @@ class BlockDecision:
 
     Attributes:
         block: The original block.
-        outcome: ``kept`` (whole, or without some items), ``compacted`` or ``dropped``.
-        reason: The rule that decided; for a block without some items, the rule that dropped them.
+        outcome: ``kept`` (whole or in part), ``compacted`` or ``dropped``.
+        reason: The rule that decided; for a block that is kept in part, the rule that dropped the other items.
         room: The tokens that were available when the block was decided.
         tokens_in: The tokens of the whole block, without `separators_in`.
         tokens_out: The tokens of the block in the prompt, without `separators_out`.
@@ -68,8 +70,8 @@ class BlockDecision:
         separators_out: The tokens that joining the items adds in the prompt.
         result: The block in the prompt; None if it is dropped.
         items: The decision on each item.
-        made: The compacted text; it is part of `result`.
-        attempts: The attempts to compact.
+        made: The summary that replaces the block or one of its items; it is part of `result`.
+        attempts: The attempts to shorten a text of the block.
     """
 
     block: Block
@@ -87,7 +89,7 @@ class BlockDecision:
 
     @property
     def items_out(self) -> int:
-        """How many items are in the prompt unchanged."""
+        """The number of items that are in the prompt unchanged."""
         return sum(item.outcome is DecisionOutcome.KEPT for item in self.items)
 
 
@@ -97,15 +99,15 @@ ItemOutcome: TypeAlias = tuple[DecisionOutcome, DecisionReason, tuple[str, int] 
 
 @dataclass(slots=True)
 class BlockOutcome:
-    """The allocator's record of a block that is not simply kept whole."""
+    """The outcome of a block and its items, in a compact form from which `ItemDecision` objects are made on demand."""
 
     outcome: DecisionOutcome
     reason: DecisionReason
     #: Indexes of the items that are kept unchanged, ascending.
     kept: Sequence[int] = ()
-    #: Outcomes of items that differ from the outcome of the rest, or the reason why an item is kept.
+    #: Outcomes of single items, which take precedence over `kept` and `rest`, by the item's index.
     item_outcomes: dict[int, ItemOutcome] = field(default_factory=dict)
-    #: The outcome of all other items that are not kept; None: the outcome of the block.
+    #: The outcome of items that are neither in `kept` nor in `item_outcomes`; None for the outcome of the block.
     rest: tuple[DecisionOutcome, DecisionReason] | None = None
     result: Block | None = None
     rendered: Rendered = NOTHING
@@ -113,8 +115,10 @@ class BlockOutcome:
     attempts: tuple[Attempt, ...] = ()
 
     def in_result(self) -> Sequence[int]:
-        """Return the index of each item of `result`; a compacted item has the index of the original."""
-        compacted = [at for at, (outcome, *_) in self.item_outcomes.items() if outcome is DecisionOutcome.COMPACTED]
+        """Return for each item of `result` the index of the original item in the block."""
+        compacted = [
+            index for index, (outcome, *_) in self.item_outcomes.items() if outcome is DecisionOutcome.COMPACTED
+        ]
         return sorted([*self.kept, *compacted]) if self.made is None or compacted else (0,)
 
     def rest_outcome(self) -> tuple[DecisionOutcome, DecisionReason]:
@@ -124,38 +128,45 @@ class BlockOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DecidedBlock:
-    """A block with the allocator's decision, not yet expanded into decisions on items."""
+    """A block with the allocator's decision on it, from which `BlockDecision` is made on demand.
+
+    Attributes:
+        read: The block with cached token counts.
+        room: The tokens that were available when the block was decided.
+        whole: The tokens of the whole block.
+        outcome: The outcome of the block and its items.
+    """
 
     read: ReadBlock
     room: int
-    #: The tokens of the whole block.
     whole: Rendered
     outcome: BlockOutcome
 
     @property
     def kept_reason(self) -> DecisionReason:
-        """The reason of the items that are kept unchanged."""
+        """The reason of items that are kept unchanged: ``pinned`` if the block cannot be cut, else ``fits``."""
         return DecisionReason.FITS if self.read.block.cuttable else DecisionReason.PINNED
 
 
 class Allocation:
     """The result of allocating a budget: the prompt's blocks, and a decision on every block and item.
 
-    Iterating yields the blocks in the prompt, and `len` returns their number. An allocation is always true, even if the
-    prompt is empty.
+    Iterating yields the blocks in the prompt, and `len` returns their number. ``bool(allocation)`` is always True, even
+    if the prompt is empty.
 
     Attributes:
         blocks: The blocks in the prompt, highest priority first. A block that is kept whole is the same object.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         budget: The tokens for the prompt: ``window − output_reserve``.
-        fixed: Tokens of content that cannot be cut, with the reply's priming and calls that await an approval.
+        fixed: Tokens of content that cannot be dropped: blocks that cannot be cut, tool calls that await a human's
+            approval, and ``framing``.
         used: Tokens of the whole prompt: ``framing``, ``separators`` and the tokens of each block.
-        framing: Tokens that belong to no block: the reply's priming.
+        framing: Tokens that belong to no block: those with which the provider begins the reply, and tool schemas.
         method: How the tokens were counted: ``exact``, ``calibrated`` or ``estimated``.
         encoding: The name of the counter's encoding.
-        overflow: The limit that was exceeded, if no error was raised.
-        user_first: Whether the provider requires that the prompt starts with a user's request.
+        overflow: The limit that was exceeded, if the caller continues in spite of it; otherwise None.
+        user_first: Whether the provider requires that the conversation starts with a user's request.
     """
 
     def __init__(
@@ -184,11 +195,11 @@ class Allocation:
         results = [read.block if block_outcome is None else block_outcome.result for read, _, block_outcome in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
         if not measure.is_stable:
-            # Count now: later, this counter may return other numbers.
+            # Count now, because this counter may return other numbers later.
             self.decisions  # noqa: B018
 
     def __iter__(self) -> Iterator[Block]:
-        """Iterate over `blocks`."""
+        """Iterate over the blocks in the prompt."""
         return iter(self.blocks)
 
     def __len__(self) -> int:
@@ -196,7 +207,7 @@ class Allocation:
         return len(self.blocks)
 
     def __bool__(self) -> bool:
-        """Return True; see the class."""
+        """Return True even for an empty prompt, so that ``if allocation:`` does not test for blocks."""
         return True
 
     @property
@@ -206,16 +217,13 @@ class Allocation:
 
     @property
     def utilization(self) -> float:
-        """Tokens needed ÷ `budget`, a ratio.
-
-        The tokens needed are `used`, or those of an overflow if they are more.
-        """
+        """Needed tokens ÷ `budget`, as a ratio; above 1 if the budget was exceeded."""
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
         return needed / self.budget if self.budget else 0.0
 
     @worked_out_once
     def decided(self) -> tuple[DecidedBlock, ...]:
-        """Each block with its decision, in the order in which the allocator decided."""
+        """The internal record of each block's decision, highest priority first."""
         return tuple(
             DecidedBlock(read, room, whole := read.whole(), block_outcome or _kept(read.block, whole, len(read.items)))
             for read, room, block_outcome in self._decided
@@ -223,36 +231,36 @@ class Allocation:
 
     @worked_out_once
     def decisions(self) -> tuple[BlockDecision, ...]:
-        """The decision on each block, in the order in which the allocator decided."""
+        """The decision on each block, highest priority first."""
         return tuple(self._decisions())
 
     @property
     def items(self) -> tuple[ItemDecision, ...]:
-        """The decision on each item of each block."""
+        """The decisions on the items of all blocks."""
         return tuple(item for decision in self.decisions for item in decision.items)
 
     @property
     def dropped(self) -> tuple[ItemDecision, ...]:
-        """The items that were dropped."""
+        """The decisions on the items that were dropped."""
         return tuple(item for item in self.items if item.outcome is DecisionOutcome.DROPPED)
 
     @property
     def compacted(self) -> tuple[ItemDecision, ...]:
-        """The items that a shorter text replaces."""
+        """The decisions on the items that a shorter text replaces in the prompt."""
         return tuple(item for item in self.items if item.outcome is DecisionOutcome.COMPACTED)
 
     @property
     def separators(self) -> int:
-        """The tokens that joining items added, over all blocks."""
+        """The tokens that joining items into messages added, summed over all blocks."""
         return sum([decided.outcome.rendered.separators for decided in self.decided])
 
     @property
     def costs(self) -> dict[str, int]:
-        """The tokens of each block in the prompt, by name; with `separators` and `framing` they sum to `used`."""
+        """The tokens of each block in the prompt, by name; their sum is `used` − `separators` − `framing`."""
         return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, by the counter of this allocation."""
+        """Return the tokens of a text, counted with the counter of this allocation."""
         return self._measure.text(text)
 
     def _decisions(self) -> Iterator[BlockDecision]:
@@ -279,10 +287,10 @@ class Allocation:
 
 def _items(decided: DecidedBlock) -> Iterator[ItemDecision]:
     read, block, block_outcome = decided.read, decided.read.block, decided.outcome
-    kept, first = set(block_outcome.kept), read.leaders()
-    stays, rest = (DecisionOutcome.KEPT, decided.kept_reason), block_outcome.rest_outcome()
+    kept, atom_of = set(block_outcome.kept), read.leaders()
+    if_kept, otherwise = (DecisionOutcome.KEPT, decided.kept_reason), block_outcome.rest_outcome()
     for index, item in enumerate(read.items):
-        default = stays if index in kept else rest
+        default = if_kept if index in kept else otherwise
         outcome, reason, winner = block_outcome.item_outcomes.get(index, (*default, None))
         yield ItemDecision(
             item=item,
@@ -291,7 +299,7 @@ def _items(decided: DecidedBlock) -> Iterator[ItemDecision]:
             kind=read.kind(index),
             tokens=read.item_tokens(index),
             bytes=sum(map(_utf8_length, read.texts(index))),
-            atom=first[index],
+            atom=atom_of[index],
             outcome=outcome,
             reason=reason,
             winner=winner,
@@ -308,7 +316,7 @@ def _utf8_length(text: str) -> int:
 
 
 def texts_of(item: BlockItem) -> tuple[str, ...]:
-    """Return the texts of an item that the model reads.
+    """Return the texts that the model reads of an item: none for an item that repeats an earlier message.
 
     Raises:
         ConfigurationError: `item` is not a `BlockItem`.

@@ -1,4 +1,4 @@
-"""`allocate`: selects the blocks that fit in a token budget, and records the allocation."""
+"""`allocate`: selects the blocks that fit in a token budget, and records the decisions as spans."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def allocate(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Return the blocks that fit in a prompt of at most ``window − output_reserve`` tokens.
+    """Select the content of blocks that fits in a prompt of at most ``window − output_reserve`` tokens.
 
-    Blocks that cannot be cut come first. Then the floors of the other blocks are reserved, and the remaining tokens are
-    given out from the highest priority to the lowest. A block that does not fit whole loses items as its `Cut` defines,
-    and is compacted before it is dropped. No compactor is called if there is no room. The order of `blocks` has no
-    effect.
+    Blocks that cannot be cut are kept. Then the floors of the other blocks (`Block.min_tokens`) are reserved, and the
+    remaining tokens are distributed from the highest priority to the lowest. If a block does not fit whole, items are
+    dropped as its `Cut` defines, or a compactor shortens a text; if nothing useful fits, the block is dropped. No
+    compactor is called if there is no room for its result. The order of `blocks` has no effect.
 
-    Blocks of turns (priorities 8 and 9) are one conversation: once a turn is dropped, no older turn stays, and newer
-    turns may take the floor of older turns.
+    Blocks of turns (priorities 8 and 9) are one conversation: once a turn is dropped, all older turns are dropped too,
+    and newer turns may use the floors of older turns.
 
     Args:
         blocks: The blocks; each needs a unique name.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        count: Counts the tokens of a text. A block then costs ``count(content)``, without message framing. None: the
-            model's tokenizer, with the framing of messages. Counts are cached as long as the function exists, so pass
+        count: Returns the tokens of a text; tokens that a provider adds to each message are then not counted. None: use
+            the model's tokenizer, and count those tokens too. Counts are cached as long as the function exists, so pass
             the same function each time. They are labeled ``estimated``, unless the function has an attribute ``method``
             with the value ``exact``, or is the ``count`` of a `TokenCounter`.
         compact: Shortens a text, called as ``compact(text, target_tokens)``; or `Compactors` with deadlines, attempts
             and a fallback. None: the extractive compactor, which needs no model.
-        model: The model whose tokenizer counts.
-        provider: The provider that will be called, as for `Context`. If the provider refuses a prompt that does not
-            start with a user's request, turns in front of the first request are dropped, reason
-            ``before_user_message``. None: the form of the events or the model's name determines the provider.
+        model: The name of the model whose tokenizer counts, if `count` is None.
+        provider: The provider that will be called, as for `Context`. If the provider requires a user's request as the
+            first message, earlier messages are dropped with the reason ``before_user_message``. None: the provider is
+            determined from the format of the messages, else from the model's name.
 
     Raises:
         ContextOverflowError: The content that cannot be cut does not fit. This is raised before any compactor runs.
@@ -88,9 +88,9 @@ async def allocate_async(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Return the same as `allocate`, without blocking the event loop.
+    """Select the content of blocks that fits, as `allocate` does, without blocking the event loop.
 
-    Compactors may be async; others run in a thread.
+    Arguments, result and errors are those of `allocate`. Compactors may be async; others run in a thread.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)
@@ -126,7 +126,7 @@ def _run_plan(steps: Plan, compactors: Compactors, recording: AllocationRecordin
 
 
 async def run_plan_async(steps: Plan, answer: Callable[[CompactionRequest], Awaitable[Compacted]]) -> Allocation:
-    """Run a plan to its end, and await `answer` for each compaction that it requests."""
+    """Run an allocation to its end, and await `answer` for each text that it needs compacted."""
     compacted: Compacted | None = None
     while True:
         try:
@@ -139,15 +139,15 @@ async def run_plan_async(steps: Plan, answer: Callable[[CompactionRequest], Awai
 def compact_requests_with(
     compactors: Compactors, watch: Callable[[Block], Watch | None] | None
 ) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
-    """Return a function that answers a plan's requests with these compactors.
+    """Return an async function that compacts the text of a request with the given compactors.
 
     Args:
-        compactors: Compact the texts.
-        watch: Returns the context manager around each attempt for a block; None: no context manager.
+        compactors: Shorten the texts.
+        watch: Returns the `Watch` of a block, which records the attempts; None to record nothing.
     """
 
     async def answer(request: CompactionRequest) -> Compacted:
-        watched = watch(request.block) if watch is not None else None
-        return await compactors.run_async(request.text, request.target, request.measure.text, watched)
+        block_watch = watch(request.block) if watch is not None else None
+        return await compactors.run_async(request.text, request.target, request.measure.text, block_watch)
 
     return answer

@@ -1,4 +1,4 @@
-"""The attempts of a compaction and its result, as data."""
+"""Data classes for a compaction (making a text shorter): its attempts and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CompactionOutcome(StrEnum):
-    """How one attempt to compact ended; a closed set.
+    """How one attempt to shorten a text ended.
 
     Attributes:
         COMPACTED: The compactor returned a text that fits.
@@ -21,7 +21,7 @@ class CompactionOutcome(StrEnum):
         EMPTY: The compactor returned no text, or a blank text.
         ERROR_TEXT: The compactor returned an error message or a refusal.
         TOO_LONG: The compactor returned more tokens than the target.
-        REFUSED: The compactor was not called, because too many earlier calls still hang.
+        REFUSED: The compactor was not called, because too many earlier calls exceeded their deadline and still run.
     """
 
     COMPACTED = "compacted"
@@ -35,20 +35,21 @@ class CompactionOutcome(StrEnum):
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt to compact a text.
+    """One attempt to shorten a text with a compactor, as numbers.
 
-    It contains no text, and only the type of an error.
+    The object contains neither the text nor an error's message, so it is safe to export.
 
     Attributes:
         compactor: The name of the compactor's class or function.
-        number: The attempt's number within the compaction, from 1, over all compactors.
-        target: The most tokens that the compactor was asked to return.
+        number: The attempt's number within the compaction, from 1. The fallback compactor continues the numbering.
+        target: The maximum number of tokens that the compactor was asked to return.
         tokens_in: The tokens of the original text.
         tokens_out: The tokens of the returned text; None if no text was returned.
         outcome: How the attempt ended; None while it runs.
         error_type: The type of the error that was raised.
-        started_ns: The start time, if the attempt began before it was recorded; otherwise None.
-        ended_ns: The end time, if the attempt ended before its span was opened; otherwise None.
+        started_ns: The start time in nanoseconds since the epoch, if the span is opened only after the attempt's start.
+        ended_ns: The end time in nanoseconds since the epoch, if the span is opened only after the attempt's end.
+        model_spans: Spans of model calls that the attempt made.
     """
 
     compactor: str
@@ -64,20 +65,20 @@ class Attempt:
 
 
 class Watch(Protocol):
-    """Returns a context manager for each attempt to compact.
+    """A function that returns a context manager for each attempt to shorten a text, such as one that opens a span.
 
-    It is entered before the compactor runs, and left once the attempt's outcome is set. The compactor runs in the
-    context variables of that time, so the current span is the parent of the compactor's own model calls.
+    The context manager is entered before the compactor runs, and exited after the attempt's outcome is set. If it sets
+    the current span, that span is the parent of the compactor's own model calls.
     """
 
     def __call__(self, attempt: Attempt, /) -> AbstractContextManager[Any]:
-        """Return the context manager for an attempt."""
+        """Return the context manager in which the attempt runs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The result of a compaction.
+    """The result of shortening a text, after all attempts.
 
     Attributes:
         text: The shorter text; None if every attempt failed.

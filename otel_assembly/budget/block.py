@@ -15,7 +15,7 @@ from otel_assembly.messages.event_facts import EventKind
 if TYPE_CHECKING:
     from datetime import datetime
 
-#: The kind of block of each priority, from 1 to 9. Priority 1 is dropped last, priority 9 first.
+#: The kinds of blocks by priority, from priority 1 (dropped last) to priority 9 (dropped first).
 KINDS: Final = (
     EventKind.SYSTEM,
     EventKind.SCHEMA,
@@ -28,7 +28,7 @@ KINDS: Final = (
     EventKind.OLDER,
 )
 LOWEST_PRIORITY: Final = len(KINDS)
-#: By default, blocks of these priorities begin the prompt and are stable from turn to turn.
+#: By default, blocks of the priorities up to this one are at the beginning of the prompt and equal on every turn.
 _STABLE_PRIORITIES: Final = 2
 _UNRANKED: Final = 10**8
 
@@ -37,13 +37,15 @@ class Cut(StrEnum):
     """How a block becomes smaller if it does not fit.
 
     Attributes:
-        TAIL: Drop the worst-ranked items first (evidence).
-        SCORE: Drop the items with the lowest score first, and those of the profile last (memory).
-        COMPRESS: Compact the block to the available tokens; if that fails, drop items from the tail (summary).
-        OLDEST: Drop the oldest items first (turns).
-        WHOLE: Keep the block whole or drop it.
+        TAIL: Drop the worst-ranked items first. The default of evidence.
+        SCORE: Drop the items with the lowest score first, and items with `BlockItem.profile` last. The default of
+            memories.
+        COMPRESS: Compact the block to the available tokens; if that fails, drop items as with ``tail``. The default of
+            all other blocks.
+        OLDEST: Drop the oldest items first. The default of turns.
+        WHOLE: Keep the whole block or drop it.
 
-    A block that is one text is compacted, unless it is ``whole``.
+    A block with a single text is compacted with every setting except ``whole``.
     """
 
     TAIL = "tail"
@@ -65,23 +67,23 @@ _CUTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BlockItem:
-    """One item of a block that is decided on its own: a passage, a memory, a turn.
+    """One item of a block, such as a passage, a memory or a turn, which the allocator keeps, compacts or drops.
 
     Attributes:
-        content: A text; or an event of any registered type, which is rendered as a separate message.
-        id: The item's id in its source. Of two passages or memories of one source with the same id, the newest version
-            is kept, and the other is ``stale``.
+        content: A text; or a message object of a type that is registered with ``describe()``, which is sent as it is.
+        id: The item's id in its source. If two passages or memories of one source have the same id, the newer version
+            is kept, and the older one is dropped with the reason ``stale``.
         source: The name of the source; ids of different sources are not compared.
         rank: 1 for the best item. Items without a rank follow those with one, in their order.
         score: Items with a higher score are dropped later. An item without a score counts as lowest.
         version: Determines the newer of two items with one id: numbers or datetimes.
-        profile: Whether the item belongs to the profile: durable facts, which the block drops last.
-        group: Items of one group are kept or dropped together. A tool call and its results are a group without being
-            named. Only the provider's rule for the first message (see `allocate`) may drop the first items of a group
-            alone.
-        current: Whether the item still holds. A passage or memory that expired or was superseded is ``stale``.
-        echo: Whether the item only repeats an earlier event of its conversation, as in some frameworks' streams. Such
-            an item takes no tokens.
+        profile: Whether the item is a durable fact about the user, which a block of memories drops last.
+        group: The name of the item's group. Items of one group are kept or dropped together, and so are a tool call and
+            its results, which need no name. The only exception is a provider that requires a user's request as the
+            first message (see `allocate`): the items before that request are dropped without the rest of their group.
+        current: False for a passage or memory that expired or was superseded; it is dropped with the reason ``stale``.
+        echo: Whether the item only repeats an earlier message of its conversation, as in some frameworks' streams. It
+            is counted as 0 tokens.
     """
 
     content: Any
@@ -121,22 +123,24 @@ Content = str | CompactedBlock | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A named part of the prompt with a priority.
+    """A named part of the prompt with a priority, such as the instructions, the evidence or the older turns.
 
     Args:
         name: Unique among the blocks that are allocated together. It is exported, so it must not contain content.
-        priority: 1 (never optional) to 9 (dropped first). It determines the block's kind.
-        content: One text; a `CompactedBlock`; or items, each a `BlockItem`, a text, or an event.
+        priority: 1 (highest) to 9 (dropped first). It determines the block's kind: 1 instructions, 2 tool schemas, 3
+            the query, 4 the application's state, 5 evidence, 6 memories, 7 a summary, 8 recent turns, 9 older turns.
+        content: One text; a `CompactedBlock`; or a sequence of items: `BlockItem`, text or message object.
         cuttable: Whether the block may be cut, compacted or dropped.
-        min_tokens: The floor: the fewest tokens with which the block is useful. They are reserved before a block of
-            higher priority may take them. If there is no room for the floor, the block is dropped, reason
+        min_tokens: The floor: the fewest tokens with which the block is useful. The allocator reserves them, so that
+            blocks of higher priority cannot use them. A block that would get fewer tokens is dropped with the reason
             ``below_floor``.
-        rank: 1 for the best among blocks of one priority.
-        cut: How the block becomes smaller; the default depends on the priority.
-        stable: Whether the block is the same on every turn and belongs to the cacheable prefix (few-shot examples). By
-            default, instructions and schemas do.
-        separator: The text between items.
-        restated: A key instruction that is repeated at the end of this block; intended for the query, which comes last.
+        rank: The block's rank among blocks of the same priority, 1 for the best.
+        cut: How the block becomes smaller if it does not fit; the default depends on the priority.
+        stable: Whether the block is equal on every turn, so that it belongs to the prefix that the provider caches.
+            None: True for priorities 1 and 2. Set it for few-shot examples.
+        separator: The text between two neighboring texts of the block.
+        restated: A key instruction that is repeated after the block's content. Use it with the query, which is last in
+            the prompt.
 
     Raises:
         ConfigurationError: A field is invalid; the message names the block.
@@ -152,14 +156,14 @@ class Block:
     stable: bool | None = None
     separator: str = "\n\n"
     restated: str = ""
-    #: The sort key of the allocation: priority, then rank, then name, so that there are no ties.
+    #: The key by which the allocator sorts blocks: priority, then rank, then name, which makes it unique.
     order: str = field(init=False, repr=False, compare=False)
     kind: EventKind = field(init=False, repr=False, compare=False)
-    #: Whether the content is one text without `restated`, the most frequent case.
+    #: Whether the content is one text without `restated`; the allocator has a fast path for such blocks.
     is_plain_text: bool = field(init=False, repr=False, compare=False)
-    #: Whether some items are events, which are rendered as separate messages.
+    #: Whether an item is a message object, which is sent as a separate message.
     has_events: bool = field(init=False, repr=False, compare=False)
-    #: Whether the block contains turns. If a turn is dropped, older turns are dropped too, also in other blocks.
+    #: Whether the block contains turns of the conversation. The allocator drops turns oldest first, over all blocks.
     has_turns: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -171,41 +175,41 @@ class Block:
         except UnicodeEncodeError:  # an exporter would lose the whole batch of spans
             raise ConfigurationError(f"a block's name must be text that UTF-8 can hold, got {name!r}") from None
         if type(self.priority) is not int or not 1 <= self.priority <= LOWEST_PRIORITY:
-            raise self._wrong(f"its priority must be a whole number from 1 to {LOWEST_PRIORITY}", self.priority)
+            raise self._invalid_field(f"its priority must be a whole number from 1 to {LOWEST_PRIORITY}", self.priority)
         whole_number(f"block {name!r}: min_tokens", self.min_tokens, least=0, unit="tokens")
         if self.rank is not None:
             whole_number(f"block {name!r}: rank (1 is the best)", self.rank)
         if not isinstance(self.cuttable, bool):
-            raise self._wrong("cuttable must be True or False", self.cuttable)
+            raise self._invalid_field("cuttable must be True or False", self.cuttable)
         if self.stable is not None and not isinstance(self.stable, bool):
-            raise self._wrong("stable must be True, False or None (by priority)", self.stable)
+            raise self._invalid_field("stable must be True, False or None (by priority)", self.stable)
         if not isinstance(self.separator, str):
-            raise self._wrong("its separator must be a text", self.separator)
+            raise self._invalid_field("its separator must be a text", self.separator)
         if not isinstance(self.restated, str):
-            raise self._wrong("restated must be a text", type(self.restated).__name__)
-        derive = object.__setattr__
-        derive(self, "kind", KINDS[self.priority - 1])
-        derive(self, "has_turns", self.kind in _TURNS)
-        derive(self, "cut", self._cut())
-        derive(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else self.stable)
+            raise self._invalid_field("restated must be a text", type(self.restated).__name__)
+        set_field = object.__setattr__  # the dataclass is frozen
+        set_field(self, "kind", KINDS[self.priority - 1])
+        set_field(self, "has_turns", self.kind in _TURNS)
+        set_field(self, "cut", self._checked_cut())
+        set_field(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else self.stable)
         rank = _UNRANKED if self.rank is None else min(self.rank, _UNRANKED)
-        derive(self, "order", f"{self.priority}{rank:09d}{self.name}")
-        derive(self, "content", self._read())
-        derive(self, "is_plain_text", isinstance(self.content, str) and not self.restated)
-        derive(self, "has_events", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
+        set_field(self, "order", f"{self.priority}{rank:09d}{self.name}")
+        set_field(self, "content", self._checked_content())
+        set_field(self, "is_plain_text", isinstance(self.content, str) and not self.restated)
+        set_field(self, "has_events", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
 
-    def _wrong(self, rule: str, value: object) -> ConfigurationError:
+    def _invalid_field(self, rule: str, value: object) -> ConfigurationError:
         return ConfigurationError(f"block {self.name!r}: {rule}, got {value!r}")
 
-    def _cut(self) -> Cut:
+    def _checked_cut(self) -> Cut:
         if self.cut is None:
             return _CUTS.get(self.kind, Cut.COMPRESS)
         try:
             return Cut(self.cut)
         except ValueError:
-            raise self._wrong(f"cut must be one of {', '.join(Cut)}", self.cut) from None
+            raise self._invalid_field(f"cut must be one of {', '.join(Cut)}", self.cut) from None
 
-    def _read(self) -> Content:
+    def _checked_content(self) -> Content:
         content: Any = self.content
         if isinstance(content, str | CompactedBlock):
             return content
@@ -219,7 +223,7 @@ class Block:
 
     @property
     def items(self) -> tuple[BlockItem, ...]:
-        """The block's items; a block that is one text has one item."""
+        """The block's items. A block with a single text has one item; a block with an empty text has none."""
         content = self.content
         if isinstance(content, tuple):
             return content
@@ -229,7 +233,7 @@ class Block:
 
     @property
     def lossy(self) -> bool:
-        """Whether a part of the block is a lossy summary of a longer text."""
+        """Whether an item of the block is a summary that omits content of the original text."""
         return any(isinstance(item.content, CompactedBlock) and item.content.lossy for item in self.items)
 
     def with_content(self, content: Content) -> Self:

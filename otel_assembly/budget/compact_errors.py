@@ -1,6 +1,6 @@
-"""Recognizes error messages that a compactor returned in place of a summary.
+"""Recognizes error messages that a compactor returned instead of a summary.
 
-Wrappers of model calls often return the text of an error instead of raising it.
+Functions that call a model often return an error's message as text instead of raising the error.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Longer texts are never error texts: they contain something else, whatever their first line is.
+#: A longer text is never taken for an error message, whatever its first line is.
 MAX_ERROR_CHARACTERS: Final = 1_000
 
 _MAKE = r"(?:generat|creat|produc|summari[sz]|compact|compress|complet|process|call|contact|connect|reach|fetch|load)"
@@ -44,12 +44,15 @@ _DECORATION = " \t*_#>`'\"“([<-!⚠️❌"
 
 
 def is_error_text(answer: str, original: str) -> bool:
-    """Return whether an answer is an error message or a refusal instead of a summary.
+    """Return whether a compactor's answer is an error message or a refusal instead of a summary.
 
-    The test is conservative. The text must be short, and its first line must begin as error messages do (``Error: …``,
-    ``ValueError(…``, ``Error generating summary: …``, ``Failed to summarize …``, ``I'm sorry, I can't …``,
-    ``{"error": …``). The line must not occur in the original, because a summary of a log may begin with one of its
-    errors.
+    This is the case if the answer has at most 1,000 characters and its first line begins like an error message
+    (``Error: …``, ``ValueError(…``, ``Failed to summarize …``, ``I'm sorry, I can't …``, ``{"error": …``). It is not
+    the case if the first line also occurs in the original, because a summary of a log may begin with one of its errors.
+
+    Args:
+        answer: The text that the compactor returned.
+        original: The text that the compactor was given.
     """
     text = answer.strip()
     if not text or len(text) > MAX_ERROR_CHARACTERS:

@@ -1,4 +1,4 @@
-"""`ModelCompactor`: compacts texts with any model, through a function of the caller."""
+"""`ModelCompactor`: shortens texts with any model, which a function of the caller calls."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ Write at most {target_tokens} tokens. Answer with the shortened text and nothing
 
 
 class ModelCompactor:
-    """Compact texts with a model of any provider.
+    """A compactor that shortens texts with a model of any provider.
 
-    The compactor calls a function with the messages ``[{"role": "system", "content": instructions}, {"role": "user",
-    "content": text}]``. The function returns the model's text, or a response in which `read` finds the text; it may be
-    async. To limit the model's output or its time, set the limits in the function.
+    It passes the messages ``[{"role": "system", "content": instructions}, {"role": "user", "content": text}]`` to the
+    function `call`, which sends them to the model. Set limits on the model's output or duration in that function.
 
     Args:
-        call: Takes the messages, and returns the response or an awaitable of it.
-        instructions: The system message. ``{target_tokens}`` is replaced by the tokens that the model may write; other
-            braces have no meaning.
+        call: Takes the messages, and returns the model's response or an awaitable of it.
+        instructions: The system message. ``{target_tokens}`` is replaced by the maximum number of tokens; other braces
+            have no meaning.
         read: Returns the text of a response; required if `call` does not return a string.
 
     Raises:
-        ConfigurationError: The instructions do not contain ``{target_tokens}``. Also when called, if the result is not
-            a text.
+        ConfigurationError: The instructions do not contain ``{target_tokens}``. The compactor also raises it when it is
+            called, if the result is not a string.
     """
 
     __slots__ = ("_call", "_instructions", "_read", "is_async")
@@ -62,11 +61,11 @@ class ModelCompactor:
         self._call = call
         self._instructions = instructions
         self._read = read
-        #: Whether the function is known to be async, so that it is called on the event loop.
+        #: Whether `call` is async, so that it is called on the event loop and not in a thread.
         self.is_async = is_async(call)
 
     def __call__(self, text: str, target_tokens: int) -> str | Awaitable[str]:
-        """Return the model's shorter text, or an awaitable of it if the function is async."""
+        """Return the text that the model shortened, or an awaitable of it if `call` is async."""
         instructions = self._instructions.replace(_TARGET, str(target_tokens))
         answer = self._call([{"role": "system", "content": instructions}, {"role": "user", "content": text}])
         return self._text_async(answer) if inspect.isawaitable(answer) else self._text(answer)

@@ -1,4 +1,4 @@
-"""`compact_history`: makes a summary of turns that keeps their ids."""
+"""`compact_history`: summarizes turns of a conversation, and records their ids in the summary."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ def compact_history(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Return a summary of turns in at most `target_tokens`, with the ids of its sources.
+    """Summarize turns of a conversation in at most `target_tokens`.
 
-    A turn's id is its ``event_id``, else the id of its event, else its position. The position is that in the history if
-    `turns` is a `History` or a part of one, otherwise that among `turns`. A summary among the turns is replaced by its
-    sources.
+    The result lists the ids of the turns as its provenance. A turn's id is its ``event_id``, else the id that
+    ``describe()`` returns for it, else its position in `turns` (in the whole history if `turns` is a part of a
+    `History`). If a turn is itself a summary, the ids of the turns that it summarizes are listed instead.
 
     Args:
-        turns: Events of any registered type, `CompactedBlock`s, or, with a summarizer that can read them, any objects.
-            They are not changed.
-        target_tokens: The most tokens of the summary.
+        turns: Messages of types that are registered with ``describe()``, or `CompactedBlock`s. If you pass a summarizer
+            that can read them, any objects. They are not changed.
+        target_tokens: The maximum number of tokens of the summary.
         summarizer: Returns the summary, called as ``summarizer(turns, target_tokens=n)``. None: the extractive
-            compactor, applied to the text of `render_events`.
-        count: Counts the summary's tokens; by default ``counter_for(None)``.
-        fallback: The compactor of the rendered turns if the summarizer fails; None for none.
-        attempts: The most calls of the summarizer.
-        deadline: The most seconds of one attempt.
-        watch: Returns the context manager around each attempt.
-        summaries: Summaries that are not among the turns but may be named in the provenance of one, by id.
+            compactor, which selects parts of the turns' text without a model.
+        count: Returns the tokens of a text; by default ``counter_for(None).count``.
+        fallback: The compactor that shortens the turns' text if the summarizer fails; None for no fallback.
+        attempts: The maximum number of calls of the summarizer.
+        deadline: The maximum duration of one attempt, in seconds.
+        watch: Returns the context manager in which an attempt runs.
+        summaries: Earlier summaries by id. If a turn's provenance names one of them, it is replaced by the ids of the
+            turns that it summarizes.
 
     Raises:
-        ConfigurationError: There are no turns, the target is below 1, or the summarizer is async or cannot be called
-            so.
+        ConfigurationError: There are no turns, the target is below 1, the summarizer is async, or it cannot be called
+            with these arguments.
         DescribeError: There is no summarizer, and a turn's type is not registered with ``describe()``.
         CompactionError: Every attempt failed.
     """
@@ -77,16 +78,17 @@ async def compact_history_async(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Return the same as `compact_history`, without blocking the event loop.
+    """Summarize turns of a conversation as `compact_history` does, without blocking the event loop.
 
-    The summarizer may be async; otherwise it runs in a thread.
+    Arguments, result and errors are those of `compact_history`. The summarizer may be async; otherwise it runs in a
+    thread.
     """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
     return job.block(await job.compactors.run_async(job.text, target_tokens, job.count, watch))
 
 
 class _Job:
-    """The text of the turns to compact, their compactors, and the provenance of the summary."""
+    """The checked arguments of `compact_history`: the text of the turns, and the compactors to call."""
 
     __slots__ = ("_summaries", "_target", "_turns", "compactors", "count", "text")
 
@@ -124,14 +126,14 @@ class _Job:
             if summarizer is None:
                 raise
             fallback = None
-        calling = None if summarizer is None else CompactorCall(summarizer, "summarizer", source=turns)
-        self.compactors = Compactors(calling, fallback=fallback, attempts=attempts, deadline=deadline)
+        call = None if summarizer is None else CompactorCall(summarizer, "summarizer", source=turns)
+        self.compactors = Compactors(call, fallback=fallback, attempts=attempts, deadline=deadline)
 
     def block(self, compacted: Compacted) -> CompactedBlock:
-        """Return the summary with its provenance."""
+        """Return the summary with the ids of the turns, or raise `CompactionError` if every attempt failed."""
         if compacted.text is None:
             raise CompactionError(len(self._turns), self._target, compacted.attempts)
-        return CompactedBlock(compacted.text, _provenance(self._turns, self._summaries), _covers(self._turns))
+        return CompactedBlock(compacted.text, _provenance(self._turns, self._summaries), _covered_turns(self._turns))
 
 
 def _provenance(
@@ -163,27 +165,28 @@ def _id_of(turn: Any, place: int) -> str:
     return str(place if id_ is None else id_)
 
 
-def _covers(turns: Sequence[Any]) -> tuple[int, int]:
-    """Return the first and last turn that a summary covers.
+def _covered_turns(turns: Sequence[Any]) -> tuple[int, int]:
+    """Return the numbers of the first and the last turn that the summary covers.
 
-    A turn's number is its own ``index`` if it has one, otherwise its position after the turns that a summary covers.
+    In a `History`, a turn's number is its position. Otherwise it is the turn's attribute ``index``, or else it follows
+    the number of the turn before. A summary among the turns counts as all turns that it covers.
     """
     first = last = -1
-    following = next(iter(_places(turns)))
-    placed = isinstance(turns, View)
+    next_number = next(iter(_places(turns)))
+    has_positions = isinstance(turns, View)
     for turn, place in zip(turns, _places(turns), strict=True):
-        own = _field(turn, "index")
-        if placed:
+        turn_index = _field(turn, "index")
+        if has_positions:
             start = end = place
         elif isinstance(turn, CompactedBlock):
             start, end = turn.covers_turns
         elif isinstance(turn, CompactionSummary):
-            start, end = following, following + max(turn.event_count, 1) - 1
-        elif type(own) is int:  # lists and strings have a method of that name
-            start = end = own
+            start, end = next_number, next_number + max(turn.event_count, 1) - 1
+        elif type(turn_index) is int:  # lists and strings have a method of that name
+            start = end = turn_index
         else:
-            start = end = following
-        following = end + 1
+            start = end = next_number
+        next_number = end + 1
         first = start if first < 0 else min(first, start)
         last = max(last, end)
     return first, last

@@ -1,7 +1,8 @@
 """Runs a function that may hang in a separate thread, with a deadline.
 
-A thread cannot be stopped from outside. A thread that misses its deadline is abandoned. It is a daemon thread, so the
-interpreter's exit does not wait for it. While too many abandoned threads still run, no further thread is started.
+Python cannot stop a thread. If a function exceeds its deadline, its thread is abandoned: the caller no longer waits for
+it. It is a daemon thread, so it does not delay the interpreter's exit. While too many abandoned threads still run, no
+further thread is started.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from otel_assembly._internal.forks import new_lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The most abandoned threads of this process that may still run before calls are refused.
+#: If so many abandoned threads of this process still run, further calls are refused.
 MAX_HANGING: Final = 16
 _MAX_NAMES: Final = 64
 
@@ -29,36 +30,36 @@ _warned_names: set[str] = set()
 
 
 class DeadlinePassed(Exception):  # noqa: N818  # caught by the compactors, never raised to users
-    """The function did not return in time."""
+    """Raised if the function did not return before its deadline."""
 
 
 class TooManyHang(Exception):  # noqa: N818  # caught by the compactors, never raised to users
-    """Too many abandoned threads still run, so the function was not called."""
+    """Raised instead of calling the function, if too many abandoned threads still run."""
 
 
 def count_hanging() -> int:
-    """Return how many abandoned threads still run."""
+    """Return the number of abandoned threads that still run."""
     with _lock:
-        # `is_alive` is also right in a forked child, in which none of these threads run.
+        # In a forked child, none of these threads run, and `is_alive` returns False.
         _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
         return len(_hanging)
 
 
 def call_with_deadline(call: Callable[[], Any], deadline: float, name: str) -> Any:
-    """Return the result of `call`, or raise its error.
+    """Run `call` in a separate thread, and return its result or raise its error.
 
     Args:
-        call: The function; it runs in a copy of the caller's context variables.
-        deadline: The deadline in seconds.
-        name: The name of the called function, for the log.
+        call: The function; it runs with a copy of the caller's context variables.
+        deadline: The maximum time to wait, in seconds.
+        name: The function's name, for the log.
 
     Raises:
-        DeadlinePassed: The function did not return in time.
-        TooManyHang: The function was not called.
+        DeadlinePassed: The function did not return in time; its thread is abandoned.
+        TooManyHang: Too many abandoned threads still run, so the function was not called.
     """
     finished = threading.Event()
     work = _Work(call, finished.set)
-    work.start(bounded=True)
+    work.start(refusable=True)
     try:
         if not finished.wait(deadline):
             _warn_late(name, deadline)
@@ -70,10 +71,10 @@ def call_with_deadline(call: Callable[[], Any], deadline: float, name: str) -> A
 
 
 async def call_with_deadline_async(call: Callable[[], Any], deadline: float | None, name: str) -> Any:
-    """Return the same as `call_with_deadline`, without blocking the event loop.
+    """Run `call` in a separate thread as `call_with_deadline` does, without blocking the event loop.
 
-    If the caller is canceled, the thread is abandoned. Without a deadline, `call` must be a function that cannot hang;
-    it is always called.
+    If the caller's task is canceled, the thread is abandoned. If `deadline` is None, `call` must be a function that
+    cannot hang; it is called even if many abandoned threads still run.
     """
     loop = asyncio.get_running_loop()
     finished = asyncio.Event()
@@ -83,7 +84,7 @@ async def call_with_deadline_async(call: Callable[[], Any], deadline: float | No
             loop.call_soon_threadsafe(finished.set)
 
     work = _Work(call, finish)
-    work.start(bounded=deadline is not None)
+    work.start(refusable=deadline is not None)
     try:
         async with asyncio.timeout(deadline):
             await finished.wait()
@@ -120,8 +121,8 @@ class _Work:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="otel-assembly-compactor", daemon=True)
 
-    def start(self, *, bounded: bool) -> None:
-        if bounded and count_hanging() >= MAX_HANGING:
+    def start(self, *, refusable: bool) -> None:
+        if refusable and count_hanging() >= MAX_HANGING:
             raise TooManyHang
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""`CompactedBlock`: a summary with the ids of its sources."""
+"""`CompactedBlock`: a summary with the ids of the items that it replaces."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def _as_id(value: Any) -> Any:
 # The input is a prompt's content, which must not reach a log in an error's message.
 @dataclass(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True))
 class CompactedBlock:
-    """A lossy text that replaces other items, with their ids as provenance.
+    """A summary that replaces other items in the prompt, with the ids of these items.
 
     Attributes:
         summary: The text that the model reads.
-        provenance: Ids of the items that the summary was made from, in their order. They are always leaf items: a
-            summary of summaries lists the sources of those. A list is accepted too, and whole numbers become strings.
-        covers_turns: The first and last turn that the summary covers.
-        lossy: Whether the summary omits content of its sources, so that readers should not rely on its wording.
+        provenance: The ids of the items that the summary replaces, in their order. A summary of summaries lists the ids
+            of the original items, not those of the summaries. A list is accepted too, and integers are converted to
+            strings.
+        covers_turns: The numbers of the first and the last turn that the summary covers.
+        lossy: Whether the summary omits content of the original items.
 
     Raises:
         pydantic.ValidationError: A field has another type, or the last turn precedes the first.
@@ -49,7 +50,7 @@ class CompactedBlock:
         return self
 
     def as_event(self) -> CompactionSummary:
-        """Return the summary as an event for a conversation, with a new id."""
+        """Return the summary as a message to append to a conversation, with a new id."""
         return CompactionSummary(
             summary=self.summary, event_count=len(self.provenance), provenance=self.provenance, lossy=self.lossy
         )
@@ -63,15 +64,15 @@ def _(block: CompactedBlock) -> EventFacts:
 def leaf_ids(
     provenance: Iterable[str], summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None
 ) -> tuple[str, ...]:
-    """Return ids without summaries: each summary's id is replaced by the ids of its sources, recursively.
+    """Replace the ids of summaries by the ids of the items that they summarize, recursively.
 
     Args:
-        provenance: Ids of items or of summaries.
-        summaries: The known summaries, by id. A summary without provenance is a leaf. An id that occurs in its own
-            provenance is skipped.
+        provenance: Ids of items and of summaries.
+        summaries: The known summaries by id; other ids are those of original items. A summary without provenance
+            counts as an original item. If a summary contains itself, the cycle is ignored.
 
     Returns:
-        The leaf ids in order, each once.
+        The ids of the original items in order, without repetitions.
 
     Raises:
         ConfigurationError: `provenance` is not a collection of texts, or `summaries` is not a mapping.
@@ -80,15 +81,15 @@ def leaf_ids(
     if summaries is not None:
         of_type("summaries", summaries, Mapping, "give the summaries by their ids")
     known = summaries or {}
-    found: dict[str, None] = {}
-    opened: set[str] = set()
-    left = list(provenance)[::-1]
-    while left:
-        id_ = left.pop()
+    leaves: dict[str, None] = {}
+    expanded_ids: set[str] = set()
+    remaining = list(provenance)[::-1]
+    while remaining:
+        id_ = remaining.pop()
         summary = known.get(id_)
         if summary is None or not summary.provenance:
-            found[id_] = None
-        elif id_ not in opened:
-            opened.add(id_)
-            left.extend(reversed(summary.provenance))
-    return tuple(found)
+            leaves[id_] = None
+        elif id_ not in expanded_ids:
+            expanded_ids.add(id_)
+            remaining.extend(reversed(summary.provenance))
+    return tuple(leaves)

@@ -1,8 +1,9 @@
-"""Runs compactors with deadlines, attempts and a fallback.
+"""Runs compactors with deadlines, several attempts and a fallback.
 
-A compactor shortens a text and loses details. It is often a model, so it may raise, hang, return nothing, an error
-message, or too many tokens. Each attempt ends with one outcome of a closed set, inside the context manager of a
-`Watch`. If every attempt fails, the result contains no text, and the caller keeps the original.
+A compactor is a function that shortens a text and loses details. It often calls a model, so it may raise an error,
+hang, or return nothing, an error message or too many tokens. Each attempt ends with a `CompactionOutcome`, and runs in
+the context manager of a `Watch`. If every attempt fails, the result contains no text, and the caller keeps the
+original.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ _EXTRACTIVE: Final = ExtractiveCompactor()
 
 
 class CompactorCall:
-    """A compactor and the way to call it, which its signature determines once.
+    """A compactor, with the arguments to pass to it; they are read from its signature when this object is created.
 
     Args:
         compact: The compactor.
-        role: The name of the caller's argument, for errors: ``compact``, ``fallback``, ``summarizer``.
-        source: The first argument, if the compactor does not read the text.
+        role: The name of the argument that contained the compactor, for error messages: ``compact``, ``fallback`` or
+            ``summarizer``.
+        source: An object to pass to the compactor instead of the text, such as a list of turns.
 
     Raises:
         ConfigurationError: The compactor cannot be called with a text and a number of tokens.
@@ -71,7 +73,7 @@ class CompactorCall:
         self._source = source
         self.name = _name_of(compact)
         self.is_async = is_async(compact)
-        #: Whether the compactor needs no model and no network, so that it cannot hang and returns words of the text.
+        #: True for a compactor without a model: it cannot hang, and its result is never taken for an error message.
         self.never_waits = getattr(compact, "never_waits", False) is True
         try:
             signature = inspect.signature(compact)
@@ -82,23 +84,25 @@ class CompactorCall:
         takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         named = signature.parameters.get(_TARGET)
         counted = signature.parameters.get(_COUNT)
-        # Keyword-only, because a second positional parameter named `count` may be the number of tokens.
+        # Only a keyword-only parameter, because a positional parameter named `count` may be the number of tokens.
         self._counts = counted is not None and counted.kind is inspect.Parameter.KEYWORD_ONLY
-        self._named = named.kind in _BY_NAME if named is not None else takes_any and not _binds(signature, "", 1)
-        if not self._bound(signature):
+        self._named = named.kind in _BY_NAME if named is not None else takes_any and not _can_bind(signature, "", 1)
+        if not self._accepts_call(signature):
             raise ConfigurationError(
                 f"{role} {self.name} has the signature {signature}; it must accept a text and a number of tokens: "
                 "def compact(text, target_tokens)"
             )
 
-    def _bound(self, signature: inspect.Signature) -> bool:
+    def _accepts_call(self, signature: inspect.Signature) -> bool:
         keywords: dict[str, Any] = {_COUNT: len} if self._counts else {}
         return (
-            _binds(signature, "", **{_TARGET: 1}, **keywords) if self._named else _binds(signature, "", 1, **keywords)
+            _can_bind(signature, "", **{_TARGET: 1}, **keywords)
+            if self._named
+            else _can_bind(signature, "", 1, **keywords)
         )
 
     def __call__(self, text: str, target: int, count: Callable[[str], int]) -> Any:
-        """Return the compactor's result, which may be an awaitable or an invalid value."""
+        """Call the compactor and return its result, which may be an awaitable or not a string at all."""
         first = text if self._source is None else self._source
         keywords: dict[str, Any] = {_COUNT: count} if self._counts else {}
         if self._named:
@@ -106,7 +110,7 @@ class CompactorCall:
         return self.compact(first, target, **keywords)
 
 
-def _binds(signature: inspect.Signature, *values: Any, **keywords: Any) -> bool:
+def _can_bind(signature: inspect.Signature, *values: Any, **keywords: Any) -> bool:
     try:
         signature.bind(*values, **keywords)
     except TypeError:
@@ -114,25 +118,22 @@ def _binds(signature: inspect.Signature, *values: Any, **keywords: Any) -> bool:
     return True
 
 
-def _unwrapped(compact: Any) -> Any:
+def _without_partial(compact: Any) -> Any:
     while isinstance(compact, functools.partial):
         compact = compact.func
     return compact
 
 
 def is_async(compact: Any) -> bool:
-    """Return whether a callable is known to return an awaitable.
-
-    That is a coroutine function, or a callable with an attribute ``is_async`` that is True.
-    """
-    inner = _unwrapped(compact)
+    """Return whether a callable is a coroutine function, or has an attribute ``is_async`` that is True."""
+    inner = _without_partial(compact)
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004
         return True
     return getattr(inner, "is_async", False) is True
 
 
 def _name_of(compact: Any) -> str:
-    inner = _unwrapped(compact)
+    inner = _without_partial(compact)
     named = inspect.isroutine(inner) or isinstance(inner, type)
     return str(getattr(inner, "__name__", "") if named else type(inner).__name__).strip("<>") or "compactor"
 
@@ -140,29 +141,30 @@ def _name_of(compact: Any) -> str:
 class Compactors:
     """A compactor, with a deadline, a number of attempts and a fallback.
 
-    An attempt succeeds if the compactor returns a text within the target that is neither blank nor an error message.
-    After an error, an empty result or an error message, the attempt is repeated. After a result that is too long, it is
-    repeated with a proportionally smaller target. After a timeout it is not repeated. The fallback is called once, with
-    the original text and target.
+    An attempt succeeds if the compactor returns a text that is within the target, not blank and not an error message.
+    If the compactor raises an error, or returns no text or an error message, it is called again. If its text is too
+    long, it is called again with a proportionally smaller target. After a timeout it is not called again. If all
+    attempts fail, the fallback is called once, with the original text and target.
 
-    A compactor that is not async runs in a separate thread, even if the caller is async. If it misses the deadline, its
-    daemon thread is abandoned, and one warning per compactor is logged. While 16 abandoned threads of the process still
-    run, attempts are ``refused`` and the fallback is used. The extractive compactor needs no thread.
+    A compactor that is not async runs in a separate daemon thread, even if the caller is async. If it exceeds the
+    deadline, the thread is abandoned, and a warning is logged once per compactor. While 16 abandoned threads of the
+    process still run, the compactor is not called (outcome ``refused``), and the fallback is used. The extractive
+    compactor runs without a thread.
 
     ``HaltedError``, ``ContextOverflowError``, ``KeyboardInterrupt``, ``SystemExit`` and cancellation are raised to the
-    caller, and are never treated as a compactor's failure.
+    caller, and do not count as a failed attempt.
 
     Args:
         compact: The compactor. It is called as ``compact(text, target_tokens=n)`` if it has a parameter of that name,
             otherwise as ``compact(text, n)``. A keyword-only parameter ``count`` receives the counter. None: the
             extractive compactor, which needs no model.
-        fallback: The compactor to call if `compact` fails; None for none.
-        attempts: The most calls of `compact`.
-        deadline: The most seconds of one attempt.
+        fallback: The compactor to call if `compact` fails; None for no fallback.
+        attempts: The maximum number of calls of `compact`.
+        deadline: The maximum duration of one attempt, in seconds.
 
     Raises:
-        ConfigurationError: A compactor cannot be called so, `attempts` is below 1, or `deadline` is not a positive
-            number.
+        ConfigurationError: A compactor does not accept a text and a number of tokens, `attempts` is below 1, or
+            `deadline` is not a positive number.
     """
 
     __slots__ = ("_plan", "deadline")
@@ -179,17 +181,18 @@ class Compactors:
         if type(deadline) not in (int, float) or not 0 < deadline < math.inf:
             raise ConfigurationError(f"Compactors: deadline is {deadline!r}; give a positive number of seconds")
         self.deadline = min(float(deadline), threading.TIMEOUT_MAX)
-        first = CompactorCall(_EXTRACTIVE) if compact is None else _calling(compact, "compact")
-        #: Each compactor with its most calls; a compactor without a model returns the same text every time.
+        first = CompactorCall(_EXTRACTIVE) if compact is None else _as_call(compact, "compact")
+        #: Each compactor with its maximum number of calls. A compactor without a model is deterministic, so it is
+        #: called once.
         self._plan: tuple[tuple[CompactorCall, int], ...] = ((first, 1 if first.never_waits else attempts),)
         if fallback is not None:
-            last = _calling(fallback, "fallback")
+            last = _as_call(fallback, "fallback")
             if not (first.never_waits and last.never_waits):
                 self._plan += ((last, 1),)
 
     @property
     def is_async(self) -> bool:
-        """Whether a compactor is known to be async, so that only `run_async` can call it."""
+        """Whether the compactor or the fallback is async, so that `run_async` is required."""
         return any(compactor.is_async for compactor, _ in self._plan)
 
     def run(
@@ -201,17 +204,17 @@ class Compactors:
         *,
         tokens_in: int | None = None,
     ) -> Compacted:
-        """Compact a text to at most `target_tokens`; blocks until the attempts end.
+        """Shorten a text to at most `target_tokens`, and block until it is done.
 
         Args:
-            text: The original.
-            target_tokens: The most tokens of the result; below 1, no attempt is made.
-            count: Counts tokens exactly.
-            watch: Returns the context manager around each attempt.
-            tokens_in: The tokens of `text`, if they are known.
+            text: The original text.
+            target_tokens: The maximum number of tokens of the result. If it is below 1, no compactor is called.
+            count: Returns the exact number of tokens of a text.
+            watch: Returns the context manager in which an attempt runs.
+            tokens_in: The tokens of `text`, if the caller knows them.
 
         Raises:
-            ConfigurationError: A compactor is async.
+            ConfigurationError: A compactor is async; use `run_async`.
         """
         for compactor, _ in self._plan:
             if compactor.is_async:
@@ -229,7 +232,7 @@ class Compactors:
                         raise _must_await(compactor)
                     trial.judge(compactor, attempt, answer)
                 except BaseException as error:
-                    if not trial.failed(attempt, error):
+                    if not trial.set_failure(attempt, error):
                         raise
         return trial.result()
 
@@ -242,10 +245,10 @@ class Compactors:
         *,
         tokens_in: int | None = None,
     ) -> Compacted:
-        """Compact as `run` does, without blocking the event loop.
+        """Shorten a text as `run` does, without blocking the event loop.
 
-        An async compactor runs in the caller's task, and is canceled with it. A compactor that is not async may still
-        return an awaitable, which is awaited on the event loop.
+        An async compactor runs in the caller's task, and is canceled with it. If a compactor that is not async returns
+        an awaitable, it is awaited on the event loop.
         """
         trial = _Trial(self._plan, text, target_tokens, count, tokens_in)
         for compactor, attempt in trial.attempts_to_make():
@@ -254,12 +257,12 @@ class Compactors:
                     answer = await self._answer(compactor, trial.call_of(compactor, attempt))
                     trial.judge(compactor, attempt, answer)
                 except BaseException as error:
-                    if not trial.failed(attempt, error):
+                    if not trial.set_failure(attempt, error):
                         raise
         return trial.result()
 
     async def _answer(self, compactor: CompactorCall, call: Callable[[], Any]) -> Any:
-        ends = asyncio.get_running_loop().time() + self.deadline
+        end_time = asyncio.get_running_loop().time() + self.deadline
         if compactor.is_async:
             answer = call()
         else:
@@ -267,20 +270,20 @@ class Compactors:
             answer = await call_with_deadline_async(call, deadline, compactor.name)
         if not inspect.isawaitable(answer):
             return answer
-        bound = asyncio.timeout_at(ends)
+        timeout = asyncio.timeout_at(end_time)
         try:
-            async with bound:
+            async with timeout:
                 return await answer
         except TimeoutError:
-            if bound.expired():
+            if timeout.expired():
                 raise DeadlinePassed from None
             raise
 
 
 class _Trial:
-    """The state of one compaction: the next attempt, and the outcome of each."""
+    """The state of shortening one text: which attempt comes next, and the outcomes of the attempts so far."""
 
-    __slots__ = ("_attempts", "_count", "_found", "_plan", "_target", "_text", "_tokens_in")
+    __slots__ = ("_accepted", "_attempts", "_count", "_plan", "_target", "_text", "_tokens_in")
 
     def __init__(
         self,
@@ -296,22 +299,22 @@ class _Trial:
         self._count = count
         self._tokens_in = tokens_in
         self._attempts: list[Attempt] = []
-        self._found: tuple[str, int] | None = None
+        self._accepted: tuple[str, int] | None = None
 
     def attempts_to_make(self) -> Iterator[tuple[CompactorCall, Attempt]]:
-        """Yield the next attempt, until one succeeds or none remains."""
+        """Yield each attempt with its compactor; the caller makes it and sets the outcome before the next one."""
         if self._target < 1:
             return
         tokens_in = self._count(self._text) if self._tokens_in is None else self._tokens_in
-        for compactor, most in self._plan:
+        for compactor, max_calls in self._plan:
             target = self._target
-            for _ in range(most):
+            for _ in range(max_calls):
                 if not compactor.never_waits and halted_here():
-                    break  # the compactor may call a model
+                    break  # a halted conversation makes no model calls
                 attempt = Attempt(compactor.name, len(self._attempts) + 1, target, tokens_in)
                 self._attempts.append(attempt)
                 yield compactor, attempt
-                if self._found is not None:
+                if self._accepted is not None:
                     return
                 if attempt.outcome in _NOT_REPEATED:
                     break
@@ -322,7 +325,7 @@ class _Trial:
         return functools.partial(compactor, self._text, attempt.target, self._count)
 
     def judge(self, compactor: CompactorCall, attempt: Attempt, answer: Any) -> None:
-        """Set the attempt's outcome from the compactor's result."""
+        """Set the attempt's outcome from the value that the compactor returned."""
         if not isinstance(answer, str):
             attempt.outcome = CompactionOutcome.EMPTY
             return
@@ -335,13 +338,13 @@ class _Trial:
             attempt.outcome = CompactionOutcome.TOO_LONG
         else:
             attempt.outcome = CompactionOutcome.COMPACTED
-            self._found = answer, attempt.tokens_out
+            self._accepted = answer, attempt.tokens_out
 
-    def failed(self, attempt: Attempt, error: BaseException) -> bool:
-        """Set the attempt's outcome from an error.
+    def set_failure(self, attempt: Attempt, error: BaseException) -> bool:
+        """Set the attempt's outcome from an error that the compactor raised.
 
         Returns:
-            Whether the error is a compactor's failure; otherwise it must be raised to the caller.
+            True if the next attempt can be made; False if the error must be raised to the caller.
         """
         if isinstance(error, DeadlinePassed):
             attempt.outcome = CompactionOutcome.TIMED_OUT
@@ -352,19 +355,17 @@ class _Trial:
             attempt.error_type = error_type(error)
             if isinstance(error, _PASS_THROUGH):
                 return False
-            # A panic of a Rust extension is not an Exception, but it is a failure of the compactor.
+            # The panic of a Rust extension derives from BaseException, but it is only a failed attempt.
             return isinstance(error, Exception) or type(error).__name__ == "PanicException"
         return True
 
     def result(self) -> Compacted:
-        text, tokens = self._found if self._found is not None else (None, 0)
+        text, tokens = self._accepted if self._accepted is not None else (None, 0)
         return Compacted(text, tokens, tuple(self._attempts))
 
 
 def compactors_of(compact: Compact | Compactors | None) -> Compactors:
-    """Return a caller's `compact` argument as `Compactors`.
-
-    None means the extractive compactor.
+    """Convert a caller's `compact` argument to `Compactors`; None means the extractive compactor.
 
     Raises:
         ConfigurationError: `compact` is a class, or cannot be called as a compactor.
@@ -374,7 +375,7 @@ def compactors_of(compact: Compact | Compactors | None) -> Compactors:
     return compact if isinstance(compact, Compactors) else Compactors(compact)
 
 
-def _calling(compact: Compact | CompactorCall, role: str) -> CompactorCall:
+def _as_call(compact: Compact | CompactorCall, role: str) -> CompactorCall:
     return compact if isinstance(compact, CompactorCall) else CompactorCall(compact, role)
 
 

@@ -1,4 +1,4 @@
-"""`ExtractiveCompactor`: keeps a text's most informative parts, without a model."""
+"""`ExtractiveCompactor`: shortens a text to its most informative sentences and lines, without a model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from otel_assembly.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-#: The bounds of a piece's length in characters; between them, it is the target's number of tokens.
+#: The maximum length of a piece in characters is the target in tokens, but within these bounds.
 _LONGEST_PIECES: Final = (40, 400)
-#: The most counts of one search: one finds how many pieces fit, another where to cut the last one.
+#: The maximum number of token counts in each of the two searches: how many pieces fit, and where to cut the last one.
 _MOST_COUNTS: Final = 8
-#: A search ends if the result has at least this fraction of the target.
+#: A search ends as soon as the result has at least this fraction of the target.
 _FULL: Final = 0.98
 #: The estimated bytes of a token before the first count.
 _BYTES_PER_TOKEN: Final = 4.0
-#: Below this target there is no mark for omitted text, because it would take a large part of the target.
+#: Below this target, omitted text is not marked, because the mark would use a large part of the target.
 _MARKED_FROM: Final = 12
-#: The fewest free tokens for which a part of a further piece is added.
+#: If fewer tokens than this are left, no part of a further piece is added.
 _WORTH_CUTTING: Final = 4
 _LONGEST_WORD: Final = 24
 
@@ -39,7 +39,7 @@ _BLANK_TO_KEEP: Final = 64
 _MOST_PIECES: Final = 20_000
 _LINE = re.compile(r"[^\n]*\n+|[^\n]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])[」』”’）]*")
-#: Places to cut a piece without sentences, best first: between rows, between fields, between words.
+#: The strings after which a long piece is cut, the best first: between rows, between fields, between words.
 _JOINTS: Final = (("},", "],", ";"), (",", "|", "\t"), (" ",))
 
 _ZWJ: Final = "\u200d"
@@ -49,18 +49,19 @@ _JAMO_FOLLOWS: Final = ("\u1160", "\u11ff")
 
 
 class ExtractiveCompactor:
-    """Keep a text's most informative sentences and lines, in their order.
+    """A compactor that keeps the most informative sentences and lines of a text, in their order, without a model.
 
-    The compactor accepts any text in any language: prose, JSON, logs, code, one endless line. It adds no words, only
-    the mark ``[…]`` where text was omitted; below 12 tokens, there is no mark. The last piece is cut between two words
-    or characters, so that the result is close to the target. By the exact count of the returned text, it never exceeds
-    the target.
+    It accepts any text in any language: prose, JSON, logs, code, a single long line. It adds no words, only the mark
+    ``[…]`` in place of omitted text; if the target is below 12 tokens, it adds no mark. The last piece is cut between
+    two words or characters, so that the result is close to the target. The result never has more tokens than the
+    target.
 
-    The result depends only on the text, the target and the counter, so it is the same in every process. A text of n
-    characters costs O(n log n), and at most 24 counts of texts that are about as long as the result.
+    The result depends only on the text, the target and the counter, so it is equal in every process. The run time is
+    O(n log n) for a text of n characters; tokens are counted at most 24 times, of texts about as long as the result.
 
     Args:
-        count: Counts the tokens of a text; by default the caller's counter, and without one ``counter_for(None)``.
+        count: Returns the tokens of a text. None: the `count` argument of the call, or else
+            ``counter_for(None).count``.
     """
 
     __slots__ = ("_count",)
@@ -74,9 +75,12 @@ class ExtractiveCompactor:
         self._count = count
 
     def __call__(self, text: str, target_tokens: int, *, count: Callable[[str], int] | None = None) -> str:
-        """Return at most `target_tokens` of `text`.
+        """Return a shorter text of at most `target_tokens`; it is empty if no character fits or `text` is blank.
 
-        The result is empty if the text is blank, or if not even one character fits.
+        Args:
+            text: The text to shorten.
+            target_tokens: The maximum number of tokens of the result.
+            count: Returns the tokens of a text; used if the compactor was created without a counter.
 
         Raises:
             ConfigurationError: `text` is not a text, or `target_tokens` is not a whole number.
@@ -92,7 +96,7 @@ class ExtractiveCompactor:
 
 
 class _Fitting:
-    """Fills a target with pieces of one text."""
+    """Searches the pieces of one text that together have as many tokens as possible, but not more than the target."""
 
     def __init__(self, text: str, target: int, count: Callable[[str], int]) -> None:
         self._text = text
@@ -101,10 +105,11 @@ class _Fitting:
         low, high = _LONGEST_PIECES
         self._pieces = pieces_of(text, max(low, min(high, target)))
         self._ranked = ranked(text, self._pieces)
-        #: The pieces in the order of their rank, as far as they were ranked, and their cumulated bytes.
+        #: The pieces that were ranked so far, the best first; and their cumulated bytes.
         self._chosen: list[Span] = []
         self._bytes: list[int] = [0]
         self._marked = True
+        #: The best result so far and its tokens.
         self._best = "", 0
 
     def fill(self, *, marked: bool) -> str:
@@ -116,7 +121,7 @@ class _Fitting:
         return self._best[0]
 
     def _whole_pieces(self) -> tuple[list[Span], float]:
-        """Return the best pieces that fit together, and the measured bytes per token."""
+        """Find how many of the best pieces fit together; return these pieces and the measured bytes per token."""
         fits, too_many = 0, math.inf
         bytes_per_token = _BYTES_PER_TOKEN
         for turn in range(_MOST_COUNTS):
@@ -125,11 +130,11 @@ class _Fitting:
                 # Bisect, because an estimate that always errs to one side converges slowly.
                 number = (fits + int(too_many)) // 2
             number = int(max(fits + 1, min(number, too_many - 1)))
-            if self._choose(number) < number:
+            if self._rank_up_to(number) < number:
                 number = len(self._chosen)
                 if number == fits:
                     break
-            tokens = self._try(self._chosen[:number])
+            tokens = self._count_rendered(self._chosen[:number])
             bytes_per_token = self._bytes[number] / max(tokens, 1)
             if tokens > self._target:
                 too_many = number
@@ -142,8 +147,8 @@ class _Fitting:
         return self._chosen[:fits], bytes_per_token
 
     def _part_of_next(self, kept: list[Span], bytes_per_token: float) -> None:
-        """Add as much of the beginning of the next piece as fits."""
-        if self._choose(len(kept) + 1) <= len(kept):
+        """Add as much as fits of the beginning of the next best piece."""
+        if self._rank_up_to(len(kept) + 1) <= len(kept):
             return
         start, end = self._chosen[len(kept)]
         per_byte = (end - start) / (self._bytes[len(kept) + 1] - self._bytes[len(kept)])
@@ -152,29 +157,29 @@ class _Fitting:
         for turn in range(_MOST_COUNTS):
             if high - low <= 1:
                 break
-            at = (low + high) // 2 if turn else max(low + 1, min(start + room, high - 1))
-            cut = self._cut_at(at, cut_before)
+            position = (low + high) // 2 if turn else max(low + 1, min(start + room, high - 1))
+            cut = self._cut_at(position, cut_before)
             if cut > cut_before:
-                tokens = self._try([*kept, (start, cut)])
+                tokens = self._count_rendered([*kept, (start, cut)])
                 if tokens > self._target:
                     high = cut
                     continue
                 cut_before = cut
                 if tokens >= _FULL * self._target:
                     break
-            low = at
+            low = position
 
-    def _cut_at(self, at: int, low: int) -> int:
-        """Return the last place up to `at` to cut at; `low` if there is none.
+    def _cut_at(self, position: int, low: int) -> int:
+        """Return the last position from `low` to `position` at which the text can be cut.
 
-        It is the end of a word, or otherwise the end of a visible character.
+        This is the end of a word, or else the end of a visible character.
         """
-        for place in range(at, max(low, at - _LONGEST_WORD), -1):
-            if self._text[place].isspace():
-                return place
-        return grapheme_start(self._text, at, low)
+        for word_end in range(position, max(low, position - _LONGEST_WORD), -1):
+            if self._text[word_end].isspace():
+                return word_end
+        return grapheme_start(self._text, position, low)
 
-    def _try(self, spans: list[Span]) -> int:
+    def _count_rendered(self, spans: list[Span]) -> int:
         rendered = render(self._text, spans, marked=self._marked)
         tokens = self._count(rendered) if rendered else 0
         if self._best[1] < tokens <= self._target:
@@ -182,17 +187,18 @@ class _Fitting:
         return tokens
 
     def _number_within(self, total: float) -> int:
+        """Return how many of the best pieces have at most `total` bytes together."""
         known = -1
         while self._bytes[-1] <= total and len(self._chosen) > known:
             known = len(self._chosen)
-            self._choose(known + 1)
+            self._rank_up_to(known + 1)
         return bisect.bisect_right(self._bytes, total) - 1
 
-    def _choose(self, number: int) -> int:
-        """Rank pieces until `number` are ranked, or all.
+    def _rank_up_to(self, number: int) -> int:
+        """Rank further pieces until `number` pieces are ranked, or all.
 
         Returns:
-            How many are ranked.
+            The number of ranked pieces.
         """
         for index in itertools.islice(self._ranked, max(0, number - len(self._chosen))):
             start, end = self._pieces[index]
@@ -202,20 +208,21 @@ class _Fitting:
 
 
 def default_count() -> Callable[[str], int]:
-    """Return the exact counter if no model is known."""
+    """Return the function that counts the tokens of a text if the caller names neither a counter nor a model."""
     from otel_assembly.tokens import counter_for  # imported on first use, because it loads a vocabulary
 
     return counter_for().count
 
 
 def pieces_of(text: str, longest: int) -> list[Span]:
-    """Split a text into lines, long lines into sentences, and long sentences at joints.
-
-    Together the pieces are the whole text.
+    """Split a text into lines, long lines into sentences, and long sentences between rows, fields or words.
 
     Args:
         text: Any text. In a large text, short lines are joined, so that there are at most about 20,000 pieces.
-        longest: The most characters of a piece, if it can be cut.
+        longest: The maximum length of a piece in characters. A visible character of several code points is not cut.
+
+    Returns:
+        The start and end of each piece; the pieces cover the whole text.
     """
     shortest = len(text) // _MOST_PIECES
     longest = max(longest, 2 * shortest)
@@ -250,7 +257,7 @@ def _sentences(text: str, start: int, end: int) -> Iterator[Span]:
 def _parts(text: str, start: int, end: int, longest: int) -> Iterator[Span]:
     while end - start > longest:
         high = start + longest
-        cut = _joint(text, start + longest // 2, high) or grapheme_start(text, high, start)
+        cut = _last_joint(text, start + longest // 2, high) or grapheme_start(text, high, start)
         if cut == start:  # one character with hundreds of combining marks
             cut = high
         yield start, cut
@@ -259,28 +266,30 @@ def _parts(text: str, start: int, end: int, longest: int) -> Iterator[Span]:
         yield start, end
 
 
-def _joint(text: str, low: int, high: int) -> int:
+def _last_joint(text: str, low: int, high: int) -> int:
     for marks in _JOINTS:
-        end = max(((at + len(mark)) for mark in marks if (at := text.rfind(mark, low, high)) >= 0), default=0)
+        end = max(
+            ((position + len(mark)) for mark in marks if (position := text.rfind(mark, low, high)) >= 0), default=0
+        )
         if end:
             return end
     return 0
 
 
-def grapheme_start(text: str, at: int, low: int) -> int:
-    """Return the last place up to `at` that does not split a visible character.
+def grapheme_start(text: str, position: int, low: int) -> int:
+    """Return the last position from `low` to `position` that does not split a visible character.
 
-    It is `low` if there is none after that place.
+    A visible character may consist of several code points, such as a letter with accents or an emoji.
     """
-    while at > low and not _may_cut(text, at, low):
-        at -= 1
-    return at
+    while position > low and not _may_cut(text, position, low):
+        position -= 1
+    return position
 
 
-def _may_cut(text: str, at: int, low: int) -> bool:
-    if not 0 < at < len(text):
+def _may_cut(text: str, position: int, low: int) -> bool:
+    if not 0 < position < len(text):
         return True
-    before, after = text[at - 1], text[at]
+    before, after = text[position - 1], text[position]
     if after.isascii():
         return not (before == "\r" and after == "\n")
     if (
@@ -292,34 +301,34 @@ def _may_cut(text: str, at: int, low: int) -> bool:
     ):
         return False
     if _REGIONAL[0] <= after <= _REGIONAL[1]:  # flags are pairs of regional indicators
-        first = at
+        first = position
         while first > low and _REGIONAL[0] <= text[first - 1] <= _REGIONAL[1]:
             first -= 1
-        return (at - first) % 2 == 0
+        return (position - first) % 2 == 0
     return True
 
 
 def render(text: str, spans: Iterable[Span], *, marked: bool = True) -> str:
-    """Return the kept spans in the text's order, with `LEFT_OUT` in place of omitted text."""
-    out: list[str] = []
-    done = 0
+    """Join the spans of a text in their order, with the mark ``[…]`` in place of omitted text if `marked` is True."""
+    parts: list[str] = []
+    copied_up_to = 0
     for start, end in _merged(text, spans):
-        if out or text[:start].strip():
-            out.append(_gap(text, done if out else None, start, marked=marked))
+        if parts or text[:start].strip():
+            parts.append(_gap(text, copied_up_to if parts else None, start, marked=marked))
         kept = text[start:end].rstrip()
-        out.append(kept.lstrip("\r\n") if _begins_line(text, start) else kept.lstrip())
-        done = end
-    if out and marked and text[done:].strip():
-        out.append(_gap(text, done, None, marked=True))
-    return "".join(out)
+        parts.append(kept.lstrip("\r\n") if _begins_line(text, start) else kept.lstrip())
+        copied_up_to = end
+    if parts and marked and text[copied_up_to:].strip():
+        parts.append(_gap(text, copied_up_to, None, marked=True))
+    return "".join(parts)
 
 
 def _merged(text: str, spans: Iterable[Span]) -> list[Span]:
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged:
-            before = merged[-1][1]
-            if start == before or (start - before <= _BLANK_TO_KEEP and text[before:start].isspace()):
+            previous_end = merged[-1][1]
+            if start == previous_end or (start - previous_end <= _BLANK_TO_KEEP and text[previous_end:start].isspace()):
                 merged[-1] = (merged[-1][0], end)
                 continue
         merged.append((start, end))
@@ -327,10 +336,10 @@ def _merged(text: str, spans: Iterable[Span]) -> list[Span]:
 
 
 def _gap(text: str, before: int | None, after: int | None, *, marked: bool) -> str:
-    left = "" if before is None else "\n" if _begins_line(text, before) else " "
-    right = "" if after is None else "\n" if _begins_line(text, after) else " "
-    return left + LEFT_OUT + right if marked else left
+    space_before = "" if before is None else "\n" if _begins_line(text, before) else " "
+    space_after = "" if after is None else "\n" if _begins_line(text, after) else " "
+    return space_before + LEFT_OUT + space_after if marked else space_before
 
 
-def _begins_line(text: str, at: int) -> bool:
-    return at == 0 or text[at - 1] == "\n"
+def _begins_line(text: str, position: int) -> bool:
+    return position == 0 or text[position - 1] == "\n"

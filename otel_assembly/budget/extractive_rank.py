@@ -21,7 +21,7 @@ _FIRST_UNSPACED: Final = "\u3040"
 _TERM = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
 _DIGIT = re.compile(r"\d")
 _LONGEST_TERM: Final = 40
-#: The bytes that a piece costs in addition to its own: the mark of omitted text in front of it.
+#: The bytes that are added to a piece's length: the mark of omitted text before it.
 _MARK_BYTES: Final = 8
 #: The first piece of a text often states its subject, the last one its result.
 _OPENING_BONUS: Final = 2.0
@@ -33,10 +33,11 @@ _NUMBER_BONUS: Final = 1.5
 def ranked(text: str, pieces: Sequence[Span]) -> Iterator[int]:
     """Yield the indexes of pieces, the most informative first; blank pieces are omitted.
 
-    A piece's worth is the sum of the weights of its terms that no earlier piece contained, divided by its length. A
-    term weighs more if it is frequent in the text and occurs in few pieces. A question, and a term with a digit (an id,
-    a date, an amount), weigh more. So frequent filler words weigh little, the subject of the text weighs most, and of
-    repeated lines one is chosen. The order depends on the text alone.
+    The score of a piece is the sum of the weights of its terms, divided by its length; terms of pieces that were
+    already yielded do not count. A term has a higher weight if it is frequent in the text but occurs in few pieces, or
+    if it contains a digit (an id, a date, an amount). The first piece, the last piece and questions have a higher
+    score. So filler words have little effect, and only one of several equal lines has a high score. The order depends
+    only on the text.
     """
     vocabulary = _Vocabulary()
     # Arrays in the order of the text: floating-point sums in a set's order would depend on the hash seed.
@@ -45,18 +46,18 @@ def ranked(text: str, pieces: Sequence[Span]) -> Iterator[int]:
     covered = bytearray(len(weights))
     factors = [_factor(text[start:end], index, len(pieces)) for index, (start, end) in enumerate(pieces)]
 
-    def worth(index: int) -> float:
+    def score(index: int) -> float:
         return factors[index] * sum(weights[term] for term in terms[index] if not covered[term])
 
-    # `covered` only grows, so a worth only falls: if the first piece's worth is unchanged, it is the best. Otherwise
-    # the piece goes back into the heap, which happens at most as often as there are terms in pieces.
-    heap = [(-worth(index), index) for index, (start, end) in enumerate(pieces) if not text[start:end].isspace()]
+    # `covered` only grows, so scores only fall: if the score of the heap's first piece is unchanged, the piece is the
+    # best. Otherwise it goes back into the heap, which happens at most once per term of a piece.
+    heap = [(-score(index), index) for index, (start, end) in enumerate(pieces) if not text[start:end].isspace()]
     heapq.heapify(heap)
     while heap:
         value, index = heap[0]
-        now = -worth(index)
-        if now > value:
-            heapq.heapreplace(heap, (now, index))
+        current_value = -score(index)
+        if current_value > value:
+            heapq.heapreplace(heap, (current_value, index))
             continue
         heapq.heappop(heap)
         for term in terms[index]:
@@ -65,7 +66,7 @@ def ranked(text: str, pieces: Sequence[Span]) -> Iterator[int]:
 
 
 class _Vocabulary:
-    """The numbered terms of a text, with their frequency and number of pieces."""
+    """The terms of a text, each with a number, its frequency, and the number of pieces that contain it."""
 
     __slots__ = ("_numbers", "_pieces", "_times")
 
@@ -75,7 +76,7 @@ class _Vocabulary:
         self._pieces: list[int] = []
 
     def read(self, piece: str) -> array[int]:
-        """Return the numbers of a piece's terms, each once, by first occurrence."""
+        """Add a piece's terms to the vocabulary, and return their numbers without repetitions."""
         numbers: dict[int, None] = {}
         for term in terms(piece):
             number = self._numbers.setdefault(term, len(self._times))
@@ -89,18 +90,15 @@ class _Vocabulary:
         return array("I", numbers)
 
     def weights(self, pieces: int) -> list[float]:
-        """Return the weight of each term in a text of `pieces` pieces."""
+        """Return the weight of each term by its number; `pieces` is the number of pieces of the text."""
         return [
-            math.log1p(times) * math.log1p(pieces / sharing) * (_NUMBER_BONUS if _DIGIT.search(term) else 1.0)
-            for term, times, sharing in zip(self._numbers, self._times, self._pieces, strict=True)
+            math.log1p(times) * math.log1p(pieces / piece_count) * (_NUMBER_BONUS if _DIGIT.search(term) else 1.0)
+            for term, times, piece_count in zip(self._numbers, self._times, self._pieces, strict=True)
         ]
 
 
 def terms(piece: str) -> Iterator[str]:
-    """Yield the terms of a piece.
-
-    They are words, or pairs of characters in scripts without spaces.
-    """
+    """Yield the terms of a piece: words, or pairs of characters in scripts that do not separate words by spaces."""
     for word in _TERM.findall(piece):
         if word < _FIRST_UNSPACED or len(word) == 1:
             yield word[:_LONGEST_TERM]

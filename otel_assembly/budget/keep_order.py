@@ -1,4 +1,4 @@
-"""Groups a block's items into atoms, in the order in which atoms are dropped."""
+"""Groups a block's items into atoms (items that are kept or dropped together), and sorts the atoms."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ _TEXT = EventFacts(EventKind.OTHER)
 
 
 def survivors_of(
-    block: Block, items: Sequence[BlockItem], alive: Sequence[int], pairing: Pairing | None
+    block: Block, items: Sequence[BlockItem], indexes: Sequence[int], pairing: Pairing | None
 ) -> list[list[int]]:
-    """Return a block's atoms, from the last to the first that is dropped.
+    """Return a block's atoms, the most important first; if room is short, atoms are dropped from the end of the list.
 
-    Atoms with a tool call that awaits an approval come first; they are never dropped.
+    `Block.cut` determines the importance. Atoms with a tool call that awaits a human's approval come first; they are
+    never dropped.
 
     Args:
         block: The block.
-        items: All its items.
-        alive: Indexes of the items that are not excluded beforehand.
-        pairing: The tool pairs among those items; None if all are texts.
+        items: All items of the block.
+        indexes: Indexes of the items to group, ascending; excluded items are not among them.
+        pairing: The tool pairs among these items; None if all are texts.
+
+    Returns:
+        The atoms, each a list of item indexes.
     """
-    remaining = [items[index] for index in alive]
-    atoms = [[alive[at] for at in atom] for atom in atoms_of(remaining, pairing).values()]
+    remaining = [items[index] for index in indexes]
+    atoms = [[indexes[position] for position in atom] for atom in atoms_of(remaining, pairing).values()]
     if block.cut is Cut.OLDEST:
         atoms.reverse()
     elif block.cut is Cut.SCORE:
         atoms.sort(key=lambda atom: (min(_score(items[index]) for index in atom), atom[0]))
     else:
-        place = {index: at for at, index in enumerate(by_rank(items, alive))}
-        atoms.sort(key=lambda atom: min(place[index] for index in atom))
-    # −1: abandoned calls are excluded beforehand, so every call that remains is pending.
-    pending = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
+        rank_of = {index: position for position, index in enumerate(by_rank(items, indexes))}
+        atoms.sort(key=lambda atom: min(rank_of[index] for index in atom))
+    # −1 (no response of the model follows): abandoned calls are already excluded, so each unanswered call is pending.
+    pending = {indexes[position] for position in pairing.pending_calls(-1)} if pairing is not None else set()
     return sorted(atoms, key=pending.isdisjoint) if pending else atoms
 
 
@@ -47,14 +51,17 @@ def _score(item: BlockItem) -> tuple[bool, float]:
 
 
 def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None) -> dict[int, list[int]]:
-    """Return the items that are kept or dropped together, by each atom's first item.
+    """Group items into atoms, which are kept or dropped together.
 
-    An atom is a tool call with its results, or a group of items. A group that contains an item of a tool pair contains
-    the whole pair.
+    An atom is a tool call with its results, the items with one `BlockItem.group`, or a single item. A group that
+    contains an item of a tool pair contains the whole pair.
 
     Args:
         items: The items.
-        pairing: The tool pairs among those items; None if all are texts.
+        pairing: The tool pairs among these items; None if all are texts.
+
+    Returns:
+        The indexes of each atom's items, by the index of the first one.
     """
     if pairing is None and all(item.group is None for item in items):
         return {index: [index] for index in range(len(items))}
@@ -72,14 +79,14 @@ def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None) -> dict[int, l
             leaders[max(group_leader, leader)] = min(group_leader, leader)
     atoms: dict[int, list[int]] = {}
     for index in range(len(items)):
-        # A leader precedes its members, so it is already resolved.
+        # An atom's first item precedes the others, so its own entry is already final.
         leaders[index] = leader_of(index)
         atoms.setdefault(leaders[index], []).append(index)
     return atoms
 
 
 def pairing_of(facts: Iterable[EventFacts | None]) -> Pairing:
-    """Return the tool pairs among items, given each item's facts; None means a text."""
+    """Return the tool pairs among items, from the facts of each item; None stands for a text."""
     pairing = Pairing()
     for item_facts in facts:
         pairing.append(_TEXT if item_facts is None else item_facts)

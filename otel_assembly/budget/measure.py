@@ -1,4 +1,4 @@
-"""Counts the tokens of blocks, as messages or with the caller's function."""
+"""Counts the tokens of blocks, with a model's tokenizer or with a function of the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.tokens import MessageFraming
 
-#: The most characters of a text whose count is cached (a document, not just a message), and of all cached texts.
+#: The token count of a text is cached if the text has at most so many characters. Blocks contain whole documents, so
+#: this is more than for messages. The second number limits the characters of all cached texts.
 _LONGEST_TEXT: Final = 4_000_000
 _ALL_TEXTS: Final = 32_000_000
 #: The most models whose counts are cached.
@@ -35,9 +36,10 @@ class Rendered(NamedTuple):
 
     Attributes:
         tokens: All tokens of the block.
-        items: The tokens of the items, each exact_table item_tokens.
-        framing: The tokens of message framing and of a restated instruction.
-        separators: The tokens that joining the items adds; below 0 if the tokenizer merges tokens at the joints.
+        items: The sum of the items' tokens, each item counted alone.
+        framing: The tokens that the provider adds to each message, and those of `Block.restated`.
+        separators: The tokens that joining the items adds. Negative if the tokenizer merges tokens of neighboring
+            items.
     """
 
     tokens: int
@@ -50,14 +52,13 @@ NOTHING = Rendered(0, 0, 0, 0)
 
 
 class Measure:
-    """Counts blocks.
-
-    It counts messages with their framing, or texts with the caller's function and no framing.
+    """Counts the tokens of blocks.
 
     Args:
-        meter: Counts texts and events.
-        framed: Whether each message costs its framing, and the prompt the reply's priming.
-        owner: An object to keep alive as long as this one: the caller's function.
+        meter: Counts the tokens of texts and messages.
+        framed: Whether to count the tokens that providers add: for each message (framing), and once for the beginning
+            of the reply (priming). False if the caller counts with a function.
+        owner: The caller's function, to which this object holds a reference so that the cached counts stay valid.
     """
 
     __slots__ = ("_framed", "_meter", "_owner", "overhead", "priming", "text")
@@ -72,7 +73,7 @@ class Measure:
 
     @property
     def counter(self) -> TokenCounter:
-        """The counter of a text's tokens."""
+        """The counter that returns the tokens of a text."""
         return self._meter.counter
 
     @property
@@ -87,19 +88,19 @@ class Measure:
 
     @property
     def is_stable(self) -> bool:
-        """Whether a text's count never changes.
+        """Whether the same text always has the same count.
 
-        A calibrated count changes with the usage that providers report.
+        False for a calibrated counter, whose counts change with the usage that providers report.
         """
         counter = self._meter.counter
-        return isinstance(counter, TiktokenCounter) or (isinstance(counter, _Counted) and not counter.changes)
+        return isinstance(counter, TiktokenCounter) or (isinstance(counter, _FunctionCounter) and not counter.changes)
 
     def item_tokens(self, item: BlockItem, facts: EventFacts | None) -> int:
-        """Return the tokens of one item, counted alone.
+        """Return the tokens of one item, counted without its neighbors.
 
         Args:
             item: The item.
-            facts: The event's facts, whose message is counted with its framing; None for a text.
+            facts: The facts of a message object, which is counted with its framing; None for a text.
         """
         if facts is None:
             return self.text(item_text(item))
@@ -108,7 +109,7 @@ class Measure:
         return self._meter.event(facts) if self._framed else sum(map(self.text, facts.texts))
 
     def exact_table(self, view: View) -> TokenTable:
-        """Return the table of a history's tokens, with every item counted exactly."""
+        """Return the token table of a view's history, in which every event of the view is counted exactly."""
         table = view.history.table(self._meter)
         table.exact(view)
         return table
@@ -116,32 +117,30 @@ class Measure:
     def tokens(
         self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
     ) -> int:
-        """Return the tokens of a block with some of its items.
-
-        Only content that is sent is counted.
+        """Return the tokens of a block if only some of its items are sent.
 
         Args:
             block: The block.
-            items: All its items.
-            kept: Indexes of the items in the prompt, ascending.
+            items: All items of the block.
+            kept: Indexes of the items that are sent, ascending.
             item_tokens: Returns the tokens of the item at an index, counted alone.
         """
-        return self._sent(block, items, sections_with_texts(block, items, kept), item_tokens) if kept else 0
+        return self._section_tokens(block, items, sections_with_texts(block, items, kept), item_tokens) if kept else 0
 
     def rendered(
         self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
     ) -> Rendered:
-        """Return the same tokens as `tokens`, by what they are used for."""
+        """Return the same total as `tokens`, split into items, framing and separators."""
         if not kept:
             return NOTHING
         parts = sections_with_texts(block, items, kept)
-        tokens = self._sent(block, items, parts, item_tokens)
-        each = sum([sum(map(item_tokens, section.items)) for section, _ in parts])
+        tokens = self._section_tokens(block, items, parts, item_tokens)
+        tokens_of_items = sum([sum(map(item_tokens, section.items)) for section, _ in parts])
         framing = self.overhead * sum([len(messages) for _, messages in parts])
         framing += self.text(block.restated) if block.restated else 0
-        return Rendered(tokens, each, framing, tokens - each - framing)
+        return Rendered(tokens, tokens_of_items, framing, tokens - tokens_of_items - framing)
 
-    def _sent(
+    def _section_tokens(
         self,
         block: Block,
         items: Sequence[BlockItem],
@@ -156,23 +155,24 @@ class Measure:
         return tokens
 
     def charging(self, block: Block, *, has_only_texts: bool) -> Callable[[int, bool], int]:
-        """Return a function that charges a block's items one by one, as they are kept.
+        """Return a function that returns the charge of each kept item: an upper bound of the tokens that it adds.
 
-        The sum of the charges is an upper bound of the rendered block. A text is charged for what precedes it too:
-        message framing if it begins a message, otherwise a separator. The joined text may be shorter by a few tokens,
-        which stay unused. In return, every decision follows from numbers that traces record.
+        The charge of a text includes what precedes it: message framing if it begins a message, otherwise a separator.
+        The rendered block may have a few tokens less than the sum of the charges; these stay unused. In return, each
+        decision can be reproduced from charges, which the spans record.
 
         Args:
             block: The block.
-            has_only_texts: Whether all items are texts; next to events, each text is a separate message.
+            has_only_texts: Whether all items are texts. If there are message objects, each text is a separate message.
 
         Returns:
-            A function of an item's tokens, counted alone, and whether it is a text. Call it for each item in order.
+            A function to call for each kept item in order, with the item's tokens (counted alone) and whether it is a
+            text.
         """
         messages = max_messages(block) if has_only_texts else float("inf")
-        between = self.text(block.separator) if block.separator else 0
-        # After events alone, the restated instruction is a separate message.
-        start = self.text(block.restated) + max(self.overhead, between) if block.restated else 0
+        separator = self.text(block.separator) if block.separator else 0
+        # If the block has no text, the restated instruction is a separate message.
+        start = self.text(block.restated) + max(self.overhead, separator) if block.restated else 0
         texts = 0
 
         def charge(tokens: int, text: bool) -> int:
@@ -180,7 +180,9 @@ class Measure:
             if text:
                 texts += 1
                 starts_message = texts <= messages
-                tokens += self.overhead if texts == 1 else max(self.overhead, between) if starts_message else between
+                tokens += (
+                    self.overhead if texts == 1 else max(self.overhead, separator) if starts_message else separator
+                )
             tokens += start
             start = 0
             return tokens
@@ -188,38 +190,40 @@ class Measure:
         return charge
 
 
-class _Counted:
-    """A caller's function as a `TokenCounter`.
+class _FunctionCounter:
+    """A `TokenCounter` that calls a function of the caller.
 
-    Its counts are ``estimated``, because the model may count otherwise. If the function has an attribute ``method``, or
-    is the ``count`` of a `TokenCounter` that has one, that value applies.
+    Its counts have the method ``estimated``, because the model may count differently. If the function is the ``count``
+    of a `TokenCounter`, or has an attribute ``method``, that method applies instead.
     """
 
-    def __init__(self, count: Callable[[str], Any], alive: Callable[[], Any]) -> None:
-        self._counter: Callable[[], Any] = alive
+    def __init__(self, count: Callable[[str], Any], function: Callable[[], Any]) -> None:
+        #: Returns the object with the attribute ``method``: the function, or the `TokenCounter` whose method it is.
+        self._counter: Callable[[], Any] = function
         named: Any = count
         if isinstance(count, MethodType) and hasattr(count.__self__, "generation"):
-            named, self._counter = count.__self__, lambda: alive().__self__
+            named, self._counter = count.__self__, lambda: function().__self__
         self.changes = named is not count
         self.name = str(getattr(named, "name", None) or getattr(count, "__name__", type(count).__name__)).strip("<>")
-        self._alive = alive
+        #: Returns the caller's function, which may be referenced weakly.
+        self._function = function
 
     @property
     def method(self) -> CountMethod:
-        """The method that the function states at this time, otherwise ``estimated``."""
+        """The current ``method`` of the function or its counter; ``estimated`` if it has no valid one."""
         stated: Any = getattr(self._counter(), "method", None)
         method: CountMethod = stated if stated in _METHODS else "estimated"
         return method
 
     @property
     def generation(self) -> int:
-        """A number that changes if the function's `TokenCounter` invalidates earlier counts."""
+        """A number that changes whenever counts returned earlier become invalid."""
         return int(self._counter().generation) if self.changes else 0
 
     def count(self, text: str) -> int:
         """Return the tokens of a text."""
         try:
-            tokens = self._alive()(text)
+            tokens = self._function()(text)
         except AssemblyError:
             raise
         except Exception as error:
@@ -235,10 +239,10 @@ class _Counted:
 
 
 class _CallersMeters:
-    """The meters of callers' functions, each as long as its function exists.
+    """Caches one meter for each counting function of a caller, until the function is garbage-collected.
 
-    A function is known by its identity. Functions without weak references are kept alive; only the last few of them are
-    remembered.
+    Functions are identified by identity. A callable that does not support weak references is kept alive by the cache,
+    which therefore contains only the latest few of them.
     """
 
     def __init__(self) -> None:
@@ -258,12 +262,12 @@ class _CallersMeters:
         try:
             reference = ref(owner, partial(self._forget, key))
         except TypeError:
-            reference = partial(_itself, owner)
+            reference = lambda: owner  # noqa: E731
             self._kept_alive.append(key)
             if len(self._kept_alive) > _MODELS:
                 self._meters.pop(self._kept_alive.pop(0), None)
-        alive = reference if function is None else (lambda: MethodType(function, reference()))
-        meter = meter_of_blocks(_Counted(count, alive))
+        current_function = reference if function is None else (lambda: MethodType(function, reference()))
+        meter = meter_of_blocks(_FunctionCounter(count, current_function))
         self._meters[key] = reference, meter
         return meter
 
@@ -273,14 +277,10 @@ class _CallersMeters:
             del self._meters[key]
 
 
-def _itself(owner: Any) -> Any:
-    return owner
-
-
 def meter_of_blocks(counter: TokenCounter, framing: MessageFraming | None = None) -> TokenMeter:
-    """Return a meter that caches the counts of long texts.
+    """Return a meter that also caches the counts of long texts.
 
-    Items that are joined into one message are counted as one text.
+    A block's items are joined into one message, which is counted as one long text.
     """
     return TokenMeter(counter, framing, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
 
@@ -290,11 +290,12 @@ _callers_meters: Final = _CallersMeters()
 
 
 def measure_for(count: Callable[[str], int] | None, model: str | None = None) -> Measure:
-    """Return the `Measure` of blocks; its counts are cached as long as `count` exists.
+    """Return the `Measure` with which `allocate` counts; its counts are cached as long as `count` exists.
 
     Args:
-        count: Returns the tokens of a text. None: the model's tokenizer, with the framing of messages.
-        model: The model's name; None: the default tokenizer.
+        count: Returns the tokens of a text. None: use the model's tokenizer, and count the tokens that providers add to
+            each message.
+        model: The model's name, used if `count` is None; None for the default tokenizer.
 
     Raises:
         ConfigurationError: `count` cannot be called.

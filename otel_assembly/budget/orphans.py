@@ -1,4 +1,4 @@
-"""Excludes items whose tool pair or reasoning is incomplete, even if nothing is cut."""
+"""Finds messages whose tool pair or reasoning is incomplete; they are dropped even if everything fits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 
 
 def orphans(
-    blocks: Sequence[ReadBlock], lost: dict[str, dict[int, ItemOutcome]]
+    blocks: Sequence[ReadBlock], excluded: dict[str, dict[int, ItemOutcome]]
 ) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
-    """Return the outcomes of orphaned items, and the blocks with pending calls.
+    """Find orphaned items: tool results without their call, abandoned calls, and incomplete reasoning.
 
-    The outcomes are by block and index. Orphaned items are a result without its call, and a call that was abandoned. A
-    call without a result is pending while no response follows it, in its own block or in another; see
-    `ReadBlock.pending_atoms`. Pairs are searched within a block, because each block is kept or dropped on its own.
+    A call without a result is pending as long as no response of the model follows it, in its own block or in another;
+    after that it is abandoned. A call and its results must be in the same block, because blocks are kept or dropped
+    independently.
 
     Args:
         blocks: The blocks.
-        lost: Items that are already excluded.
+        excluded: The outcomes of items that are already excluded, by the block's name and the item's index.
+
+    Returns:
+        The outcomes of the orphaned items, by the block's name and the item's index; and the names of the blocks with
+        pending calls.
 
     Raises:
         DescribeError: An item has an unregistered type; the message names the block.
@@ -35,24 +39,24 @@ def orphans(
     with_events = [read for read in blocks if read.block.has_events]
     if not with_events:
         return {}, frozenset()
-    responding = [read.block for read in with_events if read.has_response(lost.get(read.block.name, ()))]
+    blocks_with_response = [read.block for read in with_events if read.has_response(excluded.get(read.block.name, ()))]
     orphaned: dict[str, dict[int, ItemOutcome]] = {}
     pending: set[str] = set()
     for read in with_events:
         block = read.block
-        answered_later = any(other is not block and _may_follow(other, block) for other in responding)
-        reasons, has_pending = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
+        answered_later = any(other is not block and _may_follow(other, block) for other in blocks_with_response)
+        reasons, has_pending = read.unpaired(excluded.get(block.name, ()), answered_later=answered_later)
         if reasons:
-            orphaned[block.name] = {at: (DecisionOutcome.DROPPED, reason, None) for at, reason in reasons.items()}
+            orphaned[block.name] = {index: (DecisionOutcome.DROPPED, reason, None) for index, reason in reasons.items()}
         if has_pending:
             pending.add(block.name)
     return orphaned, frozenset(pending)
 
 
 def _may_follow(other: Block, block: Block) -> bool:
-    """Return whether a block may follow another in the prompt.
+    """Return whether `other` may come after `block` in the prompt.
 
-    The place of evidence depends on all pieces of evidence, so it may follow any block.
+    True if one of them is evidence, because the position of evidence depends on the evidence of all blocks.
     """
     if EventKind.EVIDENCE in (other.kind, block.kind):
         return True

@@ -1,8 +1,8 @@
-"""Decides which blocks and items are kept, cut, compacted or dropped.
+"""Decides which blocks and items are kept, cut, compacted or dropped, by the rule of `budget.rule`.
 
-The rule is that of `budget.rule`. A block that does not fit whole is cut as its `Cut` defines, and compacted before it
-is dropped. A compactor may wait for a model, so the plan is a generator: it yields a `CompactionRequest` and receives a
-`Compacted`. `allocator` answers the requests.
+The decisions are made by a generator, because a compactor may wait for a model and may be async or not. The generator
+yields a `CompactionRequest` whenever it needs a shorter text, and receives a `Compacted`. `allocator` calls the
+compactors.
 """
 
 from __future__ import annotations
@@ -36,19 +36,26 @@ if TYPE_CHECKING:
 
 _DROPPED = DecisionOutcome.DROPPED
 _PENDING: Final[ItemOutcome] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
-#: The name of pending calls in cuttable blocks, in an overflow's costs.
+#: The entry for pending calls of cuttable blocks in `ContextOverflowError.costs`.
 _PENDING_COST: Final = "pending_tool_calls"
-#: Shared outcomes: most blocks that are dropped whole need no further data.
+#: Shared objects for blocks that are dropped whole, which saves the time to create one for each.
 _OVER_BUDGET = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
 _BELOW_FLOOR = BlockOutcome(_DROPPED, DecisionReason.BELOW_FLOOR)
 _NO_USER: Final = DecisionReason.BEFORE_USER_MESSAGE
-#: The facts of texts, for the rule on the first message.
+#: The facts that stand for a text when the rule on the first message is applied.
 _QUERY, _TEXT = EventFacts(EventKind.REQUEST), EventFacts(EventKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """A request to compact `text` to at most `target` tokens."""
+    """A request of the plan to shorten a text.
+
+    Attributes:
+        block: The block that contains the text.
+        text: The text.
+        target: The maximum number of tokens of the shorter text.
+        measure: Counts the tokens.
+    """
 
     block: Block
     text: str
@@ -69,19 +76,19 @@ def plan(
     user_first: Callable[[str], bool] = lambda _: False,
     read: Callable[[Block, Measure], ReadBlock] = ReadBlock,
 ) -> Plan:
-    """Return the rule as a generator of compaction requests; it returns the allocation.
+    """Return a generator that decides on the blocks: it yields compaction requests and returns the allocation.
 
-    Errors that do not depend on token counts are raised immediately, the others by the generator.
+    Errors that do not depend on token counts are raised immediately, the others when the generator runs.
 
     Args:
         blocks: The blocks.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        measure: Counts tokens; its ``priming`` belongs to no block.
-        schemas: The tokens of ``priming`` that are tool schemas.
-        user_first: Returns whether the prompt must start with a user's request, given the provider whose form the
-            events have (`EventFacts.provider`).
-        read: Returns the `ReadBlock` of a block.
+        measure: Counts tokens. Its ``priming`` is the number of tokens that belong to no block.
+        schemas: How many of the ``priming`` tokens are tool schemas.
+        user_first: Returns whether the conversation must start with a user's request. The argument is the provider in
+            whose format the messages are (`EventFacts.provider`).
+        read: Creates the `ReadBlock` of a block.
 
     Raises:
         ConfigurationError: A number is out of range, two blocks have the same name, or a floor is above the window.
@@ -92,8 +99,8 @@ def plan(
     return _Rule(blocks, window, output_reserve, measure, schemas, user_first, read).run()
 
 
-def _sorted(blocks: Iterable[Block]) -> list[Block]:
-    """Return the blocks in the order in which they are decided."""
+def _sorted_blocks(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks by priority, after checking their types and that their names are unique."""
     collection: Any = blocks
     if isinstance(collection, str | bytes | Block) or not isinstance(collection, Iterable):
         raise ConfigurationError(f"blocks must be several Block objects, got one {type(collection).__name__}")
@@ -148,7 +155,7 @@ class _Rule:
         self._measure = measure
         self._schemas = schemas
         self._user_first = user_first
-        self._blocks = _sorted(blocks)
+        self._blocks = _sorted_blocks(blocks)
         for block in self._blocks:
             if block.min_tokens > window:
                 raise ConfigurationError(
@@ -157,29 +164,29 @@ class _Rule:
                 )
         self._read = [read(block, measure) for block in self._blocks]
         self._excluded, pending = self._exclude()
-        #: The atoms of pending calls in cuttable blocks, by block; they are never dropped.
+        #: The atoms of cuttable blocks with a pending tool call, by the block's name; they are never dropped.
         self._pending: dict[str, Sequence[Sequence[int]]] = {
-            read_block.block.name: read_block.pending_atoms(self._out(read_block.block))
+            read_block.block.name: read_block.pending_atoms(self._excluded_from(read_block.block))
             for read_block in (self._read if pending else ())
             if read_block.block.cuttable and read_block.block.name in pending
         }
-        #: The tokens of those atoms, by block.
+        #: The tokens of these atoms, by the block's name.
         self._pinned: dict[str, int] = {}
         self._costs: list[int] = []
 
     def _exclude(self) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
-        """Return the items that no prompt may contain, and the blocks with pending calls."""
-        several = [read for read in self._read if isinstance(read.block.content, tuple)]
-        if not several:
+        """Find the items that must not be sent (duplicates and orphans), and the blocks with pending calls."""
+        multi_item = [read for read in self._read if isinstance(read.block.content, tuple)]
+        if not multi_item:
             return {}, frozenset()
-        excluded = duplicates([read.block for read in several])
-        unpaired, pending = orphans(several, excluded)
+        excluded = duplicates([read.block for read in multi_item])
+        unpaired, pending = orphans(multi_item, excluded)
         for name, item_outcomes in unpaired.items():
             excluded.setdefault(name, {}).update(item_outcomes)
         return excluded, pending
 
     def _count_blocks(self) -> list[int]:
-        """Return the tokens of each block without the items that are excluded beforehand."""
+        """Return the tokens of each block without the items of `_exclude`."""
         text, overhead = self._measure.text, self._measure.overhead
         pending = self._pending
         costs: list[int] = []
@@ -190,15 +197,15 @@ class _Rule:
                 if block.is_plain_text:
                     costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]
                 else:
-                    costs.append(read.cost(self._out(block)))
+                    costs.append(read.cost(self._excluded_from(block)))
                     if block.name in pending:
                         self._pinned[block.name] = read.tokens(_in_order(pending[block.name]))
         except TokenizerError as error:
-            raise _named(block, error) from error
+            raise _with_block_name(block, error) from error
         return costs
 
-    def _out(self, block: Block) -> Mapping[int, ItemOutcome]:
-        """Return the items of a block that are excluded beforehand."""
+    def _excluded_from(self, block: Block) -> Mapping[int, ItemOutcome]:
+        """Return the outcomes of the block's items that must not be sent, by index."""
         return self._excluded.get(block.name, {})
 
     def run(self) -> Plan:
@@ -212,8 +219,8 @@ class _Rule:
             raise self._overflow(fixed)
         floors = sharing.reserve(self._floors())
         used = fixed
-        # The sum of the floors of the blocks of older turns that follow; newer turns may take them.
-        of_older_turns = sum(
+        # The floors of the turn blocks that are not decided yet, which newer turns may use.
+        floors_of_older_turns = sum(
             max(0, floor) for block, floor in zip(self._blocks, floors, strict=True) if block.has_turns
         )
         has_dropped_turns = False
@@ -222,16 +229,16 @@ class _Rule:
             block = read.block
             block_outcome: BlockOutcome | None = None
             if not block.cuttable:
-                # A fixed block has the tokens that it needs.
+                # The room of a block that cannot be cut is what it needs.
                 decided.append((read, cost, self._kept(read) if block.name in excluded else None))
                 continue
-            # The tokens of its pending calls are already taken, and belong to its room.
+            # The tokens of the block's pending calls are part of `fixed`, and of the block's room.
             has_pinned = block.name in pinned
-            own = pinned[block.name] if has_pinned else 0
-            room = sharing.room(floor) + own
+            pinned_tokens = pinned[block.name] if has_pinned else 0
+            room = sharing.room(floor) + pinned_tokens
             if block.has_turns:
-                of_older_turns -= max(0, floor)
-                room += of_older_turns
+                floors_of_older_turns -= max(0, floor)
+                room += floors_of_older_turns
             if has_dropped_turns and block.has_turns:
                 block_outcome = self._only_pinned(read, DecisionReason.OVER_BUDGET) if has_pinned else _OVER_BUDGET
                 block_outcome = self._with_excluded(block, block_outcome)
@@ -239,18 +246,18 @@ class _Rule:
                 block_outcome = self._only_pinned(read, DecisionReason.BELOW_FLOOR) if has_pinned else _BELOW_FLOOR
                 block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
-                sharing.free -= cost - own
-                used += cost - own
+                sharing.free -= cost - pinned_tokens
+                used += cost - pinned_tokens
                 block_outcome = self._kept(read) if block.name in excluded else None
             elif room <= (overhead if block.is_plain_text else 0) and not has_pinned:
                 block_outcome = self._with_excluded(block, _OVER_BUDGET)
             else:
                 try:
                     block_outcome = self._with_excluded(block, (yield from self._cut(read, cost, room)))
-                    sharing.free -= min(room, max(own, _charged(read, block_outcome))) - own
+                    sharing.free -= min(room, max(pinned_tokens, _charged_tokens(read, block_outcome))) - pinned_tokens
                 except TokenizerError as error:
-                    raise _named(block, error) from error
-                used += block_outcome.rendered.tokens - own
+                    raise _with_block_name(block, error) from error
+                used += block_outcome.rendered.tokens - pinned_tokens
             if block.has_turns and not has_dropped_turns:
                 has_dropped_turns = self._drops_turns(read, block_outcome)
             decided.append((read, room, block_outcome))
@@ -266,16 +273,16 @@ class _Rule:
         )
 
     def _start_with_user(self, decided: list[tuple[ReadBlock, int, BlockOutcome | None]]) -> int | None:
-        """Drop the events in front of the first user's request, if the provider requires it.
+        """Drop the messages before the first user's request from `decided`, if the provider requires this.
 
-        Texts are sent as system messages, and the query as the user's. The tokens that this frees stay free, because
-        otherwise a larger window could keep fewer events.
+        Texts are sent as system messages, and the query as a user's request. The freed tokens are not used for other
+        content, because then a larger window could keep fewer messages.
 
         Returns:
-            The tokens that were freed; None if the provider has no such rule.
+            The tokens that were freed; None if the provider has no such requirement.
         """
-        eventful = [read for read in self._read if read.block.has_events]
-        if not eventful or not self._user_first(next(filter(None, (read.provider for read in eventful)), "")):
+        with_messages = [read for read in self._read if read.block.has_events]
+        if not with_messages or not self._user_first(next(filter(None, (read.provider for read in with_messages)), "")):
             return None
         results = [read.block if outcome is None else outcome.result for read, _, outcome in decided]
         numbers = {read.block.name: number for number, (read, _, _) in enumerate(decided)}
@@ -286,40 +293,42 @@ class _Rule:
             read, _, outcome = decided[number]
             indexes = range(len(read.items)) if outcome is None else outcome.in_result()
             text = _QUERY if section.zone is Zone.QUERY else _TEXT
-            for place in section.items:
-                sent.append((number, place))
-                facts.append(text if is_text(block.items[place]) else read.fact(indexes[place]))
-        fixed = [position for position, (number, _) in enumerate(sent) if not decided[number][0].block.cuttable]
-        lost: dict[int, set[int]] = {}
-        for number, place in map(sent.__getitem__, before_user(ListHistory(sent, facts).view(), fixed)):
-            lost.setdefault(number, set()).add(place)
+            for position in section.items:
+                sent.append((number, position))
+                facts.append(text if is_text(block.items[position]) else read.fact(indexes[position]))
+        fixed = [index for index, (number, _) in enumerate(sent) if not decided[number][0].block.cuttable]
+        dropped: dict[int, set[int]] = {}
+        for number, position in map(sent.__getitem__, before_user(ListHistory(sent, facts).view(), fixed)):
+            dropped.setdefault(number, set()).add(position)
         freed = 0
-        for number, places in lost.items():
+        for number, positions in dropped.items():
             read, room, outcome = decided[number]
             if outcome is None:
                 indexes = range(len(read.items))
                 outcome = BlockOutcome(
                     DecisionOutcome.KEPT, _NO_USER, indexes, result=read.block, rendered=read.rendered(indexes)
                 )
-            left = self._without(read, outcome, places)
-            freed += outcome.rendered.tokens - left.rendered.tokens
-            decided[number] = read, room, left
+            remaining = self._without(read, outcome, positions)
+            freed += outcome.rendered.tokens - remaining.rendered.tokens
+            decided[number] = read, room, remaining
         return freed
 
-    def _without(self, read: ReadBlock, outcome: BlockOutcome, places: Collection[int]) -> BlockOutcome:
-        """Return a block's outcome without the events at some places of its result."""
+    def _without(self, read: ReadBlock, outcome: BlockOutcome, positions: Collection[int]) -> BlockOutcome:
+        """Return the block's outcome after dropping the items at some positions of `BlockOutcome.result`."""
         indexes, items = outcome.in_result(), outcome.result.items if outcome.result is not None else ()
-        lost = {indexes[place] for place in places}
-        kept = [index for index in outcome.kept if index not in lost]
-        stays = [item for place, item in enumerate(items) if place not in places]
-        item_outcomes = {**outcome.item_outcomes, **dict.fromkeys(sorted(lost), (_DROPPED, _NO_USER, None))}
-        if not stays:
+        dropped = {indexes[position] for position in positions}
+        kept = [index for index in outcome.kept if index not in dropped]
+        remaining_items = [item for position, item in enumerate(items) if position not in positions]
+        item_outcomes = {**outcome.item_outcomes, **dict.fromkeys(sorted(dropped), (_DROPPED, _NO_USER, None))}
+        if not remaining_items:
             return BlockOutcome(
                 _DROPPED, _NO_USER, (), item_outcomes, outcome.rest_outcome(), attempts=outcome.attempts
             )
-        result = read.block.with_content(stays)
+        result = read.block.with_content(remaining_items)
         made = outcome.made is not None
-        rendered = ReadBlock(result, self._measure).rendered(range(len(stays))) if made else read.rendered(kept)
+        rendered = (
+            ReadBlock(result, self._measure).rendered(range(len(remaining_items))) if made else read.rendered(kept)
+        )
         return replace(outcome, kept=kept, item_outcomes=item_outcomes, result=result, rendered=rendered)
 
     def _overflow(self, fixed: int) -> ContextOverflowError:
@@ -336,36 +345,39 @@ class _Rule:
         return error
 
     def _floors(self) -> Iterator[int]:
-        """Yield the tokens to reserve for each block, in addition to its fixed content."""
+        """Yield the floor of each block in tokens, less the tokens of its pending calls, which are already counted."""
         for block, cost in zip(self._blocks, self._costs, strict=True):
             floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
             yield max(0, floor - self._pinned[block.name]) if floor and block.name in self._pinned else floor
 
     def _drops_turns(self, read: ReadBlock, outcome: BlockOutcome | None) -> bool:
-        """Return whether a block lost a turn for lack of room, so that no older turn may stay.
+        """Return whether a turn of the block was dropped for lack of room, so that all older turns are dropped too.
 
-        A turn that is compacted, or that no prompt may contain (an orphan), does not count.
+        Turns that were compacted, and turns that must not be sent (such as orphans), do not count.
         """
         if outcome is None or (outcome.made is not None and not outcome.kept and not outcome.item_outcomes):
             return False  # kept whole, or compacted whole
-        stays = {*outcome.kept, *(at for at, (kept, *_) in outcome.item_outcomes.items() if kept is not _DROPPED)}
-        return len(stays.union(self._out(read.block))) < len(read.items)
+        not_dropped = {
+            *outcome.kept,
+            *(index for index, (kept, *_) in outcome.item_outcomes.items() if kept is not _DROPPED),
+        }
+        return len(not_dropped.union(self._excluded_from(read.block))) < len(read.items)
 
     def _kept(self, read: ReadBlock) -> BlockOutcome:
-        """Return the outcome of a block that is kept without its excluded items."""
+        """Return the outcome of a block that fits and is kept without the items that must not be sent."""
         block = read.block
         item_outcomes = dict(self._excluded[block.name])
-        alive = [index for index in range(len(read.items)) if index not in item_outcomes]
-        if not alive:
+        indexes = [index for index in range(len(read.items)) if index not in item_outcomes]
+        if not indexes:
             return BlockOutcome(_DROPPED, next(iter(item_outcomes.values()))[1], item_outcomes=item_outcomes)
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.with_content([read.items[index] for index in alive])
+        result = block.with_content([read.items[index] for index in indexes])
         return BlockOutcome(
-            DecisionOutcome.KEPT, reason, alive, item_outcomes, result=result, rendered=read.rendered(alive)
+            DecisionOutcome.KEPT, reason, indexes, item_outcomes, result=result, rendered=read.rendered(indexes)
         )
 
     def _only_pinned(self, read: ReadBlock, reason: DecisionReason) -> BlockOutcome:
-        """Return the outcome of a block of which only pending calls are kept."""
+        """Return the outcome of a block of which only the pending tool calls are kept."""
         kept = _in_order(self._pending[read.block.name])
         return BlockOutcome(
             DecisionOutcome.KEPT,
@@ -389,13 +401,13 @@ class _Rule:
             has_pinned = block.name in self._pending
             return self._only_pinned(read, DecisionReason.OVER_BUDGET) if has_pinned else _OVER_BUDGET
         attempts: tuple[Any, ...] = ()
-        single = len(items) == 1
-        if single or block.cut is Cut.COMPRESS:
-            out = self._out(block)
-            alive = [index for index in range(len(items)) if index not in out]
-            if read.has_only_texts(alive):
-                block_outcome = yield from self._compacted_whole(read, alive, room)
-                if single or block_outcome.result is not None:
+        is_single = len(items) == 1
+        if is_single or block.cut is Cut.COMPRESS:
+            excluded = self._excluded_from(block)
+            indexes = [index for index in range(len(items)) if index not in excluded]
+            if read.has_only_texts(indexes):
+                block_outcome = yield from self._compacted_whole(read, indexes, room)
+                if is_single or block_outcome.result is not None:
                     return block_outcome
                 attempts = block_outcome.attempts
         block_outcome = yield from self._cut_items(read, room, min(block.min_tokens, cost))
@@ -403,21 +415,21 @@ class _Rule:
         return block_outcome
 
     def _compacted_whole(
-        self, read: ReadBlock, alive: Sequence[int], room: int
+        self, read: ReadBlock, indexes: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
-        """Compact a block into one text, if there is room for a text."""
+        """Request one shorter text for all items of a block; the outcome is ``dropped`` if none fits."""
         measure, block, items = self._measure, read.block, read.items
         overhead = measure.overhead + (measure.text(block.restated) if block.restated else 0)
         target = room - overhead - (measure.text(block.separator) if block.restated and block.separator else 0)
         if target <= 0:
             return BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
-        texts = [item_text(items[index]) for index in alive]
+        texts = [item_text(items[index]) for index in indexes]
         compacted = yield CompactionRequest(block, block.separator.join(texts), target, measure)
         block_outcome = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
         if compacted.text is None:
             return block_outcome
-        made = _made(compacted.text, block, items, alive)
-        result = block.with_content(made)
+        summary = _with_provenance(compacted.text, block, items, indexes)
+        result = block.with_content(summary)
         rendered = ReadBlock(result, measure).rendered((0,))
         if rendered.tokens > room:  # the counter may return more for a text than for its parts
             return block_outcome
@@ -426,7 +438,7 @@ class _Rule:
             DecisionReason.COMPACTED,
             result=result,
             rendered=rendered,
-            made=made,
+            made=summary,
             attempts=compacted.attempts,
         )
 
@@ -438,48 +450,55 @@ class _Rule:
         pending = self._pending.get(block.name, ())
         fitting, next_atom, kept, rendered = self._fitting(read, room, len(pending))
         item_outcomes: dict[int, ItemOutcome] = {}
-        made: CompactedBlock | None = None
+        summary: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
         result: Block | None = None
         if next_atom is not None and (len(fitting) == len(pending) or rendered.tokens < floor):
-            # No atom fits, or those that fit are below the floor: add the next item in shorter form.
+            # Too little fits (no atom, or less than the floor): add the next item as a shorter text.
             compacted = yield from self._next_compacted(read, fitting, next_atom, room)
-            made, result, rendered_with, attempts = compacted
-            if made is not None:
+            summary, result, rendered_with, attempts = compacted
+            if summary is not None:
                 rendered = rendered_with
                 item_outcomes[next_atom[0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
-        if made is None:
+        if summary is None:
             if not kept or rendered.tokens < floor:
-                why = DecisionReason.BELOW_FLOOR if len(fitting) > len(pending) else DecisionReason.OVER_BUDGET
-                block_outcome = self._only_pinned(read, why) if pending else BlockOutcome(_DROPPED, why)
+                block_reason = DecisionReason.BELOW_FLOOR if len(fitting) > len(pending) else DecisionReason.OVER_BUDGET
+                block_outcome = (
+                    self._only_pinned(read, block_reason) if pending else BlockOutcome(_DROPPED, block_reason)
+                )
                 block_outcome.attempts = attempts
                 return block_outcome
             result = block.with_content([read.items[index] for index in kept])
         item_outcomes.update(dict.fromkeys(_in_order(pending), _PENDING))
-        outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        why = reason if made is None else DecisionReason.COMPACTED
-        return BlockOutcome(outcome, why, kept, item_outcomes, (_DROPPED, reason), result, rendered, made, attempts)
+        outcome = DecisionOutcome.KEPT if summary is None else DecisionOutcome.COMPACTED
+        block_reason = reason if summary is None else DecisionReason.COMPACTED
+        return BlockOutcome(
+            outcome, block_reason, kept, item_outcomes, (_DROPPED, reason), result, rendered, summary, attempts
+        )
 
     def _fitting(
         self, read: ReadBlock, room: int, pinned: int
     ) -> tuple[list[Sequence[int]], Sequence[int] | None, list[int], Rendered]:
-        """Return the best atoms that fit together.
+        """Select the most important atoms of a block that fit together.
 
-        The first `pinned` atoms are kept in any case; `room` contains their tokens. Atoms after the first that does not
-        fit are not read.
+        Args:
+            read: The block.
+            room: The available tokens, including those of the pinned atoms.
+            pinned: How many of the first atoms are kept even if they do not fit.
 
         Returns:
-            The atoms, the first atom that does not fit, the indexes of the atoms' items (ascending), and their tokens.
+            The selected atoms, the first atom that does not fit, the indexes of the selected items (ascending), and
+            their tokens.
         """
-        out = self._out(read.block)
-        alive = (index for index in range(len(read.items)) if index not in out)
-        charge = read.charging(has_only_texts=read.has_only_texts(alive))
-        left = room
+        excluded = self._excluded_from(read.block)
+        indexes = (index for index in range(len(read.items)) if index not in excluded)
+        charge = read.charging(has_only_texts=read.has_only_texts(indexes))
+        remaining = room
         fitting: list[Sequence[int]] = []
         next_atom: Sequence[int] | None = None
-        for number, atom in enumerate(read.survivors(out), start=1):
-            left -= sum(map(charge, atom)) if left >= 0 else 0
-            if left < 0 and number > pinned:
+        for number, atom in enumerate(read.survivors(excluded), start=1):
+            remaining -= sum(map(charge, atom)) if remaining >= 0 else 0
+            if remaining < 0 and number > pinned:
                 next_atom = atom
                 break
             fitting.append(atom)
@@ -494,35 +513,41 @@ class _Rule:
     def _next_compacted(
         self, read: ReadBlock, whole: Sequence[Sequence[int]], atom: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, Block | None, Rendered, tuple[Any, ...]]]:
-        """Compact an atom, if it is one text and there is room next to the kept atoms."""
+        """Request a shorter text for an atom, if it is a single text and there is room next to the atoms in `whole`.
+
+        Returns:
+            The shorter text, the block with it, the block's tokens, and the attempts; the first two are None if no
+            shorter text fits.
+        """
         block, items = read.block, read.items
         if len(atom) != 1 or not is_text(items[atom[0]]):
             return None, None, NOTHING, ()
-        (at,) = atom
-        before = [index for kept_atom in whole for index in kept_atom]
-        charge = self._measure.charging(block, has_only_texts=read.has_only_texts(before))
-        costs = [*((read.item_tokens(index), is_text(items[index])) for index in before), (0, True)]
+        (index,) = atom
+        kept = [kept_index for kept_atom in whole for kept_index in kept_atom]
+        charge = self._measure.charging(block, has_only_texts=read.has_only_texts(kept))
+        costs = [*((read.item_tokens(kept_index), is_text(items[kept_index])) for kept_index in kept), (0, True)]
         target = room - sum([charge(*cost) for cost in costs])
         if target <= 0:
             return None, None, NOTHING, ()
-        compacted = yield CompactionRequest(block, item_text(items[at]), target, self._measure)
+        compacted = yield CompactionRequest(block, item_text(items[index]), target, self._measure)
         if compacted.text is None:
             return None, None, NOTHING, compacted.attempts
-        made = _made(compacted.text, block, items, atom)
-        shown = [
-            replace(items[index], content=made) if index == at else items[index] for index in sorted([*before, at])
+        summary = _with_provenance(compacted.text, block, items, atom)
+        new_items = [
+            replace(items[kept_index], content=summary) if kept_index == index else items[kept_index]
+            for kept_index in sorted([*kept, index])
         ]
-        result = block.with_content(shown)
-        rendered = ReadBlock(result, self._measure).rendered(range(len(shown)))
+        result = block.with_content(new_items)
+        rendered = ReadBlock(result, self._measure).rendered(range(len(new_items)))
         if rendered.tokens > room:
             return None, None, NOTHING, compacted.attempts
-        return made, result, rendered, compacted.attempts
+        return summary, result, rendered, compacted.attempts
 
 
-def _charged(read: ReadBlock, block_outcome: BlockOutcome) -> int:
-    """Return the tokens that later blocks cannot have.
+def _charged_tokens(read: ReadBlock, block_outcome: BlockOutcome) -> int:
+    """Return the tokens of a cut block that later blocks cannot use.
 
-    For a block that was cut, these are the charges, which may be more than its tokens.
+    These are the charges of its items, which may be more than the tokens of the rendered block.
     """
     if block_outcome.made is not None or not block_outcome.kept:
         return block_outcome.rendered.tokens
@@ -530,18 +555,18 @@ def _charged(read: ReadBlock, block_outcome: BlockOutcome) -> int:
 
 
 def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:
-    """Return the indexes of these atoms' items, ascending."""
+    """Return the item indexes of all these atoms, ascending."""
     return sorted(index for atom in atoms for index in atom)
 
 
-def _named(block: Block | None, error: TokenizerError) -> TokenizerError:
+def _with_block_name(block: Block | None, error: TokenizerError) -> TokenizerError:
     return TokenizerError(f"block {block.name!r}: {error}") if block is not None else error
 
 
-def _made(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence[int]) -> CompactedBlock:
-    """Return a compacted text with its leaf items as provenance.
+def _with_provenance(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence[int]) -> CompactedBlock:
+    """Return a shorter text with the ids of the original items as provenance.
 
-    A summary's leaf items are those of its own provenance.
+    An original item that is itself a summary is replaced by the ids in its own provenance.
     """
     leaf_ids: dict[str, None] = {}
     for index in indexes:

@@ -1,4 +1,4 @@
-"""`ReadBlock`: a block with cached facts and tokens, during an allocation."""
+"""`ReadBlock`: a block with the facts and token counts of its items, cached during one allocation."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ if TYPE_CHECKING:
     from otel_assembly.budget.measure import Measure, Rendered
 
 
-def orphan_reason(pairing: Pairing, at: int) -> DecisionReason:
-    """Return the reason for dropping an item whose tool pair or reasoning is incomplete."""
-    flags = pairing.flags[at]
+def orphan_reason(pairing: Pairing, position: int) -> DecisionReason:
+    """Return the reason to record for an item that is dropped because its tool pair or reasoning is incomplete."""
+    flags = pairing.flags[position]
     if flags & REASONED and not flags & CALLS:
         return DecisionReason.ORPHANED_REASONING
-    asks = pairing.links[at] and not flags & ANSWERS
-    return DecisionReason.ORPHANED_TOOL_CALL if asks else DecisionReason.ORPHANED_TOOL_RESULT
+    is_call = pairing.links[position] and not flags & ANSWERS
+    return DecisionReason.ORPHANED_TOOL_CALL if is_call else DecisionReason.ORPHANED_TOOL_RESULT
 
 
 class ReadBlock:
-    """A block with the facts and the tokens of its items, each determined once.
+    """A block with the facts and the token count of each item; both are determined once and cached.
+
+    An *atom* is a list of item indexes that are kept or dropped together, such as a tool call with its results.
 
     Args:
         block: The block.
-        measure: Counts the items.
+        measure: Counts the tokens of items.
 
     Attributes:
         items: The block's items.
     """
 
-    __slots__ = ("_among", "_facts", "_item_tokens", "_measure", "block", "items")
+    __slots__ = ("_facts", "_item_tokens", "_latest_pairing", "_measure", "block", "items")
 
     def __init__(self, block: Block, measure: Measure) -> None:
         self.block = block
@@ -47,12 +49,12 @@ class ReadBlock:
         self._measure = measure
         self._facts: Sequence[EventFacts | None] | None = None
         self._item_tokens: dict[int, int] = {}
-        #: The tool pairs among the items that were last requested.
-        self._among: tuple[Sequence[int], Pairing] | None = None
+        #: The arguments and the result of the latest call of `_pairing`.
+        self._latest_pairing: tuple[Sequence[int], Pairing] | None = None
 
     @property
     def facts(self) -> Sequence[EventFacts | None]:
-        """The facts of each item; None for a text.
+        """The result of ``describe()`` for each item that is a message object; None for a text.
 
         Raises:
             DescribeError: An item has an unregistered type; the message names the block.
@@ -66,97 +68,100 @@ class ReadBlock:
 
     @property
     def provider(self) -> str:
-        """The provider whose form the events have; empty if they state none."""
+        """The provider in whose format the message objects are; empty if they have a neutral format."""
         return next((facts.provider for facts in self.facts if facts is not None and facts.provider), "")
 
     def fact(self, index: int) -> EventFacts:
-        """Return the facts of an item that is an event."""
+        """Return the facts of an item; for a text, facts without content."""
         return self.facts[index] or EventFacts(EventKind.OTHER)
 
     def texts(self, index: int) -> Sequence[str]:
-        """Return the texts of an item that the model reads."""
+        """Return the texts that the model reads of an item; none for an item that repeats an earlier message."""
         item = self.items[index]
         facts = None if is_text(item) else self.facts[index]
         return (item_text(item),) if facts is None else () if item.echo else facts.texts
 
     def kind(self, index: int) -> str:
-        """Return an item's kind: that of its block, or of the event."""
+        """Return an item's kind: of a message object its own kind, of a text the kind of its block."""
         facts = self.facts[index] if self.block.has_events else None
         return self.block.kind.value if facts is None else EventKind(facts.kind).value
 
     def calls(self) -> Sequence[int]:
-        """Return how many tool calls each item makes; below 0, how many it answers."""
-        pairing = self._pairing(self._alive(()))
+        """Return for each item how many tool calls it makes; a negative number is how many calls it answers."""
+        pairing = self._pairing(self._not_excluded(()))
         if pairing is None:
             return [0] * len(self.items)
-        return [self._calls(pairing, at) for at in range(len(self.items))]
+        return [self._calls(pairing, position) for position in range(len(self.items))]
 
-    def _calls(self, pairing: Pairing, at: int) -> int:
-        flags, links, facts = pairing.flags[at], pairing.links[at], self.facts[at]
+    def _calls(self, pairing: Pairing, position: int) -> int:
+        flags, links, facts = pairing.flags[position], pairing.links[position], self.facts[position]
         if flags & ORPHAN and facts is not None and facts.kind != EventKind.TOOL_RESULT:
             return -len(facts.closes)  # see `History.calls`
         return -links if flags & ANSWERS else links
 
-    def _alive(self, out: Collection[int]) -> Sequence[int]:
+    def _not_excluded(self, excluded: Collection[int]) -> Sequence[int]:
         """Return the indexes of the items that are not excluded, ascending."""
         indexes = range(len(self.items))
-        return [index for index in indexes if index not in out] if out else indexes
+        return [index for index in indexes if index not in excluded] if excluded else indexes
 
-    def _pairing(self, alive: Sequence[int]) -> Pairing | None:
-        """Return the tool pairs among some items; None if all items of the block are texts."""
+    def _pairing(self, indexes: Sequence[int]) -> Pairing | None:
+        """Return the tool pairs among the items at these indexes; None if all items of the block are texts."""
         if not self.block.has_events:
             return None
-        if self._among is None or self._among[0] != alive:
-            self._among = alive, pairing_of(map(self.facts.__getitem__, alive))
-        return self._among[1]
+        if self._latest_pairing is None or self._latest_pairing[0] != indexes:
+            self._latest_pairing = indexes, pairing_of(map(self.facts.__getitem__, indexes))
+        return self._latest_pairing[1]
 
     # Tool pairs and atoms
 
-    def has_response(self, out: Collection[int]) -> bool:
-        """Return whether a response of the model is among the items that are not excluded."""
+    def has_response(self, excluded: Collection[int]) -> bool:
+        """Return whether an item that is not excluded is a response of the model."""
         return any(
-            facts is not None and facts.kind == EventKind.RESPONSE and at not in out
-            for at, facts in enumerate(self.facts)
+            facts is not None and facts.kind == EventKind.RESPONSE and index not in excluded
+            for index, facts in enumerate(self.facts)
         )
 
-    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
-        """Return orphaned items with their reasons, and whether a call awaits an approval.
+    def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
+        """Find the items whose tool pair or reasoning is incomplete.
 
         Args:
-            out: Items that are already excluded.
-            answered_later: Whether a response follows the block.
+            excluded: Indexes of items that are already excluded.
+            answered_later: Whether a response of the model follows the block, so that no call in it can be pending.
+
+        Returns:
+            The indexes of the items with the reason for dropping each, and whether the block has a pending call.
         """
-        alive = self._alive(out)
-        pairing = self._pairing(alive)
+        indexes = self._not_excluded(excluded)
+        pairing = self._pairing(indexes)
         if pairing is None:
             return {}, False
-        newest_response = len(alive) if answered_later else pairing.last_response
-        lost = unpaired(pairing, range(len(alive) - 1, -1, -1), newest_response)
-        asked = {alive[at]: orphan_reason(pairing, at) for at in lost}
-        return asked, bool(pairing.pending_calls(newest_response))
+        newest_response = len(indexes) if answered_later else pairing.last_response
+        positions = unpaired(pairing, range(len(indexes) - 1, -1, -1), newest_response)
+        reasons = {indexes[position]: orphan_reason(pairing, position) for position in positions}
+        return reasons, bool(pairing.pending_calls(newest_response))
 
-    def survivors(self, out: Collection[int]) -> Iterable[Sequence[int]]:
-        """Return the atoms without excluded items, the first dropped last; see `survivors_of`."""
-        alive = self._alive(out)
-        return survivors_of(self.block, self.items, alive, self._pairing(alive))
+    def survivors(self, excluded: Collection[int]) -> Iterable[Sequence[int]]:
+        """Return the atoms of items that are not excluded, the most important first; see `survivors_of`."""
+        indexes = self._not_excluded(excluded)
+        return survivors_of(self.block, self.items, indexes, self._pairing(indexes))
 
-    def pending_atoms(self, out: Collection[int]) -> Sequence[Sequence[int]]:
-        """Return the atoms with a tool call that explicitly awaits an approval, in the order of `survivors`."""
-        alive = self._alive(out)
-        pairing = self._pairing(alive)
-        pending = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
-        return [atom for atom in self.survivors(out) if not pending.isdisjoint(atom)]
+    def pending_atoms(self, excluded: Collection[int]) -> Sequence[Sequence[int]]:
+        """Return the atoms that contain a tool call which awaits a human's approval, in the order of `survivors`."""
+        indexes = self._not_excluded(excluded)
+        pairing = self._pairing(indexes)
+        pending = {indexes[position] for position in pairing.pending_calls(-1)} if pairing is not None else set()
+        return [atom for atom in self.survivors(excluded) if not pending.isdisjoint(atom)]
 
     def leaders(self) -> Sequence[int]:
         """Return, for each item, the index of the first item of its atom."""
-        atoms = atoms_of(self.items, self._pairing(self._alive(())))
-        first = {index: leader for leader, atom in atoms.items() for index in atom}
-        return [first[index] for index in range(len(self.items))]
+        atoms = atoms_of(self.items, self._pairing(self._not_excluded(())))
+        leader_of = {index: leader for leader, atom in atoms.items() for index in atom}
+        return [leader_of[index] for index in range(len(self.items))]
 
     # Tokens
 
     def item_tokens(self, index: int) -> int:
-        """Return the tokens of one item, counted alone."""
+        """Return the tokens of one item, counted without its neighbors."""
         tokens = self._item_tokens.get(index)
         if tokens is None:
             item = self.items[index]
@@ -165,12 +170,12 @@ class ReadBlock:
         return tokens
 
     def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
-        """Return a function that charges items as they are kept; see `Measure.charging`."""
+        """Return a function from the index of the next kept item to its charge in tokens; see `Measure.charging`."""
         charge = self._measure.charging(self.block, has_only_texts=has_only_texts)
         return lambda index: charge(self.item_tokens(index), is_text(self.items[index]))
 
     def charges(self, order: Sequence[int]) -> list[int]:
-        """Return the charge of each of these items, if they are kept in this order."""
+        """Return the charge of each of these items if they are kept in this order; see `Measure.charging`."""
         charge = self.charging(has_only_texts=self.has_only_texts(order))
         return [charge(index) for index in order]
 
@@ -179,17 +184,17 @@ class ReadBlock:
         return not self.block.has_events or all(is_text(self.items[index]) for index in indexes)
 
     def tokens(self, kept: Sequence[int]) -> int:
-        """Return the tokens of the block with only these items."""
+        """Return the tokens of the block if it contains only the items at these indexes."""
         return self._measure.tokens(self.block, self.items, kept, self.item_tokens)
 
     def rendered(self, kept: Sequence[int]) -> Rendered:
-        """Return the same tokens as `tokens`, by what they are used for."""
+        """Return the tokens of the block with only these items, split into items, framing and separators."""
         return self._measure.rendered(self.block, self.items, kept, self.item_tokens)
 
-    def cost(self, out: Collection[int]) -> int:
-        """Return the tokens of the block without these items."""
-        return self.tokens(self._alive(out))
+    def cost(self, excluded: Collection[int]) -> int:
+        """Return the tokens of the block without the excluded items."""
+        return self.tokens(self._not_excluded(excluded))
 
     def whole(self) -> Rendered:
-        """Return the tokens of the whole block."""
-        return self.rendered(self._alive(()))
+        """Return the tokens of the block with all items, split into items, framing and separators."""
+        return self.rendered(self._not_excluded(()))

@@ -1,4 +1,4 @@
-"""How the allocator reports its runs if it does not run in a chain."""
+"""The protocol by which `allocate` reports a run to a recorder, such as the one that creates spans."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class AllocationRecording(AbstractContextManager[Any], Protocol):
-    """Records one run of the allocator outside of a chain.
+    """Records one call of `allocate`, as a context manager around the call.
 
-    If the context manager exits with an error, the error is recorded.
+    If the context manager exits with an error, it records the error.
     """
 
     def set_limits(self, window: int, output_reserve: int) -> None:
-        """Set the limits of the allocation; called before any error can occur."""
+        """Record the limits, in tokens; called first, so that they are recorded even if the allocation fails."""
         ...
 
     def watch(self, block: Block) -> Watch:
-        """Return the `Watch` of a block's attempts to compact."""
+        """Return the function that records the attempts to shorten texts of a block."""
         ...
 
     def finish(self, allocation: Allocation) -> None:
-        """Record the finished allocation."""
+        """Record the decisions of a successful allocation."""
         ...

@@ -1,4 +1,4 @@
-"""Reports of allocations for spans: numbers without content."""
+"""Converts allocations to reports for spans, which contain numbers but no content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report_of(allocation: Allocation) -> BudgetReport:
-    """Return how an allocation distributed its budget."""
+    """Return an allocation as a report: the limits, and the numbers of each block."""
     return BudgetReport(
         window=allocation.window,
         output_reserve=allocation.output_reserve,
@@ -32,9 +32,9 @@ def report_of(allocation: Allocation) -> BudgetReport:
 def overflow_report(
     blocks: Sequence[Block], costs: Sequence[int], window: int, output_reserve: int, overflow: Overflow
 ) -> BudgetReport:
-    """Return the report of a budget that the fixed content exceeds.
+    """Return the report of an allocation that failed, because the content that cannot be cut exceeds the budget.
 
-    Nothing is in the prompt; each block states the tokens that it needs.
+    All blocks are reported as dropped, each with the tokens that it needs.
     """
     entries = (
         BudgetEntry(
@@ -56,7 +56,7 @@ def overflow_report(
     return BudgetReport(window, output_reserve, overflow.needed, 0, tuple(entries), overflow)
 
 
-#: The reasons of items that are excluded however much room there is.
+#: The reasons of items that are dropped even if they would fit.
 _EXCLUDED: Final = frozenset(
     {
         DecisionReason.DUPLICATE,
@@ -70,16 +70,16 @@ _EXCLUDED: Final = frozenset(
 
 def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
     read, block = decided.read, decision.block
-    made = int(decision.made is not None)
-    out = {item.index for item in decision.items if item.reason in _EXCLUDED}
+    summary_count = int(decision.made is not None)
+    excluded = {item.index for item in decision.items if item.reason in _EXCLUDED}
     tokens_in = decision.tokens_in + decision.separators_in
     tokens_out = decision.tokens_out + decision.separators_out
     atoms: list[Sequence[int]] = []
     cost = tokens_in
     if block.cuttable:
-        atoms = list(read.survivors(out))
-        if out:
-            cost = tokens_out if decision.items_out == len(read.items) - len(out) else read.cost(out)
+        atoms = list(read.survivors(excluded))
+        if excluded:
+            cost = tokens_out if decision.items_out == len(read.items) - len(excluded) else read.cost(excluded)
     order = [index for atom in atoms for index in atom]
     charges = read.charges(order)
     floor = min(block.min_tokens, cost)
@@ -95,8 +95,8 @@ def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
         reason=decision.reason,
         room=decision.room,
         items_in=len(decision.items),
-        items_out=decision.items_out + made,
-        items_injected=made,
+        items_out=decision.items_out + summary_count,
+        items_injected=summary_count,
         compacted=sum(item.outcome is DecisionOutcome.COMPACTED for item in decision.items),
         cut=str(block.cut),
         items=range(len(decision.items)),
@@ -104,19 +104,19 @@ def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
         charges=charges,
         atoms=[len(atom) for atom in atoms],
         cost=cost,
-        enough=_enough(read, atoms, charges, floor) if floor else 0,
+        enough=_items_to_reach_floor(read, atoms, charges, floor) if floor else 0,
         events=sum(not is_text(read.items[index]) for index in order),
         winners=[(item.index, item.winner) for item in decision.items if item.winner is not None],
     )
 
 
-def _enough(read: ReadBlock, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int) -> int:
-    """Return how many items, in the order of survivors, reach the block's floor."""
-    upto = [0, *accumulate(charges)]
-    taken: list[int] = []
+def _items_to_reach_floor(read: ReadBlock, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int) -> int:
+    """Return how many items of `atoms`, from the first on, have together at least `floor` tokens."""
+    cumulated_charges = [0, *accumulate(charges)]
+    indexes: list[int] = []
     for atom in atoms:
-        taken += atom
-        # Count only once the upper bound reaches the floor.
-        if upto[len(taken)] >= floor and read.tokens(sorted(taken)) >= floor:
+        indexes += atom
+        # The charges are an upper bound: an exact count is needed only if they reach the floor.
+        if cumulated_charges[len(indexes)] >= floor and read.tokens(sorted(indexes)) >= floor:
             break
-    return len(taken)
+    return len(indexes)

@@ -1,18 +1,22 @@
-"""The rule that distributes a budget, in `allocate` and in `BudgetPolicy`.
+"""The rule by which `allocate` and `BudgetPolicy` distribute a token budget.
 
-1. Content that cannot be cut comes first. If it exceeds the budget, an error is raised.
-2. Floors are reserved, so that no part of higher priority takes the tokens that a lower part needs.
-3. The parts are decided by priority, the highest first. Each may take the free tokens except the floors of later parts.
-   A part that fits is kept whole. Of a part that does not fit, atoms are kept in the order of survival, up to the first
-   that does not fit. So no atom is kept if a better one is dropped.
+The content consists of parts with a priority, such as blocks. A part consists of atoms: messages that are kept or
+dropped together, such as a tool call with its results. A part's floor is the fewest tokens with which it is useful.
+
+1. Content that cannot be cut is kept. If it exceeds the budget, an error is raised.
+2. Floors are reserved, so that no part of higher priority uses the tokens that a part of lower priority needs.
+3. The parts are decided by priority, the highest first. Each may use the free tokens except the floors of later parts.
+   A part that fits is kept whole. From a part that does not fit, atoms are kept, the most important first, up to the
+   first one that does not fit. So an atom is never kept if a more important one is dropped.
 
 Turns of one conversation may be in several blocks (``recent``, ``older``). They are one sequence: once a turn is
-dropped for lack of room, every older turn is dropped, in its own block and in later blocks. A block of newer turns may
-take the floors of blocks of older turns. Otherwise a small older turn would be kept after a gap.
+dropped for lack of room, every older turn is dropped, in its own block and in later blocks. Otherwise the prompt could
+contain a small old turn after a gap. For the same reason, a block of newer turns may use the floors of blocks of older
+turns.
 
-Blocks are decided with all their items in memory (`budget.plan`), and their atoms one by one. For a chain, the sums of
-all atoms are known (`policies.budget_plan`), and the last surviving atom is found by bisection. So the cost of a turn
-depends on the window and not on the conversation. A property test checks that both keep the same.
+`budget.plan` applies the rule to blocks, one atom after the other. `policies.budget_plan` applies it to a conversation
+whose cumulated token counts are known, and finds the last kept atom by bisection. So the cost of a turn depends on the
+window and not on the length of the conversation. A property test checks that both keep the same messages.
 """
 
 from __future__ import annotations
@@ -23,28 +27,31 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: The assumed bytes of text per token; a step of a cut has this many bytes for each of its tokens.
+#: The assumed bytes of text per token, by which a step of stepwise cutting is converted from tokens to bytes.
 BYTES_PER_TOKEN: Final = 4
 
 
 @dataclass(slots=True)
 class Sharing:
-    """The free tokens of a budget while it is distributed.
+    """The free tokens of a budget while the rule distributes them.
 
     Attributes:
-        free: Tokens that no part has taken. Initially, the tokens that the fixed content leaves, below 0 if it exceeds
-            the budget.
-        reserved: The floors, within `free`, of parts that are not decided yet. A chain has none.
+        free: Tokens that no part uses yet. At the beginning, the budget minus the content that cannot be cut; negative
+            if that content exceeds the budget.
+        reserved: The part of `free` that is reserved as floors of the parts that are not decided yet.
     """
 
     free: int
     reserved: int = 0
 
     def reserve(self, floors: Iterable[int]) -> list[int]:
-        """Reserve the floor of each part, in order of priority.
+        """Reserve the floors of all parts.
+
+        Args:
+            floors: The floor of each part, in tokens, highest priority first.
 
         Returns:
-            Each floor, or −1 if there is no room for it.
+            For each part, the reserved tokens, or −1 if the floor does not fit in the free tokens.
         """
         reserved: list[int] = []
         for floor in floors:
@@ -54,10 +61,10 @@ class Sharing:
         return reserved
 
     def room(self, floor: int) -> int:
-        """Return the tokens that the next part may take.
+        """Release the floor of the next part, and return the tokens that the part may use.
 
         Args:
-            floor: The tokens that were reserved for the part.
+            floor: The part's result of `reserve`.
         """
         self.reserved -= max(0, floor)
         return self.free - self.reserved

@@ -1,4 +1,4 @@
-"""The zones of a prompt, and the messages of each block in the zones."""
+"""Splits a block's items into sections, and assigns each section to a zone of the prompt."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 
 class Zone(IntEnum):
-    """The zones of a prompt, in order.
+    """The zones of a prompt, from the first to the last.
+
+    The contents of a zone depend on the order, ``attention`` or ``cache``; see `order_for_attention_and_cache`.
 
     Attributes:
-        PREFIX: Content that is the same on every turn, so that the provider caches it.
-        OPENING: The strongest position of the variable region: the best evidence, the profile. In the order ``cache``:
-            the profile, the summary, the turns.
-        MIDDLE: The region of poor attention: lower-ranked evidence, other memories, the summary, older turns. In the
-            order ``cache``: the application's state and other memories.
-        CLOSING: The second-best evidence, the application's state, recent turns. In the order ``cache``: all evidence,
-            the best last.
+        PREFIX: Content that is equal on every turn, so that the provider caches it.
+        OPENING: The first content after the prefix. ``attention``: the best evidence and facts about the user.
+            ``cache``: facts about the user, the summary and the turns.
+        MIDDLE: The part to which models attend least. ``attention``: lower-ranked evidence, other memories, the summary
+            and older turns. ``cache``: the application's state and other memories.
+        CLOSING: The last content before the query. ``attention``: the second-best evidence, the application's state and
+            recent turns. ``cache``: all evidence, the best last.
         QUERY: The query.
     """
 
@@ -46,12 +48,14 @@ _ZONES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a block that is rendered as one message; next to events, as several.
+    """Items of a block that are next to each other in the prompt.
+
+    If all of them are texts, they are joined into one message.
 
     Attributes:
-        items: Indexes of the block's items, in the order of the prompt.
-        zone: The section's zone. Evidence is placed among all evidence by its strength.
-        strength: For evidence: 0 for the block's best item, 1 for its second, 2 for the rest.
+        items: Indexes of the items in the block, in the order of the prompt.
+        zone: The zone in which the section is placed. For evidence, `strength` decides instead.
+        strength: For evidence: 0 if the section is the block's best item, 1 if it is the second best, 2 for the rest.
     """
 
     items: tuple[int, ...]
@@ -60,23 +64,23 @@ class Section:
 
 
 def is_text(item: BlockItem) -> bool:
-    """Return whether an item is a text, which is joined with its neighbors."""
+    """Return whether an item is a text, and not a message object."""
     return isinstance(item.content, _TEXTS)
 
 
 def item_text(item: BlockItem) -> str:
-    """Return the text of an item that is a text."""
+    """Return the text of an item for which `is_text` is true."""
     content = item.content
     return content.summary if isinstance(content, CompactedBlock) else str(content)
 
 
 def zone_of(block: Block) -> Zone:
-    """Return the zone of a block that is not split."""
+    """Return the zone of a block whose items are all placed together."""
     return Zone.PREFIX if block.stable else _ZONES.get(block.kind, Zone.MIDDLE)
 
 
 def is_split(block: Block) -> bool:
-    """Return whether the block's best items are placed separately."""
+    """Return whether the block's best and second-best item are placed apart from the rest, as for ranked evidence."""
     return block.cut is Cut.TAIL and block.kind is EventKind.EVIDENCE and not block.stable
 
 
@@ -85,24 +89,24 @@ def _separates_profile(block: Block) -> bool:
 
 
 def max_messages(block: Block) -> int:
-    """Return the most messages that the texts of a block become."""
+    """Return the maximum number of messages into which the texts of a block are joined."""
     if is_split(block):
         return 3
     return 2 if _separates_profile(block) else 1
 
 
 def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> list[Section]:
-    """Return the sections of a block with only these items.
+    """Split the kept items of a block into sections.
 
     Args:
         block: The block.
-        items: All its items.
-        kept: Indexes of the items in the prompt, ascending.
+        items: All items of the block.
+        kept: Indexes of the items that are sent, ascending.
     """
     if not kept:
         return []
     zone = zone_of(block)
-    # Events keep their order, because a result must follow its call.
+    # Message objects keep their order, because a tool result must follow its call.
     has_parts = is_split(block) or _separates_profile(block)
     if not has_parts or (block.has_events and not all(is_text(items[index]) for index in kept)):
         return [Section(tuple(kept), zone)]
@@ -110,7 +114,7 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
         ranked = by_rank(items, kept)
         parts = [Section((ranked[0],), zone, 0)]
         if len(ranked) > 2:
-            parts.append(Section(tuple(_strongest_outside(ranked[2:])), zone, 2))
+            parts.append(Section(tuple(_best_at_both_ends(ranked[2:])), zone, 2))
         if len(ranked) > 1:
             parts.append(Section((ranked[1],), zone, 1))
         return parts
@@ -121,9 +125,9 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
 
 
 def messages(items: Sequence[BlockItem], section: Section) -> list[list[str]]:
-    """Return the texts of each message of a section.
+    """Return the texts of a section, grouped by the message in which they are sent.
 
-    Next to events, each text is a separate message.
+    All texts are sent in one message. If the section also contains message objects, each text is a separate message.
     """
     texts = [item_text(items[index]) for index in section.items if is_text(items[index])]
     if len(texts) == len(section.items):
@@ -134,10 +138,10 @@ def messages(items: Sequence[BlockItem], section: Section) -> list[list[str]]:
 def sections_with_texts(
     block: Block, items: Sequence[BlockItem], kept: Sequence[int]
 ) -> list[tuple[Section, list[list[str]]]]:
-    """Return the sections of a block with only these items, and their texts by message.
+    """Return the sections of a block's kept items, each with its texts grouped by message; see `messages`.
 
-    Counting and sending both use this result. A restated instruction is appended to the block's last text. If there is
-    no text, it is a separate message after the events.
+    `Block.restated` is appended to the block's last text, or is a separate last message if there is no text. Tokens are
+    counted from this result and the prompt is rendered from it, so that both agree.
     """
     parts = [(section, messages(items, section)) for section in sections(block, items, kept)]
     if block.restated and parts:
@@ -150,16 +154,16 @@ def sections_with_texts(
 
 
 def by_rank(items: Sequence[BlockItem], indexes: Sequence[int]) -> list[int]:
-    """Return indexes with the best item's first.
+    """Sort indexes of items by `BlockItem.rank`, the best first.
 
-    Items of one rank keep their order, and items without a rank follow those with one.
+    Items of the same rank keep their order, and items without a rank come last.
     """
     return sorted(indexes, key=lambda index: (items[index].rank or _UNRANKED, index))
 
 
-def _strongest_outside(best_first: Sequence[int]) -> list[int]:
-    """Return items with the best at both ends and the weakest in the middle.
+def _best_at_both_ends(best_first: Sequence[int]) -> list[int]:
+    """Reorder items so that the best are at both ends and the weakest in the middle.
 
-    Attention is poor in the middle (Liu et al. 2023, "Lost in the Middle").
+    Models attend least to the middle of a prompt (Liu et al. 2023, "Lost in the Middle").
     """
     return [*best_first[::2], *reversed(best_first[1::2])]

@@ -221,14 +221,14 @@ class TurnsBlock(ReadBlock):
         whole = len(alive) == len(self.items) == len(self._pairs.atoms)
         return self._pairs if whole else super()._pairing(alive)
 
-    def has_response(self, out: Collection[int]) -> bool:
+    def has_response(self, excluded: Collection[int]) -> bool:
         return self._newest_response() >= 0
 
     def _newest_response(self) -> int:
         flags = self._pairs.flags
         return next((at for at in range(self._stop - 1, self._start - 1, -1) if flags[at] & RESPONSE), -1)
 
-    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
+    def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
         pairs, start, stop = self._pairs, self._start, self._stop
         newest = stop if answered_later else self._newest_response()
         orphans = bytes(pairs.flags[start:stop]).translate(_IS_ORPHAN)
@@ -240,22 +240,22 @@ class TurnsBlock(ReadBlock):
         reasons = {at - start: orphan_reason(pairs, at) for at in sorted(lost)}
         return reasons, any(start <= at < stop for at in pairs.pending_calls(newest))
 
-    def pending_atoms(self, out: Collection[int]) -> Sequence[Sequence[int]]:
+    def pending_atoms(self, excluded: Collection[int]) -> Sequence[Sequence[int]]:
         pairs, start = self._pairs, self._start
-        pending = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in out)
+        pending = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in excluded)
         atoms = set(map(pairs.atoms.__getitem__, pending))
         return [[at - start for at in pairs.incomplete[atom]] for atom in sorted(atoms, reverse=True)]
 
-    def survivors(self, out: Collection[int]) -> Iterator[Sequence[int]]:
+    def survivors(self, excluded: Collection[int]) -> Iterator[Sequence[int]]:
         """Yield the atoms from the newest turn on, so that older turns are read only if needed."""
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
         first_of, offset = turns.view.history.behind, turns.view.history.offset
         members: dict[int, list[int]] = {}
-        yield from (pending_atoms := self.pending_atoms(out))
+        yield from (pending_atoms := self.pending_atoms(excluded))
         pending = {atom[0] for atom in pending_atoms}
         for at in range(self._stop - 1 - start, max(start, turns.grouped) - 1 - start, -1):
             atom_at = atoms[start + at] - start
-            if at not in out and atom_at not in pending:
+            if at not in excluded and atom_at not in pending:
                 members.setdefault(atom_at, []).append(at)
                 if atom_at == at:
                     yield members.pop(at)[::-1]
@@ -264,7 +264,7 @@ class TurnsBlock(ReadBlock):
             first = max(start, first_of(offset(upto - 1) // turns.step_bytes * turns.step_bytes)) - start
             for at in range(upto - 1 - start, first - 1, -1):
                 atom_at = atoms[start + at] - start
-                if at not in out and atom_at not in pending:
+                if at not in excluded and atom_at not in pending:
                     members.setdefault(atom_at, []).append(at)
             step = [at for atom_at in list(members) if atom_at >= first for at in members.pop(atom_at)]
             if step:
@@ -291,8 +291,8 @@ class TurnsBlock(ReadBlock):
         tokens = self.tokens(kept)
         return Rendered(tokens, tokens, 0, 0) if kept else NOTHING
 
-    def cost(self, out: Collection[int]) -> int:
-        return self.whole().tokens - self.tokens(list(out))
+    def cost(self, excluded: Collection[int]) -> int:
+        return self.whole().tokens - self.tokens(list(excluded))
 
     def whole(self) -> Rendered:
         self.item_tokens(0)
