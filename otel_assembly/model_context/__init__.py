@@ -1,6 +1,7 @@
-"""AutoGen's model contexts, safe by default; AutoGen is not needed.
+"""Model contexts as in AutoGen, which by default never separate a tool call from its results.
 
-The same classes on AutoGen's own base, for agents of AgentChat, are those of `otel_assembly.instrumentation.autogen`.
+The AutoGen package is not required. For agents of AutoGen's AgentChat, use the classes of the same names in
+`otel_assembly.instrumentation.autogen`, which derive from AutoGen's base class.
 """
 
 from otel_assembly.model_context.component import ComponentModel

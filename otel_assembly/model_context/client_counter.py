@@ -1,4 +1,4 @@
-"""Token counting with a model client's own ``count_tokens`` method, cached by message."""
+"""Token counting with a model client's own ``count_tokens`` method; counts are cached by message content."""
 
 from __future__ import annotations
 
@@ -24,42 +24,45 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
-#: The most messages whose counts are cached. A state that is loaded again needs no new counts.
-_REMEMBERED: Final = 16_384
+#: The most messages whose counts are cached. The key is the content, so the messages of a loaded state are found too.
+_CACHE_SIZE: Final = 16_384
 
 
 class CountingClient(Protocol):
     """An object that counts tokens, such as AutoGen's model clients.
 
-    It can also have a method ``remaining_tokens`` with the same arguments. It returns the tokens that are left in the
-    model's context window after these messages.
+    A client can also have a method ``remaining_tokens`` with the same arguments, which returns the number of tokens
+    that are left in the model's context window after these messages.
     """
 
     def count_tokens(self, messages: Sequence[Any], *, tools: Sequence[Any] = ()) -> int:
-        """Return the tokens of a prompt with these messages."""
+        """Return the number of tokens of a prompt with these messages."""
 
 
-def counted(count: Any, messages: Sequence[Any], tools: Sequence[Any]) -> int:
-    """Call a client's counting method, without the argument `tools` if there are no tools."""
+def call_counter(count: Any, messages: Sequence[Any], tools: Sequence[Any]) -> int:
+    """Call a client's counting method; the argument `tools` is omitted if there are no tools."""
     return int(count(messages, tools=tools) if tools else count(messages))
 
 
-class _Said(NamedTuple):
-    """The parts of a message that a client counts."""
+class _Content(NamedTuple):
+    """The content of a message that a client counts, as a cache key."""
 
     kind: str
     name: str
     texts: tuple[str, ...]
+    #: The id, the arguments and the tool's name of each call.
     calls: tuple[tuple[str, str, str], ...] = ()
+    #: The ids of the calls that the message contains results of.
     closes: tuple[str, ...] = ()
 
 
 class ClientCounter:
-    """A counter that uses a model client.
+    """A token counter that uses a model client's ``count_tokens`` method.
 
-    The tokens of a message are the count of a prompt with this message minus the count of an empty prompt. They include
-    the client's framing. The client counts new messages that are built from `EventFacts`. Images are not included: they
-    count as `EventFacts.media_tokens`.
+    The tokens of a message are the count of a prompt with only this message, minus the count of an empty prompt. They
+    include the tokens that the client adds for each message. The client receives a message of its own type, which is
+    built from the `EventFacts` of the original. Images are not passed to the client: they count as
+    `EventFacts.media_tokens`.
 
     Args:
         client: The client.
@@ -75,83 +78,87 @@ class ClientCounter:
         self.client = client
         self.name = type(client).__name__
         self.types = types_of(client)
-        self._none: int | None = None
-        self._counted = lru_cache(maxsize=_REMEMBERED)(self._count)
+        self._empty_prompt_tokens: int | None = None
+        self._cached_count = lru_cache(maxsize=_CACHE_SIZE)(self._count)
 
     @property
     def priming(self) -> int:
         """The tokens of an empty prompt."""
-        if self._none is None:
-            self._none = counted(self.client.count_tokens, [], ())
-        return self._none
+        if self._empty_prompt_tokens is None:
+            self._empty_prompt_tokens = call_counter(self.client.count_tokens, [], ())
+        return self._empty_prompt_tokens
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, without framing."""
-        empty = self._counted(_Said(EventKind.REQUEST, "user", ("",)))
-        return max(0, self._counted(_Said(EventKind.REQUEST, "user", (text,))) - empty)
+        """Return the tokens of a text, without those that the client adds for a message."""
+        empty = self._cached_count(_Content(EventKind.REQUEST, "user", ("",)))
+        return max(0, self._cached_count(_Content(EventKind.REQUEST, "user", (text,))) - empty)
 
     def message(self, facts: EventFacts) -> int:
-        """Return the tokens of a message, including framing."""
-        return self._counted(_said(facts))
+        """Return the tokens of a message, including those that the client adds for each message."""
+        return self._cached_count(_content_of(facts))
 
     def prompt(self, text: str) -> int:
-        """Return the tokens of a system message, including framing."""
-        return self._counted(_Said(EventKind.SYSTEM, "", (text,)))
+        """Return the tokens of a system message, including those that the client adds for each message."""
+        return self._cached_count(_Content(EventKind.SYSTEM, "", (text,)))
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
         """Return the tokens of tool definitions."""
-        return max(0, counted(self.client.count_tokens, [], list(schemas)) - self.priming)
+        return max(0, call_counter(self.client.count_tokens, [], list(schemas)) - self.priming)
 
     def window(self) -> int:
-        """Return the most tokens of a prompt, by the client's ``remaining_tokens``.
+        """Return the most tokens that a prompt can have, calculated with the client's ``remaining_tokens``.
 
         Raises:
             ConfigurationError: The client returns a number below 1.
         """
-        most = counted(self.remaining, [], ()) + self.priming
+        most = call_counter(self.remaining, [], ()) + self.priming
         if most < 1:
-            raise ConfigurationError(f"{self.name} says that {most} tokens are left for any prompt; give token_limit")
+            raise ConfigurationError(
+                f"remaining_tokens() of {self.name} leaves {most} tokens for a prompt, not at least 1; give token_limit"
+            )
         return most
 
     @property
     def remaining(self) -> Any:
-        """The client's method ``remaining_tokens``."""
+        """The client's bound method ``remaining_tokens``."""
         return self.client.remaining_tokens  # type: ignore[attr-defined]  # not every client has it
 
-    def _count(self, said: _Said) -> int:
-        message = self._made(said)
-        return max(0, counted(self.client.count_tokens, [message], ()) - self.priming)
+    def _count(self, content: _Content) -> int:
+        message = self._new_message(content)
+        return max(0, call_counter(self.client.count_tokens, [message], ()) - self.priming)
 
-    def made(self, event: Any) -> Any:
-        """Return an event as a message that the client accepts; the event itself if it has one of these types."""
+    def as_client_message(self, event: Any) -> Any:
+        """Return the event as a message that the client accepts; the event itself if its class is accepted."""
         types = self.types
         if isinstance(event, types.system | types.user | types.assistant | types.results):
             return event
-        return self._made(_said(describe(event)))
+        return self._new_message(_content_of(describe(event)))
 
-    def _made(self, said: _Said) -> Any:
-        types, (kind, name, texts, calls, closes) = self.types, said
+    def _new_message(self, content: _Content) -> Any:
+        types, (kind, name, texts, calls, closes) = self.types, content
         if kind == EventKind.SYSTEM:
             return types.system(content=texts[0])
         if calls:
-            asked = [types.call(id=one, arguments=arguments, name=tool) for one, arguments, tool in calls]
-            return types.assistant(content=asked, thought=texts[0] or None, source="assistant")
+            requested = [types.call(id=call_id, arguments=arguments, name=tool) for call_id, arguments, tool in calls]
+            return types.assistant(content=requested, thought=texts[0] or None, source="assistant")
         if kind == EventKind.RESPONSE:
             return types.assistant(content=texts[0], source="assistant")
         if kind == EventKind.TOOL_RESULT:
-            answers = zip(closes, texts, strict=False)
-            results = [types.result(content=text, name="", call_id=call, is_error=None) for call, text in answers]
+            results = [
+                types.result(content=text, name="", call_id=call_id, is_error=None)
+                for call_id, text in zip(closes, texts, strict=False)
+            ]
             return types.results(content=results)
         return types.user(content=texts[0] if len(texts) == 1 else list(texts), source=name or "user")
 
 
-def _said(facts: EventFacts) -> _Said:
+def _content_of(facts: EventFacts) -> _Content:
     calls = tuple((call.id, call.arguments, call.name) for call in facts.calls)
-    return _Said(facts.kind, facts.name, (facts.text, *facts.fields), calls, tuple(facts.closes))
+    return _Content(facts.kind, facts.name, (facts.text, *facts.fields), calls, tuple(facts.closes))
 
 
 class _ClientMeter(TokenMeter):
-    """A meter that counts whole messages with the client."""
+    """A `TokenMeter` that lets the client count whole messages instead of their texts."""
 
     __slots__ = ("_client",)
 
@@ -192,7 +199,9 @@ class ClientAssembler(Assembler):
 
 
 class ClientBudgetPolicy(DecidingPolicy):
-    """A `TokenBudgetPolicy` whose limit comes from a model client, which is called once, at the first use.
+    """A `TokenBudgetPolicy` whose limit is a model client's context window.
+
+    The client is asked for the limit once, when the policy is first used.
 
     Args:
         client: The client's counter.
@@ -208,7 +217,7 @@ class ClientBudgetPolicy(DecidingPolicy):
 
     @property
     def budget(self) -> TokenBudgetPolicy:
-        """The policy with the client's limit.
+        """The `TokenBudgetPolicy` with the client's limit.
 
         Raises:
             ConfigurationError: The client returns no valid limit.
@@ -219,11 +228,11 @@ class ClientBudgetPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings of the policy."""
+        """The settings of the policy, for telemetry."""
         return self.budget.config
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events that fit the budget.
+        """Return the events that fit the budget, and verdicts for the dropped ones.
 
         Raises:
             ContextOverflowError: The messages that must be kept exceed the budget, as for `TokenBudgetPolicy`.

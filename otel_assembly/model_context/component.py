@@ -1,4 +1,4 @@
-"""Serialized configurations (components) of contexts, and the names of their classes."""
+"""Serialization of model contexts in AutoGen's component format, and the lookup of their classes by import path."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from otel_assembly.model_context.state import read_form
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The packages that have a context of each name: ours, ours with AutoGen's messages, AutoGen's.
+#: The packages with the same context classes: ours without AutoGen, ours on AutoGen's base class, AutoGen's own.
 OURS: Final = "otel_assembly.model_context"
 INSIDE_AUTOGEN: Final = "otel_assembly.instrumentation.autogen"
 AUTOGENS: Final = "autogen_core.model_context"
 _PACKAGES: Final = (OURS, INSIDE_AUTOGEN, AUTOGENS)
-#: The package whose class name a dumped component contains.
+#: The package whose import path a dumped component contains.
 Provider: TypeAlias = Literal["otel_assembly", "autogen"]
-#: Settings that AutoGen's contexts do not have.
-_OURS_ALONE: Final = ("compat", "model")
+#: Settings that AutoGen's own contexts do not have.
+_OWN_SETTINGS: Final = ("compat", "model")
 
 
 class ComponentModel(BaseModel):
-    """A component in AutoGen's format.
+    """The serialized configuration of an object, in AutoGen's component format.
 
     Attributes:
         provider: The import path of the class.
@@ -33,7 +33,7 @@ class ComponentModel(BaseModel):
         component_version: The version of the component.
         description: A description in one sentence.
         label: A name for display.
-        config: The configuration.
+        config: The settings of the object, by name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,43 +48,47 @@ class ComponentModel(BaseModel):
 
 
 def provider_of(context: type, names: Mapping[str, Any], provider: Provider) -> str:
-    """Return the import path of a context's class for a component.
+    """Return the import path that the dumped component of a context contains.
 
     Args:
-        context: The class.
-        names: The contexts by name.
-        provider: The package whose class is named.
+        context: The context's class.
+        names: The context classes of this package, by name.
+        provider: ``otel_assembly`` for the path of this class; ``autogen`` for AutoGen's class of the same name.
 
     Raises:
-        ConfigurationError: `provider` is ``autogen``, which has no such class.
+        ConfigurationError: `provider` is ``autogen``, and AutoGen has no class of this name.
     """
-    own = vars(context).get("component_provider_override")
+    override = vars(context).get("component_provider_override")
     if provider == "autogen":
-        if own is None or names.get(context.__name__) is not context:
+        if override is None or names.get(context.__name__) is not context:
             raise ConfigurationError(f"AutoGen has no {context.__qualname__}; dump it with provider='otel_assembly'")
         return f"{AUTOGENS}.{context.__name__}"
-    return str(own) if own is not None else f"{context.__module__}.{context.__qualname__}"
+    return str(override) if override is not None else f"{context.__module__}.{context.__qualname__}"
 
 
 def config_as(config: dict[str, Any], provider: Provider) -> dict[str, Any]:
-    """Return a configuration without settings that the provider's class does not have."""
+    """Return a configuration; for AutoGen, without the settings that AutoGen's classes do not have."""
     if provider == "autogen":
-        return {name: value for name, value in config.items() if name not in _OURS_ALONE}
+        return {name: value for name, value in config.items() if name not in _OWN_SETTINGS}
     return config
 
 
-def component_read(component: Any) -> ComponentModel:
+def read_component(component: Any) -> ComponentModel:
     """Parse a component that otel-assembly or AutoGen dumped.
 
     Raises:
-        ConfigurationError: It is not a valid component.
+        ConfigurationError: The argument is not a valid component.
     """
-    given = component.model_dump() if isinstance(component, BaseModel) else component
-    return read_form(ComponentModel, given, "component")
+    fields = component.model_dump() if isinstance(component, BaseModel) else component
+    return read_form(ComponentModel, fields, "component")
 
 
 def named_in(table: Mapping[str, Any], provider: str) -> Any:
-    """Return the context class of an import path; None if the path belongs to an unknown package.
+    """Return the context class that an import path names; None if the path is outside the known packages.
+
+    Args:
+        table: The context classes, by name.
+        provider: The import path.
 
     Raises:
         UnknownNameError: The package is known but has no such context.

@@ -1,4 +1,7 @@
-"""AutoGen's model contexts without AutoGen. An assembler reduces the messages of each context."""
+"""Model contexts with the interface of AutoGen's. AutoGen is not required.
+
+A model context stores a conversation. An `Assembler` selects the messages that the model receives.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from otel_assembly.model_context.component import (
 from otel_assembly.model_context.component import (
     ComponentModel,
     Provider,
-    component_read,
     config_as,
     named_in,
     provider_of,
+    read_component,
 )
 from otel_assembly.model_context.memory import asked_by_memory
 from otel_assembly.model_context.message_types import OURS
@@ -67,7 +70,7 @@ class TokenLimitedChatCompletionContextConfig(TokenLimitedFields, _InitialMessag
 
 
 class ChatCompletionContext(ABC):
-    """The abstract base of model contexts (as in AutoGen): stores messages and selects those for the model.
+    """Abstract base class of model contexts: stores messages and selects those for the model, as in AutoGen.
 
     Subclasses implement `get_messages`.
 
@@ -86,9 +89,9 @@ class ChatCompletionContext(ABC):
     def __init__(self, initial_messages: Sequence[LLMMessage] | None = None) -> None:
         self._initial_messages = None if initial_messages is None else list(initial_messages)
         self._messages: list[LLMMessage] = []
-        self._hold(self._initial_messages or ())
+        self._replace_messages(self._initial_messages or ())
 
-    def _hold(self, messages: Sequence[LLMMessage]) -> None:
+    def _replace_messages(self, messages: Sequence[LLMMessage]) -> None:
         self._edits = Editable.edits
         self._log = History(messages)
         self._messages = list(messages)
@@ -109,14 +112,14 @@ class ChatCompletionContext(ABC):
 
     async def clear(self) -> None:
         """Remove all messages, including the initial ones."""
-        self._hold(())
+        self._replace_messages(())
 
     async def save_state(self) -> Mapping[str, Any]:
-        """Return all messages as JSON. AutoGen's contexts can load it too."""
+        """Return all messages as JSON values. AutoGen's contexts can load these values too."""
         return ChatCompletionContextState(messages=self._messages).model_dump()
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Replace all messages by those of a saved state, from any of our or AutoGen's contexts.
+        """Replace all messages by those of a saved state, of a context of otel-assembly or of AutoGen.
 
         Args:
             state: The return value of `save_state`, or an agent's state that contains it as ``llm_context``.
@@ -124,14 +127,14 @@ class ChatCompletionContext(ABC):
         Raises:
             ConfigurationError: The state is invalid. The messages are not replaced.
         """
-        self._hold(read_state(ChatCompletionContextState, state).messages)
+        self._replace_messages(read_state(ChatCompletionContextState, state).messages)
 
     def _to_config(self) -> BaseModel:
-        raise ConfigurationError(f"{type(self).__qualname__} has no configuration; write _to_config and _from_config")
+        raise ConfigurationError(f"{type(self).__qualname__} cannot be dumped; implement _to_config and _from_config")
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:
-        raise ConfigurationError(f"{cls.__qualname__} has no configuration; write _to_config and _from_config")
+        raise ConfigurationError(f"{cls.__qualname__} cannot be loaded; implement _to_config and _from_config")
 
     def dump_component(self, *, provider: Provider = "otel_assembly") -> ComponentModel:
         """Return the configuration of this context for `load_component`, including its initial messages.
@@ -140,7 +143,7 @@ class ChatCompletionContext(ABC):
             provider: ``autogen`` for a configuration that AutoGen's own `load_component` accepts.
 
         Raises:
-            ConfigurationError: The context has no configuration.
+            ConfigurationError: The class does not implement `_to_config`, or its model client cannot be dumped.
         """
         kind = type(self)
         return ComponentModel(
@@ -155,84 +158,87 @@ class ChatCompletionContext(ABC):
 
     @classmethod
     def load_component(cls, component: ComponentModel | Mapping[str, Any], *, model_client: Any = None) -> Self:
-        """Create a context from a dumped configuration. No module is imported.
+        """Create a context from a dumped configuration. For safety, no module is imported.
 
         Args:
-            component: The return value of `dump_component` of our or AutoGen's contexts.
-            model_client: The client of a `TokenLimitedChatCompletionContext` that was dumped with a client.
+            component: The return value of `dump_component`, of a context of otel-assembly or of AutoGen.
+            model_client: The client for a `TokenLimitedChatCompletionContext` that was dumped with a client.
 
         Raises:
-            ConfigurationError: The class is unknown or not a subclass of this class, or the client is missing.
+            ConfigurationError: The component's class is unknown or not a subclass of this class, or `model_client` is
+                missing or not accepted.
         """
-        read = component_read(component)
-        kind = named_in(CONTEXTS, read.provider)
-        if kind is None and read.provider == f"{cls.__module__}.{cls.__qualname__}":
+        loaded = read_component(component)
+        kind = named_in(CONTEXTS, loaded.provider)
+        if kind is None and loaded.provider == f"{cls.__module__}.{cls.__qualname__}":
             kind = cls
         if kind is None:
             raise ConfigurationError(
-                f"component.provider: {read.provider!r} is none of the known contexts ({', '.join(CONTEXTS)}); "
-                "load a class of your own by itself: MyContext.load_component(…)"
+                f"component.provider: {loaded.provider!r} is not a known context ({', '.join(CONTEXTS)}); "
+                "load a class of your own with its own method: MyContext.load_component(…)"
             )
         if not issubclass(kind, cls):
-            found = f"{read.provider!r} is no {cls.__name__}"
-            raise ConfigurationError(f"component.provider: {found}; load it with its own class")
-        given = dict(read.config)
-        if given.get("model_client") is not None and model_client is None and issubclass(kind, TokenLimitedShape):
             raise ConfigurationError(
-                "component.config.model_client: a client is not made of its configuration; give load_component(…, "
-                "model_client=…)"
+                f"component.provider: {loaded.provider!r} is no {cls.__name__}; load it with its own class"
             )
-        config = read_form(kind.component_config_schema, given, "component.config")
+        settings = dict(loaded.config)
+        if settings.get("model_client") is not None and model_client is None and issubclass(kind, TokenLimitedShape):
+            raise ConfigurationError(
+                "component.config.model_client: the client cannot be created from its configuration; pass it: "
+                "load_component(…, model_client=…)"
+            )
+        config = read_form(kind.component_config_schema, settings, "component.config")
         if model_client is None:
-            made = kind._from_config(config)  # noqa: SLF001  # of this table
+            context = kind._from_config(config)  # noqa: SLF001  # of this table
         elif issubclass(kind, TokenLimitedShape):
-            made = kind._from_config(config, model_client)  # noqa: SLF001  # of this table
+            context = kind._from_config(config, model_client)  # noqa: SLF001  # of this table
         else:
-            raise ConfigurationError(f"{kind.__name__} takes no model_client; leave it out")
-        return made  # type: ignore[no-any-return]  # checked by issubclass above
+            raise ConfigurationError(f"{kind.__name__} takes no model_client; remove the argument")
+        return context  # type: ignore[no-any-return]  # checked by issubclass above
 
 
 class _Assembled(Shape, ChatCompletionContext):
-    """A context with an assembler, which reduces its messages."""
+    """Base class of the four contexts, which use an `Assembler` to select the messages for the model."""
 
     types = OURS
 
     def _history(self) -> History:
-        if self._edits != Editable.edits:  # a message was modified, possibly one of these
+        if self._edits != Editable.edits:  # a message was modified, maybe one of this context
             self._edits = Editable.edits
             self._log = History(self._messages)
         return super()._history()
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
         ChatCompletionContext.__init__(self, initial_messages)
-        self._by = self._assembler()
-        self._quietly: Assembler | None = None
+        self._recorded_assembler = self._assembler()
+        self._unrecorded_assembler: Assembler | None = None
         self._context = Context(tools=getattr(self, "_tool_schema", ()))
 
     @property
     def context(self) -> Context:
-        """The context of the assemblies: set the agent's name (``context.agent_name``), or send alerts."""
+        """The `Context` of the recorded assemblies. Use it to set ``agent_name`` or to send alerts."""
         return self._context
 
     async def get_messages(self) -> list[LLMMessage]:
         """Return the messages for the model. Each call is recorded as an assembly.
 
-        A call from a memory's ``update_context`` is not recorded.
+        Calls from the ``update_context`` method of an AutoGen memory are not recorded, because no model call follows.
 
         Raises:
             ContextOverflowError: In a `TokenLimitedChatCompletionContext`, the newest request, or the newest tool call
                 with its results, exceeds the limit. Never raised with ``compat=True``.
             HaltedError: The conversation was halted.
-            PolicyFailedError: A client failed to count. With ``compat=True`` its own error is raised.
+            PolicyFailedError: The model client raised an error while it counted tokens. With ``compat=True``, the
+                client's own error is raised instead.
         """
         if asked_by_memory(self):
-            if self._quietly is None:
-                self._quietly = self._assembler(NullRecorder())
-            by, context = self._quietly, Context(tools=self._context.tools)
+            if self._unrecorded_assembler is None:
+                self._unrecorded_assembler = self._assembler(NullRecorder())
+            assembler, context = self._unrecorded_assembler, Context(tools=self._context.tools)
         else:
-            by, context = self._by, self._context
+            assembler, context = self._recorded_assembler, self._context
         with self._failing():
-            return self._given((await by.assemble((), self._history(), context)).events)
+            return self._given((await assembler.assemble((), self._history(), context)).events)
 
 
 class UnboundedChatCompletionContext(UnboundedShape, _Assembled):

@@ -1,4 +1,4 @@
-"""The message classes of a context: AutoGen's, or our equivalents."""
+"""The message classes that a model context uses: AutoGen's own, or the equivalents of otel-assembly."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class MessageTypes:
     call: Any
 
     def note(self, skipped: int) -> Any:
-        """Return the message that replaces skipped messages."""
+        """Return a user message that states how many messages were skipped at its place."""
         return self.user(content=skip_note(skipped), source=NOTE_SOURCE)
 
 
-#: Our classes, which do not need AutoGen.
+#: The classes of `otel_assembly.model_context.messages`, which do not require AutoGen.
 OURS: Final = MessageTypes(
     messages.SystemMessage,
     messages.UserMessage,
@@ -47,8 +47,8 @@ OURS: Final = MessageTypes(
 
 
 def types_of(client: Any) -> MessageTypes:
-    """Return the message classes of a model client: AutoGen's for AutoGen's clients, else ours."""
-    if any(one.__module__.partition(".")[0] == "autogen_core" for one in type(client).__mro__):
+    """Return the message classes that a model client accepts: AutoGen's if its class derives from AutoGen's base."""
+    if any(base.__module__.partition(".")[0] == "autogen_core" for base in type(client).__mro__):
         return autogens(sys.modules["autogen_core.models"], sys.modules["autogen_core"])
     return OURS
 

@@ -12,10 +12,11 @@ from otel_assembly.messages.context_messages import register_messages
 
 
 class Editable:
-    """A message or part with assignable attributes, like AutoGen's.
+    """Base class of mutable messages; counts attribute assignments, so that contexts notice changed messages.
 
     Attributes:
-        edits: The number of assignments in this process. If it has changed, a context reads its messages again.
+        edits: The number of attribute assignments to all instances in this process. If it has changed, a context
+            reads its messages again.
     """
 
     edits: ClassVar[int] = 0
@@ -42,7 +43,7 @@ class FunctionCall(Editable):
 
 
 class Image(BaseModel):
-    """An image in AutoGen's state. Unknown fields are preserved.
+    """An image in a message, in the form of AutoGen's saved state. Unknown fields are preserved.
 
     Attributes:
         data: The image, in base64.
@@ -54,7 +55,7 @@ class Image(BaseModel):
 
 
 class SystemMessage(Editable, BaseModel):
-    """Instructions for the model.
+    """A message with instructions for the model.
 
     Attributes:
         content: The text.
@@ -100,7 +101,7 @@ class FunctionExecutionResult(Editable, BaseModel):
 
     Attributes:
         content: The result's text.
-        name: The tool's name; older states have none.
+        name: The tool's name; empty in states that older AutoGen versions saved.
         call_id: The id of the `FunctionCall`.
         is_error: True if the tool failed; None if that is unknown.
     """
@@ -115,7 +116,7 @@ class FunctionExecutionResultMessage(Editable, BaseModel):
     """The results of the tool calls of one `AssistantMessage`, or of some of them.
 
     Attributes:
-        content: The results. A message without results is an orphan.
+        content: The results.
         type: The type of message in JSON.
     """
 
@@ -130,7 +131,7 @@ LLMMessage: TypeAlias = Annotated[
 
 
 class ChatCompletionContextState(BaseModel):
-    """The return value of `save_state`, and the argument of `load_state`.
+    """The saved state of a model context, as `save_state` returns it and `load_state` accepts it.
 
     Attributes:
         messages: All messages, the oldest first.

@@ -1,4 +1,4 @@
-"""`Unbounded`, and policies that reduce messages exactly as AutoGen, including its bugs (``compat=True``)."""
+"""The `Unbounded` policy, and the policies for ``compat=True``, which copy AutoGen's reductions and their bugs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.view import complement, to_runs
-from otel_assembly.model_context.client_counter import counted
+from otel_assembly.model_context.client_counter import call_counter
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep
 from otel_assembly.policies.head_and_tail import with_event
 
@@ -25,14 +25,14 @@ class Unbounded(DecidingPolicy):
     name = "unbounded"
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events without orphans."""
+        """Drop tool calls without results and results without calls."""
         view = as_view(events)
         kept, verdicts = keep(view, [(0, len(view))], DecisionReason.OUTSIDE_WINDOW)
         return Outcome(prompts, kept, verdicts)
 
 
 class _AsAutoGen(DecidingPolicy):
-    """The base of AutoGen's reductions, which can separate calls from their results."""
+    """Base class of policies that reduce messages exactly as AutoGen, which can separate a call from its results."""
 
     def __init__(self, types: MessageTypes) -> None:
         self._types = types
@@ -40,27 +40,38 @@ class _AsAutoGen(DecidingPolicy):
     def _is_results(self, view: View, index: int) -> bool:
         return index < len(view) and isinstance(view[index], self._types.results)
 
-    def _taken(
+    def _outcome(
         self,
         prompts: Sequence[str],
         view: View,
         runs: Sequence[Run],
         reason: DecisionReason,
-        stripped: Mapping[int, DecisionReason],
+        single_drops: Mapping[int, DecisionReason],
     ) -> Outcome:
-        """Keep runs of indexes. Messages that were stripped at the edges have their own drop reason."""
+        """Return an outcome that keeps some index ranges of the view and drops all other messages.
+
+        Args:
+            prompts: The prompts, unchanged in the outcome.
+            view: All messages.
+            runs: The index ranges to keep, as pairs of start and end; empty ranges are ignored.
+            reason: Why messages are dropped.
+            single_drops: The indexes of messages that are dropped for another reason, with that reason.
+        """
         runs = [run for run in runs if run[0] < run[1]]
-        out = {index for run in complement(len(view), runs) for index in range(*run)} if stripped else set()
-        rest = to_runs(sorted(out - stripped.keys())) if stripped else complement(len(view), runs)
-        verdicts = [Verdict(view.pick(rest), DecisionOutcome.DROPPED, reason)] if rest else []
+        dropped_runs = complement(len(view), runs)
+        if single_drops:
+            dropped = {index for run in dropped_runs for index in range(*run)}
+            dropped_runs = to_runs(sorted(dropped - single_drops.keys()))
+        verdicts = [Verdict(view.pick(dropped_runs), DecisionOutcome.DROPPED, reason)] if dropped_runs else []
         verdicts += (
-            Verdict(view.pick([(index, index + 1)]), DecisionOutcome.DROPPED, why) for index, why in stripped.items()
+            Verdict(view.pick([(index, index + 1)]), DecisionOutcome.DROPPED, single_reason)
+            for index, single_reason in single_drops.items()
         )
         return Outcome(prompts, view.pick(runs), verdicts)
 
 
 class UnboundedAsAutoGen(_AsAutoGen):
-    """Keeps all messages, including orphans."""
+    """Keeps all messages, also tool calls without results and results without calls."""
 
     name = "unbounded"
 
@@ -70,11 +81,11 @@ class UnboundedAsAutoGen(_AsAutoGen):
 
 
 class BufferedAsAutoGen(_AsAutoGen):
-    """Keeps the last messages. If the first of them contains tool results, it is dropped.
+    """Keeps the last messages. If the first kept message contains tool results, that message is dropped.
 
     Args:
-        buffer_size: How many.
-        types: The types of the messages.
+        buffer_size: The number of messages to keep.
+        types: The message classes.
     """
 
     name = "buffered"
@@ -87,20 +98,21 @@ class BufferedAsAutoGen(_AsAutoGen):
         """Return the last events."""
         view = as_view(events)
         start = max(0, len(view) - self.buffer_size)
-        stripped = {start: DecisionReason.ORPHANED_TOOL_RESULT} if self._is_results(view, start) else {}
-        runs = [(start + len(stripped), len(view))]
-        return self._taken(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, stripped)
+        single_drops = {start: DecisionReason.ORPHANED_TOOL_RESULT} if self._is_results(view, start) else {}
+        runs = [(start + len(single_drops), len(view))]
+        return self._outcome(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, single_drops)
 
 
 class HeadAndTailAsAutoGen(_AsAutoGen):
-    """Keeps the first and the last messages, and a note with the number of skipped messages.
+    """Keeps the first and the last messages, with a note between them that states how many were skipped.
 
-    Tool calls at the end of the head and results at the start of the tail are dropped. The note does not count them.
+    If the last of the first messages contains tool calls, it is dropped. If the first of the last messages contains
+    tool results, it is dropped. The note does not count these two.
 
     Args:
-        head_size: The number of first messages.
-        tail_size: The number of last messages.
-        types: The types of the messages.
+        head_size: The number of messages to keep from the beginning.
+        tail_size: The number of messages to keep from the end.
+        types: The message classes.
     """
 
     name = "head_and_tail"
@@ -116,13 +128,13 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
         head, tail = self.head_size, len(view) - self.tail_size
         if tail <= head:
             return Outcome(prompts, view)
-        stripped: dict[int, DecisionReason] = {}
+        single_drops: dict[int, DecisionReason] = {}
         if self._calls(view[head - 1]):
-            stripped[head - 1] = DecisionReason.ORPHANED_TOOL_CALL
+            single_drops[head - 1] = DecisionReason.ORPHANED_TOOL_CALL
         if self._is_results(view, tail):
-            stripped[tail] = DecisionReason.ORPHANED_TOOL_RESULT
-        runs = [(0, head - (head - 1 in stripped)), (tail + (tail in stripped), len(view))]
-        outcome = self._taken(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, stripped)
+            single_drops[tail] = DecisionReason.ORPHANED_TOOL_RESULT
+        runs = [(0, head - (head - 1 in single_drops)), (tail + (tail in single_drops), len(view))]
+        outcome = self._outcome(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, single_drops)
         return with_event(outcome, view.pick(runs), runs[0][1], self._types.note(tail - head))
 
     def _calls(self, message: Any) -> bool:
@@ -133,13 +145,15 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
 
 
 class TokenLimitedAsAutoGen(_AsAutoGen):
-    """Drops messages from the middle until the client's count fits. Each step counts all messages again.
+    """Drops the middle message until the remaining messages fit the token limit.
+
+    The client counts all remaining messages again after each drop, as in AutoGen.
 
     Args:
-        client: The client's counter.
+        client: The counter that uses the model client.
         token_limit: The most tokens. None: the client's ``remaining_tokens`` must not be negative.
         tool_schema: The tool definitions, which are counted too.
-        types: The types of the messages.
+        types: The message classes.
     """
 
     name = "token_limited"
@@ -153,18 +167,18 @@ class TokenLimitedAsAutoGen(_AsAutoGen):
         self._tools = list(tool_schema)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the remaining events."""
+        """Return the events that fit the token limit."""
         view = as_view(events)
-        messages, places = list(map(self._client.made, view)), list(range(len(view)))
+        messages, indexes = list(map(self._client.as_client_message, view)), list(range(len(view)))
         while messages and self._is_over(messages):
             middle = len(messages) // 2
-            del messages[middle], places[middle]
-        stripped: dict[int, DecisionReason] = {}
-        if places and self._is_results(view, places[0]):
-            stripped[places.pop(0)] = DecisionReason.ORPHANED_TOOL_RESULT
-        return self._taken(prompts, view, to_runs(places), DecisionReason.OVER_BUDGET, stripped)
+            del messages[middle], indexes[middle]
+        single_drops: dict[int, DecisionReason] = {}
+        if indexes and self._is_results(view, indexes[0]):
+            single_drops[indexes.pop(0)] = DecisionReason.ORPHANED_TOOL_RESULT
+        return self._outcome(prompts, view, to_runs(indexes), DecisionReason.OVER_BUDGET, single_drops)
 
     def _is_over(self, messages: Sequence[Any]) -> bool:
         if self.token_limit is None:
-            return counted(self._client.remaining, messages, self._tools) < 0
-        return counted(self._client.client.count_tokens, messages, self._tools) > self.token_limit
+            return call_counter(self._client.remaining, messages, self._tools) < 0
+        return call_counter(self._client.client.count_tokens, messages, self._tools) > self.token_limit

@@ -1,7 +1,7 @@
 """Mixins with the behavior of each model context: settings, reduction of messages, token counting.
 
-Each of AutoGen's contexts has two implementations: one without AutoGen, and one that derives from AutoGen's base class.
-Both use the mixin of this module. The other base class provides the message types and `_start`.
+otel-assembly implements each of AutoGen's contexts twice: without AutoGen, and on AutoGen's base class. Both classes
+derive from the same mixin of this module. Their other base class provides the message classes and `_start`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Shape:
-    """The base of all mixins.
+    """Base class of the mixins, which implement the settings and the reduction of one kind of model context.
 
     Attributes:
-        types: The types of its messages.
-        component_config_schema: The class of its configuration.
+        types: The classes of the context's messages.
+        component_config_schema: The pydantic class of the context's configuration.
         compat: True to behave exactly as AutoGen, including its bugs.
     """
 
@@ -51,15 +51,15 @@ class Shape:
     _messages: list[Any]
     _initial_messages: list[Any] | None
     _log: History
-    #: True if a caller received the internal list of messages, and can have changed it.
-    _gave_itself: bool = False
+    #: True if a caller received the internal list of messages and may have changed it.
+    _list_is_shared: bool = False
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
-        """Initialize the base class, after the settings."""
+        """Initialize the other base class with the first messages; called after the settings are assigned."""
         raise NotImplementedError
 
     def _reducer(self) -> DecidingPolicy:
-        """Return the policy that reduces the messages."""
+        """Return the policy that selects the messages for the model."""
         raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
@@ -70,21 +70,21 @@ class Shape:
         return Assembler([self._reducer()], recorder=recorder)
 
     def _history(self) -> History:
-        """Return the messages as a history. It is rebuilt only if messages were changed, not if they were appended."""
-        log, held = self._log, self._messages
+        """Return the messages as a `History`, which is rebuilt only if earlier messages were replaced or removed."""
+        log, messages = self._log, self._messages
         known = len(log)
-        edited = known > len(held) or (known and log.events[known - 1] is not held[known - 1])
-        if not edited and self._gave_itself:
-            edited = any(one is not other for one, other in zip(log.events, held, strict=False))
+        edited = known > len(messages) or (known and log.events[known - 1] is not messages[known - 1])
+        if not edited and self._list_is_shared:
+            edited = any(event is not message for event, message in zip(log.events, messages, strict=False))
         if edited:
-            log = self._log = History(held)
-        elif known < len(held):
-            log.extend(held[known:])
+            log = self._log = History(messages)
+        elif known < len(messages):
+            log.extend(messages[known:])
         return log
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """With `compat`, raise a client's own error instead of `PolicyFailedError`, as AutoGen does."""
+        """With `compat`, raise the model client's own error instead of `PolicyFailedError`, as AutoGen does."""
         try:
             yield
         except PolicyFailedError as error:
@@ -93,14 +93,14 @@ class Shape:
             raise
 
     def _given(self, events: Sequence[Any]) -> list[Any]:
-        """Return the list of kept messages for the caller."""
-        if self.compat and self._gives_all():
-            self._gave_itself = True
+        """Return the selected messages as a new list. With `compat`, return the internal list if AutoGen does so."""
+        if self.compat and self._returns_internal_list():
+            self._list_is_shared = True
             return self._messages
         return list(events)
 
-    def _gives_all(self) -> bool:
-        """Return True if AutoGen returns its internal list instead of a copy."""
+    def _returns_internal_list(self) -> bool:
+        """Return True if AutoGen's context returns its internal list of messages instead of a copy."""
         return False
 
     def _to_config(self) -> Any:
@@ -114,7 +114,7 @@ class Shape:
 
 
 class UnboundedShape(Shape):
-    """All messages.
+    """A model context that keeps all messages. Only unpaired tool calls and results are dropped.
 
     Args:
         initial_messages: The first messages of the conversation.
@@ -128,7 +128,7 @@ class UnboundedShape(Shape):
     def _reducer(self) -> DecidingPolicy:
         return UnboundedAsAutoGen(self.types) if self.compat else Unbounded()
 
-    def _gives_all(self) -> bool:
+    def _returns_internal_list(self) -> bool:
         return True
 
 
@@ -139,7 +139,7 @@ class BufferedFields(BaseModel):
 
 
 class BufferedShape(Shape):
-    """The last `buffer_size` messages.
+    """A model context that keeps the last `buffer_size` messages.
 
     Args:
         buffer_size: The most messages to keep.
@@ -147,7 +147,7 @@ class BufferedShape(Shape):
         compat: Behave exactly as AutoGen, including its bugs.
 
     Raises:
-        ConfigurationError: A size is below 1.
+        ConfigurationError: `buffer_size` is below 1.
     """
 
     def __init__(
@@ -173,7 +173,9 @@ class HeadAndTailFields(BaseModel):
 
 
 class HeadAndTailShape(Shape):
-    """The first `head_size` and the last `tail_size` messages, with a note of the number skipped between them.
+    """A model context that keeps the first `head_size` and the last `tail_size` messages.
+
+    A note between them states how many messages were skipped.
 
     Args:
         head_size: The most messages to keep from the beginning.
@@ -204,7 +206,7 @@ class HeadAndTailShape(Shape):
             HeadAndTailAsAutoGen(head, tail, types) if self.compat else HeadAndTailPolicy(head, tail, note=types.note)
         )
 
-    def _gives_all(self) -> bool:
+    def _returns_internal_list(self) -> bool:
         return len(self._messages) <= self._head_size + self._tail_size
 
     def _settings(self) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class HeadAndTailShape(Shape):
 
 
 class TokenLimitedFields(BaseModel):
-    """The settings of a `TokenLimitedChatCompletionContext`, without its client."""
+    """The settings of a `TokenLimitedChatCompletionContext`, except its model client."""
 
     model: str | None = None
     token_limit: int | None = None
@@ -220,12 +222,12 @@ class TokenLimitedFields(BaseModel):
 
 
 class TokenLimitedShape(Shape):
-    """The newest messages that take at most `token_limit` tokens, with the newest request among them.
+    """A model context that keeps the newest messages, at most `token_limit` tokens. The newest request is always kept.
 
     Args:
         model_client: The client that counts tokens: any object with ``count_tokens(messages, *, tools)``.
-        model: The model whose tokenizer counts if there is no client.
-        token_limit: The most tokens. None: the limit is the result of the client's ``remaining_tokens``.
+        model: The name of the model whose tokenizer counts if there is no client.
+        token_limit: The most tokens. None: the number of tokens that the client's ``remaining_tokens`` allows.
         tool_schema: The schemas of the tools, which count towards the limit.
         initial_messages: The first messages of the conversation.
         compat: Behave exactly as AutoGen, including its bugs.
@@ -252,11 +254,11 @@ class TokenLimitedShape(Shape):
                 "a client that counts, or model= and token_limit="
             )
         if model_client is None and token_limit is None:
-            raise ConfigurationError("neither token_limit nor a model_client says how many tokens; give one of them")
+            raise ConfigurationError("neither token_limit nor model_client is given; give one of them as the limit")
         if token_limit is None and not callable(getattr(model_client, "remaining_tokens", None)):
             raise ConfigurationError(
-                f"model_client is a {type(model_client).__name__}, which has no remaining_tokens(messages, tools=…) to "
-                "say how many tokens there are; give token_limit"
+                f"model_client is a {type(model_client).__name__}, which has no remaining_tokens(messages, tools=…), "
+                "so there is no limit; give token_limit"
             )
         self._model_client = model_client
         self._model = model
@@ -288,15 +290,15 @@ class TokenLimitedShape(Shape):
         dump = getattr(client, "dump_component", None)
         if dump is None:
             raise ConfigurationError(
-                f"model_client is a {type(client).__name__}, which has no dump_component(), so that no configuration "
-                "stands for it; name model= and token_limit= instead"
+                f"model_client is a {type(client).__name__}, which has no dump_component(), so the context cannot "
+                "be dumped; give model= and token_limit= instead"
             )
         dumped = dump()
         return {**settings, "model_client": dumped.model_dump() if isinstance(dumped, BaseModel) else dumped}
 
 
 class _ModelClient:
-    """A client that counts with a model's tokenizer, for `compat` without a client."""
+    """A `CountingClient` that uses a model's tokenizer; used with `compat` if no client is given."""
 
     def __init__(self, model: str | None) -> None:
         self._meter = TokenMeter(counter_for(model))

@@ -204,7 +204,7 @@ async def test_a_fatal_alert_halts_a_context():
         (lambda: HeadAndTailChatCompletionContext(1, -1), "tail_size must be greater than 0, got -1"),
         (lambda: HeadAndTailChatCompletionContext(1, 1.5), "tail_size must be a whole number, got 1.5"),
         (lambda: TokenLimitedChatCompletionContext(WordClient(), token_limit=0), "token_limit must be greater than 0"),
-        (lambda: TokenLimitedChatCompletionContext(), "neither token_limit nor a model_client"),
+        (lambda: TokenLimitedChatCompletionContext(), "neither token_limit nor model_client is given"),
         (lambda: TokenLimitedChatCompletionContext(object(), token_limit=5), "has no count_tokens"),
     ],
 )

@@ -128,7 +128,7 @@ async def test_a_client_is_given_and_never_imported():
 
     context = TokenLimitedChatCompletionContext(Dumped(), token_limit=50, initial_messages=of("ask"))
     dumped = context.dump_component()
-    with pytest.raises(ConfigurationError, match="model_client: a client is not made of its configuration"):
+    with pytest.raises(ConfigurationError, match="model_client: the client cannot be created from its configuration"):
         ChatCompletionContext.load_component(dumped)
     client = WordClient()
     loaded = ChatCompletionContext.load_component(dumped, model_client=client)
@@ -143,7 +143,7 @@ async def test_a_client_is_given_and_never_imported():
     [
         (
             {"provider": "os.path.join", "config": {}},
-            "component.provider: 'os.path.join' is none of the known contexts",
+            "component.provider: 'os.path.join' is not a known context",
         ),
         ({"config": {}}, "component.provider: Field required"),
         (
