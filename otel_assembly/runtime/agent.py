@@ -1,4 +1,4 @@
-"""`Agent`: a ReAct loop in which assembly, halting and tracing are built in."""
+"""`Agent`: calls a model and its tools in a loop, with built-in context assembly, halting and tracing."""
 
 from __future__ import annotations
 
@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 class Agent:
     """Calls a model and the tools that it requests, in a loop, until the model gives an answer.
 
-    The chain in `assembly` prepares the messages of each model call. A FATAL alert from any observer halts the
-    conversation: no further model call or tool call starts, and the running ask ends with a response that reports
-    the halt. Every later ask raises `HaltedError` until ``session.resume()`` is called.
+    The chain of policies in `assembly` selects the messages of each model call. A FATAL alert from any observer halts
+    the conversation: no further model call or tool call starts, and the running call of `ask` returns a response that
+    reports the halt. Every later `ask` raises `HaltedError` until ``session.resume()`` is called.
 
-    An agent starts with one `session`. `open_session` opens another one, which is a separate conversation.
+    An agent has one `session`, which is its conversation. `open_session` opens another, separate conversation.
 
     Args:
         name: The agent's name, also used as ``gen_ai.agent.name``.
         system_prompt: The system prompt of every model call.
         model: The model client.
         tools: Functions with type hints, or `Tool`s.
-        assembly: The chain of policies, or an `Assembler`; by default `AlertPolicy` alone.
+        assembly: The chain of policies, or an `Assembler`; by default only an `AlertPolicy`, which adds alerts to the
+            prompts.
         middlewares: Middlewares, the outermost first. The chain in `assembly` is added as the innermost one. Without
             `assembly`, an `AssemblerMiddleware` in this list replaces the default chain.
         observers: Observers that are attached to each session's stream.
-        knowledge: The store that memory policies and aggregates use.
+        knowledge: The store that memory policies and an `AggregateObserver` use.
         max_rounds: The most model calls that one ask may make.
-        compress_at: The share of the budget, above 0 and at most 1. If the last prompt filled this share, the chain's
-            compacting policy runs early, before the budget is exceeded.
+        compress_at: A share of the token budget, above 0 and at most 1. If the last prompt used this share, the chain's
+            compacting policy, which summarizes older messages, runs before the budget is exceeded.
         tool_timeout: The time limit of a tool call in seconds, for tools without a `timeout`.
         max_tool_threads: The most threads per event loop that run the agent's synchronous tools. All sessions of the
-            agent share them. A call waits for a free thread within its time limit. A call that exceeds
-            its limit keeps its thread until its function returns.
+            agent share them. Waiting for a free thread counts towards a call's time limit. A function that exceeds its
+            time limit occupies its thread until it returns.
 
     Raises:
         ConfigurationError: An argument is invalid.
@@ -111,7 +112,7 @@ class Agent:
 
     @property
     def session(self) -> Session:
-        """The conversation that `ask` continues; in a hook, the conversation of the running call."""
+        """The conversation that `ask` continues. In a middleware hook, the conversation of the running call."""
         if self._session is None:
             self._session = self._new_session(None, ())
         return self._session
@@ -120,32 +121,38 @@ class Agent:
         """Return a copy of this agent with a new, separate conversation.
 
         Args:
-            conversation_id: The conversation's real id, if it has one.
-            reductions: Policies for this conversation only. They run before the first reduction of the agent's chain.
+            conversation_id: The conversation's id in your application, if it has one; recorded on spans.
+            reductions: Policies for this conversation only. They run before the first policy of the agent's chain that
+                removes messages.
 
         Raises:
             ConfigurationError: An entry of `reductions` is not a policy.
         """
-        own = self._in(self._new_session(conversation_id, ()))
+        agent = self._copy_with(self._new_session(conversation_id, ()))
         if reductions:
             chain = next(middleware for middleware in self.middlewares if isinstance(middleware, AssemblerMiddleware))
-            own_chain = chain.reducing_first(reductions)
-            own.middlewares = tuple(own_chain if middleware is chain else middleware for middleware in self.middlewares)
-            own.loop = Loop(own.middlewares)
-        return own
+            new_chain = chain.reducing_first(reductions)
+            agent.middlewares = tuple(
+                new_chain if middleware is chain else middleware for middleware in self.middlewares
+            )
+            agent.loop = Loop(agent.middlewares)
+        return agent
 
     def load_session(self, text: str) -> Self:
-        """Return a copy of this agent with the conversation that ``session.save()`` wrote.
+        """Return a copy of this agent that continues a saved conversation.
 
         A conversation that was halted when it was saved is still halted.
+
+        Args:
+            text: The return value of ``session.save()``.
 
         Raises:
             SessionError: The text is not a saved session, or a line of it is damaged. The error names the line.
         """
-        return self._in(self._new_session(*read_session(text)))
+        return self._copy_with(self._new_session(*read_session(text)))
 
     async def ask(self, inputs: Any = None, structured_schema: Any = None) -> ModelResponse:
-        """Ask, and wait for the answer.
+        """Send inputs to the agent and wait for its answer.
 
         Args:
             inputs: A text, a `ModelRequest`, or a list of them. To answer pending tool calls, give a person's approvals
@@ -153,10 +160,11 @@ class Agent:
                 continues the conversation after an error, a halt, or an answer that was cut off.
             structured_schema: A pydantic model, a dataclass or a ``TypedDict``. The answer's `structured_output` then
                 holds validated JSON values of this type. The model returns them by calling a tool that exists only in
-                this ask. None: the answer is a text.
+                this call of `ask`. None: the answer is a text.
 
         Returns:
-            The model's answer, or a response with pending tool calls. If the conversation was halted, the response
+            The model's answer, or a response with tool calls that wait for an approval or an external result. If the
+            conversation was halted, the response
             reports the halt and is not stored. `is_truncated` is True if the answer was cut off at a token limit or
             by a content filter.
 
@@ -178,20 +186,20 @@ class Agent:
         return answer
 
     def stream(self, inputs: Any = None, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
-        """Ask, and yield each event as it happens.
+        """Send inputs to the agent and yield each event of the turn as it happens.
 
         Events are response chunks, responses and tool results; the answer is the last event. Arguments and errors are
-        those of `ask`. A second ask in the same session waits until this one has ended, so close the iterator if you
-        stop reading early.
+        those of `ask`. Another `ask` or `stream` in the same session waits until this iterator is exhausted or closed,
+        so close the iterator if you stop reading early.
         """
         return self.loop.reply(self, self.session, inputs, structured_schema)
 
-    #: The names of these methods in AgentScope.
+    #: The same methods under their names in AgentScope.
     reply = ask
     reply_stream = stream
 
     async def aclose(self) -> None:
-        """End the session: run its aggregates a last time and detach its observers."""
+        """End the session: let each `AggregateObserver` finish its work, then detach all observers."""
         await self.session.aclose()
 
     async def __aenter__(self) -> Self:
@@ -201,10 +209,10 @@ class Agent:
         await self.aclose()
 
     async def compress_context(self, context_config: Any = None, instructions: Any = None) -> None:
-        """Run the chain's compacting policy if the last prompt filled the share `compress_at` of the budget.
+        """Run the chain's compacting policy if the last prompt used the share `compress_at` of the token budget.
 
-        For the rest of this session, the chain uses only that share of its budget. Without a compacting policy, this
-        method does nothing.
+        A compacting policy replaces older messages with a summary. If it ran, the chain uses only that share of its
+        budget for the rest of this session. Without a compacting policy, this method does nothing.
 
         Args:
             context_config: Passed to ``on_compress_context``; the agent does not use it.
@@ -223,10 +231,10 @@ class Agent:
             events=events,
         )
 
-    def _in(self, session: Session) -> Self:
-        own = copy.copy(self)
-        own._session = session  # noqa: SLF001  # a copy of this agent
-        return own
+    def _copy_with(self, session: Session) -> Self:
+        agent = copy.copy(self)
+        agent._session = session  # noqa: SLF001  # a copy of this agent
+        return agent
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.model.model!r}, tools={list(self.tools)})"

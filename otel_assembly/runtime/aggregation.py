@@ -1,4 +1,4 @@
-"""`AggregateObserver`: runs an aggregate in the background, after turns of a conversation."""
+"""`AggregateObserver`: extracts knowledge from a conversation in the background, after its turns."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _log = logging.getLogger("otel_assembly")
 
 
 @dataclass(slots=True, eq=False)
-class _Upkeep:
-    """The state of one conversation: its events since the last run, and its current run."""
+class _AggregateState:
+    """The state of one conversation: the events for the next run of the aggregate, and the active run."""
 
     context: Context
     #: Events that no successful run has processed yet.
     events: list[Any] = field(default_factory=list)
     #: The number of these events that belong to completed turns.
     complete: int = 0
-    #: Turns and events since the last run began.
+    #: The turns since the last run began, and the messages that arrived in these turns.
     turns: int = 0
     arrived: int = 0
-    #: True if a run is due. If a run is active, the next one starts after it.
-    wanted: bool = False
-    #: True while the run waits for runs of other conversations to end.
+    #: True if a run is due. If a run is active, the due run starts when it ends.
+    is_due: bool = False
+    #: True while the due run waits because the limit of active runs is reached.
     queued: bool = False
     task: asyncio.Task[None] | None = None
     #: The context variables of the turn that made the run due, so that the run belongs to its trace.
@@ -52,13 +52,14 @@ class _Upkeep:
 
     @property
     def busy(self) -> bool:
+        """True while a run is active or queued."""
         task = self.task
         return self.queued or not (task is None or task.done() or task.get_loop().is_closed())
 
     @property
     def idle(self) -> bool:
-        """Whether this state can be discarded."""
-        return not (self.busy or self.wanted or self.events or self.turns)
+        """True if this state can be discarded: no events, and no active or due run."""
+        return not (self.busy or self.is_due or self.events or self.turns)
 
     def take_events(self) -> list[Any]:
         """Remove and return the events of completed turns."""
@@ -67,9 +68,9 @@ class _Upkeep:
         self.arrived = len(self.events)
         return complete
 
-    def bound(self, most: int) -> None:
-        """Drop the oldest events if there are more than `most`."""
-        if (excess := len(self.events) - most) > 0:
+    def limit_events(self, max_events: int) -> None:
+        """Drop the oldest events if there are more than `max_events`."""
+        if (excess := len(self.events) - max_events) > 0:
             del self.events[:excess]
             self.complete = max(0, self.complete - excess)
 
@@ -77,7 +78,7 @@ class _Upkeep:
 class AggregateObserver:
     """An observer that runs an aggregate after turns of a conversation.
 
-    ::
+    An aggregate extracts knowledge from the messages of a conversation and writes it to a `KnowledgeStore`::
 
         memory = AggregateObserver(WorkingMemoryAggregate(ask), AggregateTrigger(every_n_turns=5), store=store)
         async with memory:
@@ -85,18 +86,19 @@ class AggregateObserver:
             ...
             await stream.send(TurnCompleted(turn=turn))
 
-    The observer checks the `AggregateTrigger` at each `TurnCompleted`, so a run covers complete turns only. The
-    aggregate runs in the background; the sender does not wait for it. Each conversation has at most one active run.
-    Turns that become due during a run are covered by one further run. A run receives the messages since the last
-    successful run, including those of failed runs.
+    The observer checks the `AggregateTrigger` at each `TurnCompleted`, so a run processes complete turns only. The
+    aggregate runs in the background; the sender of the event does not wait for it. Each conversation has at most one
+    active run. If further runs become due during a run, one run follows it. A run receives all messages since the last
+    successful run.
 
-    The result, `AggregationCompleted` or `AggregationFailed`, is sent on the context's stream. The error type of a
-    failure is logged. A run fails if it exceeds `timeout`, or if its conversation is halted before the run starts.
+    After each run, the observer sends an `AggregationCompleted` or `AggregationFailed` event on the stream. The error
+    type of a failed run is logged. A run fails if it exceeds `timeout`, or if its conversation is halted before the run
+    starts.
 
     One observer serves any number of conversations, in one event loop at a time. Call ``await observer.end(stream)``
     when a conversation ends. Call ``await observer.aclose()``, or use ``async with observer:``, before the event loop
-    ends; otherwise active runs are cancelled. In a forked child the observer starts empty: pending runs stay with the
-    parent process.
+    ends; otherwise active runs are cancelled. In a forked child process the observer has no events and no runs; those
+    of the parent process stay there.
 
     Args:
         aggregate: A `WorkingMemoryAggregate`, or another object with the method ``aggregate(events, context, store)``.
@@ -145,44 +147,44 @@ class AggregateObserver:
         self._at_once = at_once
         self._most_events = most_events
         self._closed = False
-        self._begin()
-        in_child(self._begin)
+        self._reset()
+        in_child(self._reset)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         #: Conversations with pending events. These are strong references: pending events outlive the stream.
-        self._upkeeps: OrderedDict[Conversation, _Upkeep] = OrderedDict()
-        self._queue: deque[_Upkeep] = deque()
+        self._states: OrderedDict[Conversation, _AggregateState] = OrderedDict()
+        self._queue: deque[_AggregateState] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Store messages; at the end of a turn, start a run if one is due."""
+        """Store a message for the next run; at the end of a turn, start a run if the trigger requires it."""
         if self._closed:
             return None
-        upkeep = self._upkeep(context)
+        state = self._state_of(context)
         if not isinstance(event, TurnCompleted):
             if describe(event).rendered:
-                upkeep.events.append(event)
-                upkeep.arrived += 1
-                upkeep.bound(self._most_events)
+                state.events.append(event)
+                state.arrived += 1
+                state.limit_events(self._most_events)
             return None
-        upkeep.turns += 1
-        self._complete(upkeep, ended=False)
+        state.turns += 1
+        self._complete_turn(state, ended=False)
         return None
 
     async def end(self, conversation: Stream | Context) -> None:
-        """End a conversation: wait for its active run and for the run that ``on_end`` requests."""
-        upkeep = self._upkeeps.get(conversation.conversation)
-        if upkeep is not None:
-            self._complete(upkeep, ended=True)
-            while upkeep.busy:
-                await self._any()
-            self._upkeeps.pop(conversation.conversation, None)
+        """End a conversation: run the aggregate if the trigger has ``on_end``, and wait until no run is active."""
+        state = self._states.get(conversation.conversation)
+        if state is not None:
+            self._complete_turn(state, ended=True)
+            while state.busy:
+                await self._wait_for_a_run()
+            self._states.pop(conversation.conversation, None)
 
     async def flush(self) -> None:
         """Wait until all active and pending runs have ended."""
-        self._start()
+        self._start_queued_runs()
         while self._running:
-            await self._any()
+            await self._wait_for_a_run()
 
     async def aclose(self) -> None:
         """Stop storing events, end every conversation, and wait for all runs.
@@ -190,8 +192,8 @@ class AggregateObserver:
         If this method is cancelled, all active runs are cancelled too.
         """
         self._closed = True
-        for upkeep in tuple(self._upkeeps.values()):
-            self._complete(upkeep, ended=True)
+        for state in tuple(self._states.values()):
+            self._complete_turn(state, ended=True)
         try:
             await self.flush()
         except asyncio.CancelledError:
@@ -200,7 +202,7 @@ class AggregateObserver:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
             raise
-        self._upkeeps.clear()
+        self._states.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -208,59 +210,64 @@ class AggregateObserver:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _upkeep(self, context: Context) -> _Upkeep:
-        upkeep = self._upkeeps.get(context.conversation)
-        if upkeep is None:
-            upkeep = self._upkeeps[context.conversation] = _Upkeep(context)
-        upkeep.context = context
-        self._upkeeps.move_to_end(context.conversation)
-        while len(self._upkeeps) > REMEMBERED_CONVERSATIONS:
+    def _state_of(self, context: Context) -> _AggregateState:
+        state = self._states.get(context.conversation)
+        if state is None:
+            state = self._states[context.conversation] = _AggregateState(context)
+        state.context = context
+        self._states.move_to_end(context.conversation)
+        while len(self._states) > REMEMBERED_CONVERSATIONS:
             # The least recently used conversation is treated as ended.
-            self._complete(self._upkeeps.popitem(last=False)[1], ended=True)
-        return upkeep
+            self._complete_turn(self._states.popitem(last=False)[1], ended=True)
+        return state
 
-    def _complete(self, upkeep: _Upkeep, *, ended: bool) -> None:
-        """Queue a run if one is due at the end of a turn or of the conversation."""
-        upkeep.complete = len(upkeep.events)
-        if upkeep.complete and self._trigger.due(upkeep.turns, upkeep.arrived, ended):
-            upkeep.wanted = True
-            upkeep.variables = copy_context()
-            if not upkeep.busy:
-                upkeep.queued = True
-                self._queue.append(upkeep)
-        self._start()
+    def _complete_turn(self, state: _AggregateState, *, ended: bool) -> None:
+        """Mark the stored events as complete; queue a run if the trigger requires one.
 
-    def _start(self) -> None:
+        Args:
+            state: The conversation's state.
+            ended: True at the end of the conversation, False at the end of a turn.
+        """
+        state.complete = len(state.events)
+        if state.complete and self._trigger.due(state.turns, state.arrived, ended):
+            state.is_due = True
+            state.variables = copy_context()
+            if not state.busy:
+                state.queued = True
+                self._queue.append(state)
+        self._start_queued_runs()
+
+    def _start_queued_runs(self) -> None:
         loop = asyncio.get_running_loop()
         self._running = {task for task in self._running if not task.done() and not task.get_loop().is_closed()}
         while self._queue and len(self._running) < self._at_once:
-            upkeep = self._queue.popleft()
-            upkeep.queued = False
-            upkeep.task = loop.create_task(self._work(upkeep), context=upkeep.variables)
-            upkeep.task.add_done_callback(self._ended)
-            self._running.add(upkeep.task)
+            state = self._queue.popleft()
+            state.queued = False
+            state.task = loop.create_task(self._run_while_due(state), context=state.variables)
+            state.task.add_done_callback(self._run_ended)
+            self._running.add(state.task)
 
-    async def _any(self) -> None:
-        """Wait until any active run has ended."""
-        self._start()
+    async def _wait_for_a_run(self) -> None:
+        """Wait until one of the active runs has ended."""
+        self._start_queued_runs()
         if self._running:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _run_ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():  # cancelled: the event loop is closing, so no new run may start
-            self._start()
+            self._start_queued_runs()
 
-    async def _work(self, upkeep: _Upkeep) -> None:
-        while upkeep.wanted:
-            upkeep.wanted = False
-            await self._run(upkeep)
-        upkeep.task = None
-        if upkeep.idle and self._upkeeps.get(upkeep.context.conversation) is upkeep:
-            del self._upkeeps[upkeep.context.conversation]
+    async def _run_while_due(self, state: _AggregateState) -> None:
+        while state.is_due:
+            state.is_due = False
+            await self._run(state)
+        state.task = None
+        if state.idle and self._states.get(state.context.conversation) is state:
+            del self._states[state.context.conversation]
 
-    async def _run(self, upkeep: _Upkeep) -> None:
-        events, context = upkeep.take_events(), upkeep.context
+    async def _run(self, state: _AggregateState) -> None:
+        events, context = state.take_events(), state.context
         failure: BaseException | None = None
         try:
             context.guard.check()
@@ -268,10 +275,10 @@ class AggregateObserver:
                 await self._aggregate.aggregate(list(events), context, self._store_of(context))
         except (Exception, asyncio.CancelledError) as error:
             failure = error
-            upkeep.events[:0] = events
-            upkeep.complete += len(events)
-            upkeep.bound(self._most_events)
-            if isinstance(error, asyncio.CancelledError) and _cancelled():
+            state.events[:0] = events
+            state.complete += len(events)
+            state.limit_events(self._most_events)
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
             _log.warning("the aggregate %s failed: %s", type(self._aggregate).__qualname__, error_type(error))
         outcome = (
@@ -283,7 +290,7 @@ class AggregateObserver:
             async with asyncio.timeout(self._timeout):
                 await context.send(outcome)
         except (Exception, asyncio.CancelledError) as error:  # the stream's event loop may be closed
-            if isinstance(error, asyncio.CancelledError) and _cancelled():
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
             _log.warning("%s could not be sent: %s", type(outcome).__name__, error_type(error))
 
@@ -295,11 +302,11 @@ class AggregateObserver:
             _log.warning(
                 "AggregateObserver has no store: pass store=…, or Context(dependencies={KnowledgeStore: store})"
             )
-            raise ConfigurationError("no knowledge store")
+            raise ConfigurationError("AggregateObserver has no knowledge store: pass store=…")
         return store
 
 
-def _cancelled() -> bool:
-    """Whether this task itself is being cancelled, not an awaitable inside the aggregate or a subscriber."""
+def _is_being_cancelled() -> bool:
+    """Return True if the current task is being cancelled; False if an awaited task was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""`AssemblerMiddleware`: runs a chain of policies before each model call of an agent (as in AG2)."""
+"""`AssemblerMiddleware`: runs a chain of policies before each model call of an agent, as in AG2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import PolicyLike
     from otel_assembly.runtime.middleware import NextHandler
 
-#: The largest share of a refused prompt's tokens that the retry may use.
+#: The share of a refused prompt's tokens that the retry may use at most.
 RETRY_SHARE: Final = 0.8
 
 
@@ -32,31 +32,43 @@ class ModelCall:
 
     Attributes:
         context: The session's context.
-        prompts: The system prompts to send. A chain replaces them while it runs the inner middlewares.
-        made: The assemblies of each chain, by the id of its middleware, so that a retry can reuse them.
+        prompts: The system prompts to send. A chain of policies replaces them for the inner middlewares.
+        by_chain: The assemblies of each chain, by ``id()`` of its middleware, so that repeated calls can reuse them.
     """
 
     context: Context
     prompts: list[str]
-    made: dict[int, _MadeByChain] = field(default_factory=dict)
+    by_chain: dict[int, _ChainAssemblies] = field(default_factory=dict)
 
     def assemblies(self) -> list[Assembly]:
         """Return the latest assembly of each chain, in the order in which the chains started."""
-        return [made.assemblies[-1].assembly for made in self.made.values() if made.assemblies]
+        return [chain.assemblies[-1].assembly for chain in self.by_chain.values() if chain.assemblies]
 
 
 @dataclass(frozen=True, slots=True)
-class _MadeByChain:
-    """The assemblies of one chain for one model call; the lock makes concurrent calls share one assembly."""
+class _ChainAssemblies:
+    """The assemblies that one chain created for one model call.
 
-    making: asyncio.Lock = field(default_factory=asyncio.Lock)
-    assemblies: list[_Made] = field(default_factory=list)
+    Attributes:
+        lock: Locked while the chain runs, so that concurrent calls share one assembly.
+        assemblies: The assemblies with their inputs, the oldest first.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    assemblies: list[_CachedAssembly] = field(default_factory=list)
 
 
-class _Made(NamedTuple):
-    """An assembly and its inputs; `asked` is the model, the share of the budget, the tools and the prompts."""
+class _CachedAssembly(NamedTuple):
+    """An assembly and its inputs.
 
-    asked: tuple[Any, ...]
+    Attributes:
+        settings: The model, the share of the budget, the tools and the prompts.
+        messages: The messages.
+        length: The number of messages when the chain ran; the list may have grown since.
+        assembly: The assembly.
+    """
+
+    settings: tuple[Any, ...]
     messages: Sequence[Any]
     length: int
     assembly: Assembly
@@ -66,14 +78,15 @@ MODEL_CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_mode
 
 
 class AssemblerMiddleware(MiddlewareBase):
-    """Runs a chain of policies before a model call and sends its output; the history is not changed.
+    """Runs a chain of policies before each model call and sends the chain's output; the history is not changed.
 
-    ``Agent(assembly=…)`` adds this middleware as the innermost one, so that it receives the changes of all others. Put
-    it first in ``middlewares`` to make it the outermost, as in AG2: the others then receive its output.
+    ``Agent(assembly=…)`` adds this middleware as the innermost one, so that it receives the changes of all other
+    middlewares. Put it first in ``middlewares`` to make it the outermost one, as in AG2: the other middlewares then
+    receive its output.
 
     Repeated or concurrent calls with the same model and messages share one assembly. If the provider refuses a prompt
     as too long, the chain runs once more with 0.8 of the prompt's tokens as its limit. If that fails too, the
-    provider's error is raised. Each refusal is recorded as an overflow with the cause ``provider``.
+    provider's error is raised. Each refused prompt is recorded as an overflow with the cause ``provider``.
 
     Args:
         policies: The chain of policies, or an `Assembler`.
@@ -86,18 +99,18 @@ class AssemblerMiddleware(MiddlewareBase):
         self.assembler = policies if isinstance(policies, Assembler) else Assembler(policies)
 
     def validate_order(self) -> list[str]:
-        """Return the problems of the chain's order, one sentence each; an empty list if there are none."""
+        """Check the order of the policies; return one sentence per problem, or an empty list."""
         return validate_order(self.assembler.policies)
 
     def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
-        """Return a copy with these policies before the first reduction of its chain.
+        """Return a copy whose chain runs these policies before its first policy that removes messages.
 
         Raises:
             ConfigurationError: An entry is not a policy.
         """
-        own = copy.copy(self)
-        own.assembler = self.assembler.reducing_first(policies)
-        return own
+        middleware = copy.copy(self)
+        middleware.assembler = self.assembler.reducing_first(policies)
+        return middleware
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
         """Run the chain, then call the model with its output."""
@@ -131,28 +144,31 @@ class AssemblerMiddleware(MiddlewareBase):
             raise
 
     async def _assembly(self, call: ModelCall, context: Context, messages: Sequence[Any]) -> Assembly:
-        asked = (context.model, context.budget_ratio, context.tools, call.prompts)
-        made = call.made.setdefault(id(self), _MadeByChain())
-        async with made.making:
-            for earlier in made.assemblies:
-                if earlier.asked == asked and _same(earlier, messages):
-                    return earlier.assembly
+        settings = (context.model, context.budget_ratio, context.tools, call.prompts)
+        chain = call.by_chain.setdefault(id(self), _ChainAssemblies())
+        async with chain.lock:
+            for cached in chain.assemblies:
+                if cached.settings == settings and _has_messages(cached, messages):
+                    return cached.assembly
             assembly = await self.assembler.assemble(call.prompts, messages, context)
-            made.assemblies.append(_Made(asked, messages, len(messages), assembly))
+            chain.assemblies.append(_CachedAssembly(settings, messages, len(messages), assembly))
             return assembly
 
 
 async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:
-    """Call the next handler with the assembly; concurrent calls, as in a vote, each use their own prompts."""
-    token = MODEL_CALL.set(ModelCall(call.context, assembly.prompts, call.made))
+    """Call the next handler with the assembly's messages, and with its prompts for this call only.
+
+    Concurrent calls with other prompts, as in a vote of several models, are not affected.
+    """
+    token = MODEL_CALL.set(ModelCall(call.context, assembly.prompts, call.by_chain))
     try:
         return await next_handler(messages=assembly.events)
     finally:
         MODEL_CALL.reset(token)
 
 
-def _same(made: _Made, messages: Sequence[Any]) -> bool:
-    """Whether an assembly was made of these messages: the same objects, and no more of them."""
-    if len(messages) != made.length:
+def _has_messages(cached: _CachedAssembly, messages: Sequence[Any]) -> bool:
+    """Return True if the assembly was created from exactly these message objects."""
+    if len(messages) != cached.length:
         return False
-    return made.messages is messages or all(map(operator.is_, made.messages, messages))
+    return cached.messages is messages or all(map(operator.is_, cached.messages, messages))

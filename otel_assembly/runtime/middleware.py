@@ -1,8 +1,9 @@
 """Middlewares: hooks around the steps of an agent, with the interface of AgentScope 2.x.
 
-Most hooks wrap a step. The first middleware in the list is the outermost, so events of a step pass the innermost one
-first. ``on_system_prompt`` does not wrap: each middleware receives the prompt that the previous one returned. `Agent`
-does not call ``list_tools``; pass the tools to the agent yourself.
+Most hooks wrap a step, such as a model call. The first middleware in the list is the outermost, so the innermost
+middleware receives a step's events first. ``on_system_prompt`` does not wrap a step: each middleware receives the
+prompt that the previous middleware returned. `Agent` does not call ``list_tools``; pass the tools to the agent
+yourself.
 
 A `MiddlewareBase` works in agents of AgentScope and in `Agent`.
 """
@@ -73,59 +74,77 @@ class MiddlewareBase:
     """
 
     def is_implemented(self, hook_name: str) -> bool:
-        """Whether the class overrides this hook; a function that is set on the instance does not count."""
+        """Return True if the middleware's class overrides this hook; functions set on the instance are ignored."""
         base = getattr(MiddlewareBase, hook_name, None)
         own = getattr(type(self), hook_name, None)
         return own is not None and own is not base
 
     async def get_middleware_key(self) -> str:
-        """Return the key of this middleware's state; by default the name of its class."""
+        """Return the key under which AgentScope stores this middleware's state; by default the class name."""
         return type(self).__name__
 
     async def list_tools(self) -> Sequence[Any]:
-        """Return the tools that this middleware adds. `Agent` does not call this method."""
+        """Return the tools that this middleware adds in AgentScope. `Agent` does not call this method."""
         return []
 
     def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wrap a whole reply. `input_kwargs`: ``inputs``, ``structured_schema``. Yields events, the answer last."""
-        raise self._missing("on_reply")
+        """Wrap a whole call of `Agent.ask`; yield its events, the answer last.
+
+        `input_kwargs` contains ``inputs`` and ``structured_schema``.
+        """
+        raise self._not_implemented("on_reply")
 
     def on_reasoning(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wrap one round's reasoning. `input_kwargs`: ``tool_choice``. Yields events; one is the model's response."""
-        raise self._missing("on_reasoning")
+        """Wrap one model call, with the early compression before it; yield events, one of them the model's response.
+
+        `input_kwargs` contains ``tool_choice``.
+        """
+        raise self._not_implemented("on_reasoning")
 
     def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wrap the run of one tool. `input_kwargs`: ``tool_call``. Yields events, the result last."""
-        raise self._missing("on_acting")
+        """Wrap the run of one tool call; yield events, the result last. `input_kwargs` contains ``tool_call``."""
+        raise self._not_implemented("on_acting")
 
     async def on_check_permission(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> PermissionDecision:
-        """Wrap a permission check. `input_kwargs`: ``tool_call``, ``tool``, ``tool_input``. Returns the decision."""
-        raise self._missing("on_check_permission")
+        """Wrap the permission check of one tool call; return the decision.
+
+        `input_kwargs` contains ``tool_call``, ``tool`` and ``tool_input``.
+        """
+        raise self._not_implemented("on_check_permission")
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
-        """Wrap one model call. `input_kwargs`: ``current_model``, ``messages``, ``tools``, ``tool_choice``.
+        """Wrap one request to the model; return the response, or an iterator of its parts.
 
-        Returns a response, or an iterator of its parts. The hook ends before the iterator is read.
+        `input_kwargs` contains ``current_model``, ``messages``, ``tools`` and ``tool_choice``. The iterator is read
+        after this hook has returned.
         """
-        raise self._missing("on_model_call")
+        raise self._not_implemented("on_model_call")
 
     async def on_compress_context(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> None:
-        """Wrap the early compression of the context. `input_kwargs`: ``context_config``, ``instructions``."""
-        raise self._missing("on_compress_context")
+        """Wrap `Agent.compress_context`, which compacts messages before the token budget is exceeded.
+
+        `input_kwargs` contains ``context_config`` and ``instructions``.
+        """
+        raise self._not_implemented("on_compress_context")
 
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
-        """Return the system prompt, given the prompt that the previous middleware returned."""
-        raise self._missing("on_system_prompt")
+        """Return the system prompt to use.
 
-    def _missing(self, hook: str) -> RuntimeError:
+        Args:
+            agent: The agent.
+            current_prompt: The agent's system prompt, or the prompt that the previous middleware returned.
+        """
+        raise self._not_implemented("on_system_prompt")
+
+    def _not_implemented(self, hook: str) -> RuntimeError:
         return RuntimeError(f"{type(self).__name__} does not implement {hook}")
 
 
@@ -152,12 +171,16 @@ def checked_middlewares(middlewares: Any) -> tuple[Any, ...]:
                 "otel_assembly.MiddlewareBase"
             )
         if not any(middleware.is_implemented(hook) for hook in HOOKS):
-            _refuse_unknown_hooks(middleware, index)
+            _check_hook_names(middleware, index)
     return checked
 
 
-def _refuse_unknown_hooks(middleware: object, index: int) -> None:
-    """Raise if a middleware without hooks has a method that looks like a misspelled hook."""
+def _check_hook_names(middleware: object, index: int) -> None:
+    """Check that a middleware without hooks has no ``on_…`` method, which may be a misspelled hook.
+
+    Raises:
+        ConfigurationError: The middleware has such a method.
+    """
     kind = type(middleware)
     unknown = [name for base in kind.__mro__ for name in vars(base) if name.startswith("on_") and name not in HOOKS]
     if unknown:
@@ -167,8 +190,8 @@ def _refuse_unknown_hooks(middleware: object, index: int) -> None:
         )
 
 
-class Onion:
-    """The middlewares that implement one hook, as layers around a step.
+class HookLayers:
+    """The middlewares that implement one hook; each of these layers wraps the next one, and the last wraps the step.
 
     If a layer returns no result or raises an error, a `MiddlewareError` names the layer. Errors of the step itself are
     raised unchanged.
@@ -176,7 +199,8 @@ class Onion:
     Args:
         middlewares: All middlewares of an agent, the outermost first. Those with the hook are the layers.
         hook: The hook's name.
-        is_result: Whether an event is the step's result; used only for steps that yield events.
+        is_result: A function that returns True for the event that is the step's result; used only for steps that yield
+            events.
     """
 
     __slots__ = ("_hook", "_is_result", "_layers")
@@ -192,152 +216,166 @@ class Onion:
         return bool(self._layers)
 
     def events(
-        self, agent: Any, step: Callable[..., AsyncGenerator[Any, None]], given: dict[str, Any]
+        self, agent: Any, step: Callable[..., AsyncGenerator[Any, None]], inputs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Run a step that yields events inside all layers, and yield its events."""
+        """Run a step that yields events, wrapped by all layers; return an iterator of the events."""
         if not self._layers:
-            return step(**given)
-        return _Pass(self._layers, self._hook, agent, step, self._is_result).events(0, given)
+            return step(**inputs)
+        return _LayerRun(self._layers, self._hook, agent, step, self._is_result).events(0, inputs)
 
-    async def run(self, agent: Any, step: Callable[..., Awaitable[Any]], given: dict[str, Any]) -> Any:
-        """Run a step inside all layers and return its result."""
+    async def run(self, agent: Any, step: Callable[..., Awaitable[Any]], inputs: dict[str, Any]) -> Any:
+        """Run a step, wrapped by all layers, and return its result."""
         if not self._layers:
-            return await step(**given)
-        return await _Pass(self._layers, self._hook, agent, step, self._is_result).run(0, given)
+            return await step(**inputs)
+        return await _LayerRun(self._layers, self._hook, agent, step, self._is_result).run(0, inputs)
 
 
 @dataclass(slots=True)
-class _Pass:
-    """One run through the layers; `raised` collects the errors of the step, which are no fault of a layer."""
+class _LayerRun:
+    """One run of a step and its layers.
+
+    Attributes:
+        step_errors: The errors that the step itself raised; they are not reported as errors of a layer.
+    """
 
     layers: Sequence[Any]
     hook: str
     agent: Any
     step: Callable[..., Any]
     is_result: Callable[[Any], bool]
-    raised: list[BaseException] = field(default_factory=list)
+    step_errors: list[BaseException] = field(default_factory=list)
 
-    async def run(self, index: int, given: dict[str, Any]) -> Any:
-        """Run the layers from an index inward and return their result."""
+    async def run(self, index: int, inputs: dict[str, Any]) -> Any:
+        """Run the layer at an index, which runs the inner layers and the step; return the result."""
         if index == len(self.layers):
             try:
-                result = await self.step(**given)
+                result = await self.step(**inputs)
             except BaseException as error:
-                self.raised.append(error)
+                self.step_errors.append(error)
                 raise
-            return _Pieces(self, None, result) if hasattr(result, "__aiter__") else result
+            return _StreamedAnswer(self, None, result) if hasattr(result, "__aiter__") else result
         layer = self.layers[index]
 
         def next_handler(**changed: Any) -> Awaitable[Any]:
-            return self.run(index + 1, {**given, **changed})
+            return self.run(index + 1, {**inputs, **changed})
 
         try:
-            result = await getattr(layer, self.hook)(self.agent, given, next_handler)
+            result = await getattr(layer, self.hook)(self.agent, inputs, next_handler)
         except Exception as error:
-            if self._passed_through(error):
+            if self._is_not_from_layer(error):
                 raise
-            raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
+            raise _middleware_error(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         if result is None and self.hook != "on_compress_context":
-            raise _fault(layer, self.hook, _NO_RESULT.format("return its result"))
-        if hasattr(result, "__aiter__") and not isinstance(result, _Pieces):
-            return _Pieces(self, layer, result)
+            raise _middleware_error(layer, self.hook, _NO_RESULT.format("return its result"))
+        if hasattr(result, "__aiter__") and not isinstance(result, _StreamedAnswer):
+            return _StreamedAnswer(self, layer, result)
         return result
 
-    async def events(self, index: int, given: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Run the layers from an index inward and yield their events."""
+    async def events(self, index: int, inputs: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        """Run the layer at an index, which runs the inner layers and the step; yield the events."""
         if index == len(self.layers):
             try:
-                async with aclosing(self.step(**given)) as step:
-                    async for event in step:
+                async with aclosing(self.step(**inputs)) as events:
+                    async for event in events:
                         yield event
             except BaseException as error:
-                self.raised.append(error)
+                self.step_errors.append(error)
                 raise
             return
         layer, has_result = self.layers[index], False
         inner_generators: list[AsyncGenerator[Any, None]] = []
 
         def next_handler(**changed: Any) -> AsyncGenerator[Any, None]:
-            inner_generators.append(self.events(index + 1, {**given, **changed}))
+            inner_generators.append(self.events(index + 1, {**inputs, **changed}))
             return inner_generators[-1]
 
         try:
-            async with aclosing(getattr(layer, self.hook)(self.agent, given, next_handler)) as inner:
+            async with aclosing(getattr(layer, self.hook)(self.agent, inputs, next_handler)) as inner:
                 async for event in inner:
                     has_result = has_result or self.is_result(event)
                     yield event
         except Exception as error:
-            if self._passed_through(error):
+            if self._is_not_from_layer(error):
                 raise
-            raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
+            raise _middleware_error(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         finally:
             # If reading stops inside a layer's loop, its inner generators, and so the step, would stay open.
-            for events in inner_generators:
-                with suppress(RuntimeError):  # another task is still reading it
-                    await events.aclose()
+            for generator in inner_generators:
+                with suppress(RuntimeError):  # another task is still reading the generator
+                    await generator.aclose()
         if not has_result:
-            raise _fault(layer, self.hook, _NO_RESULT.format("yield its events"))
+            raise _middleware_error(layer, self.hook, _NO_RESULT.format("yield its events"))
 
-    def _passed_through(self, error: BaseException) -> bool:
-        """Whether an error came from the step, or is an `AssemblyError`; such errors are raised unchanged."""
-        return isinstance(error, AssemblyError) or any(error is raised for raised in self.raised)
+    def _is_not_from_layer(self, error: BaseException) -> bool:
+        """Return True if the step raised the error, or if it is an `AssemblyError`; such errors are not wrapped."""
+        return isinstance(error, AssemblyError) or any(error is step_error for step_error in self.step_errors)
 
-    def failing(self, layer: Any, error: BaseException) -> BaseException:
-        """Return the error to raise if a streamed answer fails; `layer` is None if the step streams it."""
+    def error_to_raise(self, layer: Any, error: BaseException) -> BaseException:
+        """Return the error to raise if reading a streamed answer fails.
+
+        Args:
+            layer: The layer that returned the stream; None if the step returned it.
+            error: The error that the stream raised.
+        """
         if layer is None:
-            self.raised.append(error)
-        if not isinstance(error, Exception) or self._passed_through(error):
+            self.step_errors.append(error)
+        if not isinstance(error, Exception) or self._is_not_from_layer(error):
             return error
-        return _fault(layer, self.hook, _RAISED.format(type(error).__name__))
+        return _middleware_error(layer, self.hook, _RAISED.format(type(error).__name__))
 
 
-class _Pieces:
-    """A streamed answer that is read after its hook has ended; errors while reading name the layer."""
+class _StreamedAnswer:
+    """A streamed answer, which is read after its hook has returned.
 
-    __slots__ = ("_layer", "_pass", "_pieces")
+    If reading raises an error that is a layer's fault, a `MiddlewareError` names the layer.
+    """
 
-    def __init__(self, passing: _Pass, layer: Any, pieces: Any) -> None:
-        self._pass = passing
+    __slots__ = ("_layer", "_layer_run", "_parts")
+
+    def __init__(self, layer_run: _LayerRun, layer: Any, parts: Any) -> None:
+        self._layer_run = layer_run
         self._layer = layer
-        self._pieces = aiter(pieces)
+        self._parts = aiter(parts)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         try:
-            return await anext(self._pieces)
+            return await anext(self._parts)
         except StopAsyncIteration:
             raise
         except BaseException as error:
-            raised = self._pass.failing(self._layer, error)
+            raised = self._layer_run.error_to_raise(self._layer, error)
             if raised is error:
                 raise
             raise raised from error
 
     async def aclose(self) -> None:
         """Close the stream."""
-        close = getattr(self._pieces, "aclose", None)
+        close = getattr(self._parts, "aclose", None)
         if close is not None:
             await close()
 
 
 async def system_prompt_of(middleware: Any, agent: Any, prompt: str) -> str:
-    """Return the system prompt as changed by a middleware.
+    """Call a middleware's ``on_system_prompt`` hook and return the system prompt that the hook returned.
 
     Raises:
         MiddlewareError: The middleware raised an error, or returned no text.
     """
     try:
-        made = await middleware.on_system_prompt(agent, prompt)
+        new_prompt = await middleware.on_system_prompt(agent, prompt)
     except AssemblyError:
         raise
     except Exception as error:
-        raise _fault(middleware, "on_system_prompt", _RAISED.format(type(error).__name__)) from error
-    if not isinstance(made, str):
-        raise _fault(middleware, "on_system_prompt", f"gave a {type(made).__name__}, expected the prompt as a text")
-    return made
+        raise _middleware_error(middleware, "on_system_prompt", _RAISED.format(type(error).__name__)) from error
+    if not isinstance(new_prompt, str):
+        raise _middleware_error(
+            middleware, "on_system_prompt", f"gave a {type(new_prompt).__name__}, expected the prompt as a text"
+        )
+    return new_prompt
 
 
-def _fault(layer: Any, hook: str, problem: str) -> MiddlewareError:
+def _middleware_error(layer: Any, hook: str, problem: str) -> MiddlewareError:
     return MiddlewareError(type(layer).__name__, hook, problem)

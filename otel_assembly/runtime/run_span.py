@@ -1,4 +1,4 @@
-"""Records a turn of an agent's loop as one run."""
+"""Records a turn of an `Agent` as one run: an ``invoke_agent`` span."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from otel_assembly.events import Event
 
 
-def in_a_run(
+def record_as_run(
     turn: AsyncGenerator[Event, None], agent_name: str, conversation_id: str | None
 ) -> AsyncGenerator[Event, None]:
-    """Record the turn as a run, with an ``invoke_agent`` span if no span is current."""
+    """Record a turn as a run, with an ``invoke_agent`` span if no span is current; return its events.
+
+    Without a recorder that records runs, the turn is returned unchanged.
+    """
     begin = getattr(DEFAULT.recorder, "begin_run", None)
-    opened = begin(agent_name, conversation_id=conversation_id) if begin is not None else None
-    return turn if opened is None else _within(opened, turn)
+    run = begin(agent_name, conversation_id=conversation_id) if begin is not None else None
+    return turn if run is None else _yield_in_span(run, turn)
 
 
-async def _within(opened: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """Yield the turn's events; the span is current only while the turn itself runs, not in the reader's code."""
+async def _yield_in_span(run: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """Yield the turn's events. The span is current only while the turn runs, not while the caller handles an event."""
     error: BaseException | None = None
     try:
         async with aclosing(turn):
             while True:
-                with opened.current():
+                with run.current():
                     try:
                         event = await anext(turn)
                     except StopAsyncIteration:
@@ -39,4 +42,4 @@ async def _within(opened: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenera
         error = raised
         raise
     finally:
-        opened.end(error if error is not None and is_failure(error) else None)
+        run.end(error if error is not None and is_failure(error) else None)

@@ -1,4 +1,4 @@
-"""`Session`: one conversation of an agent, with the state that is kept between asks."""
+"""`Session`: one conversation of an agent, with the state that is kept between calls of `Agent.ask`."""
 
 from __future__ import annotations
 
@@ -54,28 +54,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger("otel_assembly")
 
 _FORMAT: Final = "otel-assembly session"
-#: Version 2 may hold events and fields that the first release does not know; both are read.
+#: The version that `Session.save` writes. Releases that write version 1 cannot read all events of version 2.
 _VERSION: Final = 2
-_READ: Final = (1, 2)
-_PASSED_OVER: Final = "not run: it was not confirmed before the next user message"
+_READABLE_VERSIONS: Final = (1, 2)
+_UNCONFIRMED: Final = "not run: it was not confirmed before the next user message"
 
 
 class Journal(Protocol):
-    """Stores the steps of a turn outside of the process, so that another process can continue the turn."""
+    """Stores the responses and tool results of a turn durably, so that another process can continue the turn."""
 
     async def record(self, event: Event) -> None:
-        """Store a response that calls tools, or a result of a tool; return once it is durable."""
+        """Store a response with tool calls, or a tool result; return when the event is durable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedCalls:
-    """An input of an agent: continue a turn whose process ended while these calls were running.
+    """An input for `Agent.ask` that continues a turn whose process ended during tool calls.
 
-    A call runs again only if its tool is idempotent; any other call gets an error as its result: `OUTCOME_UNKNOWN`.
+    A call runs again only if its tool is idempotent. Any other call gets the error `OUTCOME_UNKNOWN` as its result.
 
     Attributes:
-        calls: The calls of the history that have no result.
+        calls: The tool calls of the history that have no result.
     """
 
     calls: tuple[ToolCallEvent, ...]
@@ -89,10 +89,10 @@ OUTCOME_UNKNOWN: Final = (
 
 
 class Session:
-    """One conversation of an agent: its history, its stream, its halt and its pending tool calls.
+    """One conversation of an agent: its history, its event stream, its halt and its pending tool calls.
 
-    `Agent` creates sessions. `history` contains the whole conversation; the agent's chain selects the messages of each
-    model call.
+    `Agent` creates sessions. `history` contains the whole conversation; the agent's chain of policies selects the
+    messages of each model call.
 
     Args:
         agent_name: The agent's name, for telemetry.
@@ -100,7 +100,7 @@ class Session:
         tools: The definitions of the agent's tools.
         dependencies: Objects that policies and tools look up, by type.
         observers: Observers that are attached to the stream.
-        conversation_id: The conversation's real id, if it has one.
+        conversation_id: The conversation's id in your application, if it has one; recorded on spans.
         events: The events of an earlier session, to restore it.
 
     Attributes:
@@ -108,10 +108,10 @@ class Session:
         stream: The stream that events are sent on; subscribe here to receive them as they happen.
         context: The context of the agent's policies, observers and tools.
         pending: The tool calls that wait for an approval or an external result, by id.
-        turns: The number of asks so far.
-        owed: The structured answer that the running ask must return; None if it needs none.
-        changed_calls: The ids of calls that ran with other arguments than the model gave.
-        journal: Stores responses with tool calls, and tool results, before the turn continues; None: no storage.
+        turns: The number of turns so far. Each call of `Agent.ask` is one turn.
+        owed: The structured answer that the running turn must return; None if the answer may be a text.
+        changed_calls: The ids of calls that ran with other arguments than those of the model.
+        journal: Stores responses with tool calls, and tool results, before the turn continues. None: nothing is stored.
     """
 
     def __init__(
@@ -140,16 +140,16 @@ class Session:
         self.owed: StructuredAnswer | None = None
         self.changed_calls: set[str] = set()
         self.journal: Journal | None = None
-        #: Held during an ask, so that the events of concurrent asks are not interleaved.
+        #: Locked during a turn, so that the events of concurrent turns are not interleaved.
         self.asking = asyncio.Lock()
-        self._sending: set[asyncio.Task[None]] = set()
+        self._send_tasks: set[asyncio.Task[None]] = set()
         self._restore(events)
         self._observers = tuple(observers)
         self._attachment = attach(self.stream, self._observers, self.context)
 
     @property
     def guard(self) -> HaltGuard:
-        """Closed while the conversation is halted."""
+        """The guard whose ``check()`` raises `HaltedError` while the conversation is halted."""
         return self.stream.guard
 
     @property
@@ -164,7 +164,7 @@ class Session:
         await self.stream.send(event)
 
     async def resume(self, reason: str = "") -> None:
-        """Resume a halted conversation; the alerts that halted it are not delivered again.
+        """Resume a halted conversation. The model does not receive the alerts that caused the halt.
 
         Args:
             reason: The reason, recorded in the history.
@@ -181,7 +181,7 @@ class Session:
         await self.stream.send(ConversationResumed(halt=halt.id, reason=reason))
 
     def save(self) -> str:
-        """Return the session as lines of JSON, for `Agent.load_session` in any process.
+        """Return the session as lines of JSON, from which `Agent.load_session` restores it in any process.
 
         Raises:
             SessionError: The history contains an event that is not an `Event` of this package.
@@ -203,7 +203,10 @@ class Session:
         return "\n".join(lines) + "\n"
 
     async def aclose(self) -> None:
-        """End the session: run its aggregates a last time and detach its observers. The history stays readable."""
+        """End the session: let each `AggregateObserver` finish its work, then detach all observers.
+
+        The history can still be read afterwards.
+        """
         try:
             for observer in self._observers:
                 if isinstance(observer, AggregateObserver):
@@ -211,19 +214,25 @@ class Session:
         finally:
             self._attachment.detach()
 
-    def answered(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:
-        """Remove the calls of these results from `pending`."""
+    def remove_pending(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:
+        """Remove the tool calls that these results belong to from `pending`."""
         for result in results:
             self.pending.pop(result.parent_id, None)
 
     async def note_change(self, original: ToolCallEvent, call: ToolCallEvent, source: ArgumentSource) -> None:
-        """Send a `ToolArgumentsChanged` if a call runs with other arguments than the model gave."""
+        """Send a `ToolArgumentsChanged` event if a call runs with other arguments than those of the model.
+
+        Args:
+            original: The call as the model requested it.
+            call: The call that runs.
+            source: What changed the arguments.
+        """
         if call.arguments != original.arguments:
             self.changed_calls.add(original.id)
             await self.stream.send(_change(original, call.arguments, source))
 
     def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
-        """Record that a call's function ended after the call's time limit.
+        """Log, and send a `ToolFinishedLate` event, when a tool's function ends after its call's time limit.
 
         Args:
             call: The call.
@@ -236,24 +245,24 @@ class Session:
         failed = "" if error is None else type(error).__qualname__
         event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=failed)
         task = asyncio.get_running_loop().create_task(self.stream.send(event))
-        self._sending.add(task)  # the event loop holds only weak references to tasks
-        task.add_done_callback(self._sending.discard)
+        self._send_tasks.add(task)  # the event loop holds only weak references to tasks
+        task.add_done_callback(self._send_tasks.discard)
 
     def _alerts(self) -> Iterable[ObserverAlert]:
         return (event for event in self.history if isinstance(event, ObserverAlert))
 
     def _restore(self, events: Iterable[Event]) -> None:
-        """Restore the history, the pending calls and the halt from saved events."""
-        unseen: list[ObserverAlert] = []
+        """Restore the history, the pending calls, the number of turns and the halt from saved events."""
+        undelivered: list[ObserverAlert] = []
         halt: HaltEvent | None = None
         for event in events:
             self.history.append(event)
             if isinstance(event, ModelResponse):
                 self.pending.update({call.id: call for call in event.tool_calls if call.awaiting_approval})
             elif isinstance(event, ToolResultEvent | ToolErrorEvent):
-                self.answered([event])
+                self.remove_pending([event])
             elif isinstance(event, ToolResultsEvent):
-                self.answered(event.results)
+                self.remove_pending(event.results)
             elif isinstance(event, TurnStarted):
                 self.turns += 1
             elif isinstance(event, HaltEvent):
@@ -261,17 +270,17 @@ class Session:
             elif isinstance(event, ConversationResumed):
                 halt = None
             if isinstance(event, ObserverAlert):
-                unseen.append(event)
+                undelivered.append(event)
             elif isinstance(event, ModelResponse | ConversationResumed):
-                # A response after an alert answers a prompt that contained the alert, so it is delivered.
-                for alert in unseen:
+                # The model received the alerts before its response, so they must not be delivered again.
+                for alert in undelivered:
                     self.stream.conversation.deliveries.dismiss(alert_facts(alert))
-                unseen = []
+                undelivered = []
         self.guard.halt = halt
 
 
 def read_session(text: str) -> tuple[str | None, list[Event]]:
-    """Return the conversation's id and the events that `Session.save` wrote.
+    """Parse the text that `Session.save` returned; return the conversation's id and the events.
 
     Raises:
         SessionError: The text is not a saved session, its version is not supported, or a line is not an event. The
@@ -285,7 +294,7 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise SessionError("line 1: this is not a saved session; give the text that Session.save() returned")
-    if head.get("version") not in _READ:
+    if head.get("version") not in _READABLE_VERSIONS:
         raise SessionError(
             f"line 1: the session has format version {head.get('version')!r}, this package reads up to {_VERSION}; "
             "update otel-assembly"
@@ -299,14 +308,14 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
                 f"line {number}: {error.errors()[0]['msg']}; the session is damaged: remove the line, or go back to a "
                 "whole copy"
             ) from None
-    own = head.get("conversation_id")
-    return own if isinstance(own, str) else None, events
+    conversation_id = head.get("conversation_id")
+    return conversation_id if isinstance(conversation_id, str) else None, events
 
 
 def inputs_of(
     inputs: Any,
 ) -> list[ModelRequest] | UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls | None:
-    """Return an agent's inputs in one form; texts become a list of requests.
+    """Convert the inputs of `Agent.ask`: texts become a list of `ModelRequest`s, other types are unchanged.
 
     Raises:
         SessionError: The inputs have an unsupported type.
@@ -325,53 +334,53 @@ def inputs_of(
 
 
 def accept_inputs(
-    session: Session, inputs: Any, tools: Mapping[str, Tool], *, wants_form: bool = False
+    session: Session, inputs: Any, tools: Mapping[str, Tool], *, is_structured: bool = False
 ) -> tuple[list[Event], list[ToolCallEvent]]:
-    """Check an agent's inputs; return the events for the stream, and the calls that may now run.
+    """Check the inputs of `Agent.ask`; return the events for the stream, and the tool calls that may now run.
 
     Args:
         session: The conversation. It is changed only if the inputs are valid.
-        inputs: The inputs of the ask.
+        inputs: The inputs.
         tools: The agent's tools.
-        wants_form: True if the ask has a `structured_schema`. A finished text may then be asked for again.
+        is_structured: True if a structured answer is requested. Inputs of None are then valid after a text answer.
 
     Raises:
         SessionError: The inputs do not match the session's pending calls.
     """
-    given = inputs_of(inputs)
+    new_inputs = inputs_of(inputs)
     pending = session.pending
-    if isinstance(given, list):
-        passed_over = [not_run(call, _PASSED_OVER) for call in pending.values()]
+    if isinstance(new_inputs, list):
+        unconfirmed = [not_run(call, _UNCONFIRMED) for call in pending.values()]
         pending.clear()
-        return [*passed_over, *given], []
-    if given is None:
+        return [*unconfirmed, *new_inputs], []
+    if new_inputs is None:
         if pending:
             raise SessionError(
                 f"calls are pending ({', '.join(pending)}): give their approvals or results, or ask something"
             )
         if not session.history:
             raise SessionError("there is nothing to answer yet; ask something")
-        if _is_answered(session, in_a_form=wants_form):
+        if _is_answered(session, only_structured=is_structured):
             raise SessionError("the last answer is finished, so there is nothing to continue; ask something")
         return [], []
-    if isinstance(given, UnfinishedCalls):
-        return [], list(given.calls)
-    if isinstance(given, ExternalExecutionResultEvent):
-        _check_calls(session, [(result.parent_id, result.name) for result in given.execution_results])
-        if not all(result.name for result in given.execution_results):
+    if isinstance(new_inputs, UnfinishedCalls):
+        return [], list(new_inputs.calls)
+    if isinstance(new_inputs, ExternalExecutionResultEvent):
+        _check_calls(session, [(result.parent_id, result.name) for result in new_inputs.execution_results])
+        if not all(result.name for result in new_inputs.execution_results):
             named = [
                 result if result.name else result.model_copy(update={"name": pending[result.parent_id].name})
-                for result in given.execution_results
+                for result in new_inputs.execution_results
             ]
-            given = given.model_copy(update={"execution_results": tuple(named)})
-        session.answered(given.execution_results)
-        return [given, *given.execution_results], []
-    _check_calls(session, [(result.tool_call.id, result.tool_call.name) for result in given.confirm_results], True)
-    for result in given.confirm_results:
+            new_inputs = new_inputs.model_copy(update={"execution_results": tuple(named)})
+        session.remove_pending(new_inputs.execution_results)
+        return [new_inputs, *new_inputs.execution_results], []
+    _check_calls(session, [(result.tool_call.id, result.tool_call.name) for result in new_inputs.confirm_results], True)
+    for result in new_inputs.confirm_results:
         _check_confirmation(pending[result.tool_call.id], result, tools.get(result.tool_call.name))
-    new_events: list[Event] = [given]
+    new_events: list[Event] = [new_inputs]
     confirmed: list[ToolCallEvent] = []
-    for result in given.confirm_results:
+    for result in new_inputs.confirm_results:
         # The pending call runs. A confirmation can change only its arguments.
         call, arguments = pending.pop(result.tool_call.id), result.tool_call.arguments
         if not result.confirmed:
@@ -392,7 +401,7 @@ def _change(call: ToolCallEvent, arguments: str, source: ArgumentSource) -> Tool
 
 
 def _check_confirmation(call: ToolCallEvent, result: ConfirmResult, tool: Tool | None) -> None:
-    """Reject a confirmation of a call that cannot run; the call stays pending.
+    """Check that a confirmed call can run. If this function raises, the call is still pending.
 
     Raises:
         SessionError: The tool is external, or the changed arguments are invalid for the tool.
@@ -411,16 +420,16 @@ def _check_confirmation(call: ToolCallEvent, result: ConfirmResult, tool: Tool |
             raise SessionError(f"call {call.id}, with changed arguments: {error}; the call is still pending") from error
 
 
-def _is_answered(session: Session, *, in_a_form: bool) -> bool:
-    """Whether the conversation ends with a finished answer of the model.
+def _is_answered(session: Session, *, only_structured: bool) -> bool:
+    """Return True if the conversation ends with a finished answer of the model.
 
     Args:
         session: The conversation.
-        in_a_form: True if only a structured answer counts.
+        only_structured: True if a text does not count as an answer.
     """
     for event in reversed(session.history):
         if isinstance(event, ModelResponse):
-            return not (in_a_form or event.tool_calls or event.is_truncated)
+            return not (only_structured or event.tool_calls or event.is_truncated)
         if isinstance(event, ToolResultEvent) and event.name == STRUCTURED_TOOL_NAME:
             return True
         if isinstance(event, ModelRequest | CompactionSummary) or not isinstance(event, Event):
@@ -429,10 +438,15 @@ def _is_answered(session: Session, *, in_a_form: bool) -> bool:
 
 
 def _check_calls(session: Session, calls: Sequence[tuple[str, str]], names_are_needed: bool = False) -> None:
-    """Check that approvals or results name pending calls, each call once and with its tool's name.
+    """Check that approvals or results refer to pending calls, to each call once and with its tool's name.
+
+    Args:
+        session: The conversation.
+        calls: The call id and the tool's name of each approval or result.
+        names_are_needed: True if an empty name is an error.
 
     Raises:
-        SessionError: An entry names no pending call, a call twice, or the wrong tool.
+        SessionError: A call is not pending or occurs twice, or a tool's name is wrong.
     """
     if not calls:
         raise SessionError("the event has no entries; give one entry for each call")
@@ -451,7 +465,13 @@ def _check_calls(session: Session, calls: Sequence[tuple[str, str]], names_are_n
 
 
 def not_run(call: ToolCallEvent, error: str, *, still_running: bool = False) -> ToolErrorEvent:
-    """Return the error result of a call that did not run to its end."""
+    """Return an error result for a call that did not run, or did not finish.
+
+    Args:
+        call: The call.
+        error: The text for the model.
+        still_running: True if the tool's function is still running in its thread.
+    """
     if still_running:
         return ToolErrorEvent(parent_id=call.id, name=call.name, error=error, still_running=True)
     return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)

@@ -405,7 +405,7 @@ async def test_a_conversation_with_nothing_left_to_write_is_not_kept():
     stream = attached(watching)
     await turn(stream, "a")
     await watching.flush()
-    assert len(watching._upkeeps) == 0
+    assert len(watching._states) == 0
 
 
 async def test_past_so_many_conversations_the_least_recent_is_taken_to_be_over(monkeypatch):
@@ -489,7 +489,7 @@ async def test_what_waits_is_its_parents():
     await turn(attached(watching), "a")
     child = os.fork()
     if child == 0:
-        os._exit(len(watching._upkeeps))
+        os._exit(len(watching._states))
     assert os.waitpid(child, 0)[1] == 0
     await watching.aclose()
     assert aggregate.given == ["a"]
