@@ -164,18 +164,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _recorder() -> Any:
+def _new_recorder() -> Any:
     return __getattr__("OpenTelemetryRecorder")()
 
 
-def _halted(*closed: Any) -> None:
-    import_module(f"{__name__}.telemetry.recorder").halted(*closed)
+def _record_halt(*halt: Any) -> None:
+    import_module(f"{__name__}.telemetry.recorder").halted(*halt)
 
 
-def _resumed(guard: Any) -> None:
+def _record_resume(guard: Any) -> None:
     import_module(f"{__name__}.telemetry.recorder").resumed(guard)
 
 
-_current_recorder.set_default_recorder(_recorder)
-_current_recorder.halt_listeners.append(_halted)
-_current_recorder.resume_listeners.append(_resumed)
+_current_recorder.set_default_recorder(_new_recorder)
+_current_recorder.halt_listeners.append(_record_halt)
+_current_recorder.resume_listeners.append(_record_resume)

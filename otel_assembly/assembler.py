@@ -56,12 +56,12 @@ else:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Models whose counts are remembered by one assembler.
+#: The number of models whose token counts one assembler caches.
 _METERS: Final = 32
 
 
 class Assembler:
-    """Run a chain of policies from left to right; each gets the output of the one before (as in AG2).
+    """Run a chain of policies in order; each policy gets the output of the previous policy (as in AG2).
 
     One assembler can serve any number of conversations, tasks and threads.
 
@@ -163,7 +163,9 @@ class Assembler:
         return chain_config.chain_to_config(self.policies, settings)
 
     def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
-        """Return this assembler with policies in front of the first reduction; injections before it stay first.
+        """Return a copy of this assembler with policies inserted before its first reduction.
+
+        A reduction is a policy that removes content. Injections (policies that add content) in front of it stay first.
 
         Args:
             policies: The policies, in order.
@@ -171,11 +173,11 @@ class Assembler:
         Raises:
             ConfigurationError: As for the constructor.
         """
-        behind = next((at for at, kind in enumerate(self._kinds) if kind != INJECTION), len(self.policies))
-        return self._with((*self.policies[:behind], *policies, *self.policies[behind:]))
+        first = next((index for index, kind in enumerate(self._kinds) if kind != INJECTION), len(self.policies))
+        return self._with((*self.policies[:first], *policies, *self.policies[first:]))
 
     def followed_by(self, policies: Sequence[PolicyLike]) -> Self:
-        """Return this assembler with policies after its chain.
+        """Return a copy of this assembler with policies appended to its chain.
 
         Args:
             policies: The policies, in order.
@@ -186,12 +188,12 @@ class Assembler:
         return self._with((*self.policies, *policies))
 
     def _with(self, policies: Sequence[PolicyLike]) -> Self:
-        own = copy.copy(self)
-        own.policies = checked_chain(policies)
-        own._kinds = tuple(map(policy_kind, own.policies))  # noqa: SLF001  # a copy of ourselves
-        for warning in validate_order(own.policies):
+        assembler = copy.copy(self)
+        assembler.policies = checked_chain(policies)
+        assembler._kinds = tuple(map(policy_kind, assembler.policies))  # noqa: SLF001  # a copy of this object
+        for warning in validate_order(assembler.policies):
             logger.warning("assembly policy ordering: %s", warning)
-        return own
+        return assembler
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
         """Assemble the prompt of one model call.
@@ -199,37 +201,37 @@ class Assembler:
         Args:
             prompts: The system-level texts in front of the events.
             events: A `History`, or a list of events of any registered types; it is not changed.
-            context: The run, for the policies.
+            context: The properties of the run, for the policies. None: an empty `Context`.
 
         Raises:
             HaltedError: The conversation is halted, or this assembly halted it, and `on_halt` is ``raise``; or a policy
-                raised it. No policy starts after a halt, and the prompt must not be sent.
+                raised this error. No policy starts after a halt, and the prompt must not be sent.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
             PolicyContractError: A policy changed its input, or did not return two sequences.
-            DescribeError: An event cannot be read, or has a part of an unknown type and `strict` is set.
+            DescribeError: An event cannot be read, or it has a part of an unknown type and `strict` is set.
         """
         if context is None:
             context = Context()
         elif type(context) is not Context:
             of_type("context", context, Context, "give Context(conversation_id=..., agent_name=..., model=...)")
-        given = () if isinstance(prompts, str) else tuple(prompts)
-        if isinstance(prompts, str) or (given and not all(isinstance(prompt, str) for prompt in given)):
+        texts = () if isinstance(prompts, str) else tuple(prompts)
+        if isinstance(prompts, str) or (texts and not all(isinstance(prompt, str) for prompt in texts)):
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
         guards: tuple[HaltGuard, ...]
         if isinstance(events, History):
             context.adopt(events.conversation)
-            theirs = events.conversation.guard
-            guards = (context.guard,) if context.guard is theirs else (context.guard, theirs)
+            history_guard = events.conversation.guard
+            guards = (context.guard,) if context.guard is history_guard else (context.guard, history_guard)
         else:
             guards = (context.guard,)
         model = self.model or context.model
         started_ns = time.time_ns()
         meter = self._meter(model, context.client)
-        asked = context
+        run_context = context
         if not meter.ready:
             if not is_ready(meter.counter):
-                asked = copy.copy(context)  # the caller may change the context while we wait
+                run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
             meter.ready = True
         ledger = self._ledger(events, context)
@@ -240,7 +242,7 @@ class Assembler:
         if (billed := ledger_input.view.history.billed) is not None:
             self._calibrate(billed, ledger, ledger_input, model)
         await self._arrive(ledger_input.view, meter)
-        recording = self._recorded_by().begin(self.name, model, asked, started_ns)
+        recording = self._recorded_by().begin(self.name, model, run_context, started_ns)
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
         record = Record(
@@ -249,11 +251,11 @@ class Assembler:
             turn=ledger.turn(),
             ledger=ledger,
             ledger_input=ledger_input,
-            context=asked.for_assembly(
+            context=run_context.for_assembly(
                 meter, recording.watch if recording is not None else None, ledger_input.view, model
             ),
             meter=meter,
-            prompts_in=given,
+            prompts_in=texts,
             window=self.model_window,
             guards=guards,
             named=named_conversation(context.conversation_id, self._recorded_by()),
@@ -263,7 +265,7 @@ class Assembler:
             token = record.context.begin(guards)
             try:
                 await self._run(assembly)
-                await self._note(assembly, assembly.recording)
+                await self._notify_observers(assembly, assembly.recording)
             finally:
                 record.context.end(token)
             self._check_halt(record)
@@ -272,7 +274,7 @@ class Assembler:
         except BaseException as error:
             self._failed(assembly, error)
             if isinstance(error, ContextOverflowError):
-                await self._note(assembly, NULL_RECORDING)
+                await self._notify_observers(assembly, NULL_RECORDING)
             raise
         await assembly.succeeded_in_slices()
         record.context.done(succeeded=True)
@@ -284,33 +286,34 @@ class Assembler:
         return any(getattr(policy, "compacts", False) for policy in self.policies)
 
     async def compact_ahead(self, prompts: Sequence[str], history: History, context: Context) -> bool:
-        """Let policies compact before it is needed, as an `Agent` does between model calls.
+        """Let policies summarize content before the budget requires it, as an `Agent` does between model calls.
 
-        The next prompt that needs a summary uses it without waiting. No assembly is open during this call: each attempt
-        is a child span of the caller's span.
+        The next assembly that needs such a summary does not have to wait for it. This call is not an assembly: each
+        attempt to compact content is a child span of the caller's span.
 
         Args:
             prompts: The system-level texts in front of the conversation.
             history: The conversation.
-            context: Policies compact if the conversation exceeds `budget_ratio` of their budgets.
+            context: The properties of the run. Policies compact if the conversation exceeds `budget_ratio` of their
+                budgets.
 
         Returns:
-            Whether a policy compacted something.
+            True if a policy compacted content.
         """
-        found = False
+        has_compacted = False
         meter = self._meter(self.model or context.model, context.client)
         for policy in self.policies:
             if not getattr(policy, "compacts", False):
                 continue
             recording = self._recorded_by().begin_compaction(policy.name, context.agent_name)
             with recording or nullcontext():
-                own = context.for_assembly(meter, recording.watch if recording is not None else None)
+                policy_context = context.for_assembly(meter, recording.watch if recording is not None else None)
                 try:
-                    outcome = await policy.decide(tuple(prompts), history.view(), own)  # type: ignore[attr-defined]
+                    outcome = await policy.decide(tuple(prompts), history.view(), policy_context)  # type: ignore[attr-defined]
                 except ContextOverflowError:
                     continue  # the next assembly raises it, with the whole chain applied
-            found = found or bool(outcome.compactions)
-        return found
+            has_compacted = has_compacted or bool(outcome.compactions)
+        return has_compacted
 
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
         """Count the tokens of new events."""
@@ -327,13 +330,13 @@ class Assembler:
         return self._recorder if self._recorder is not None else DEFAULT.recorder
 
     def _meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
-        asked = model, client
-        if self._last_meter is None or self._last_meter[0] != asked:
+        arguments = model, client
+        if self._last_meter is None or self._last_meter[0] != arguments:
             rules = client or rules_of_unknown_client(model)
             counter = self._counter
             key = f"{rules}{'' if counter is not None else model}"
-            made = self._meters.of(key, lambda: self._new_meter(counter or counter_for(model), rules))
-            self._last_meter = asked, made
+            meter = self._meters.of(key, lambda: self._new_meter(counter or counter_for(model), rules))
+            self._last_meter = arguments, meter
         return self._last_meter[1]
 
     def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
@@ -355,7 +358,7 @@ class Assembler:
                     step.error = error
                     if not isinstance(error, Exception):
                         raise
-                    if not self._passes_over(error, policy, step, record):
+                    if not self._is_skipped(error, policy, step, record):
                         if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
                             raise
                         problem = f"raised {type(error).__name__}; its own error is the cause of this one"
@@ -364,14 +367,17 @@ class Assembler:
                 record.overflow = step.overflow
 
     def _check_halt(self, record: Record) -> None:
-        """Record a halt of the conversation; raise it if `on_halt` is ``raise``."""
+        """Store a halt of the conversation in the record; raise `HaltedError` if `on_halt` is ``raise``."""
         for guard in record.guards:
             record.halt = record.halt or guard.halt
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
-    def _passes_over(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
-        """Return whether the chain continues without a policy that raised; record an exceeded budget."""
+    def _is_skipped(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
+        """Return whether the chain continues without the policy that raised `error`.
+
+        If the error is an exceeded budget, this also records the overflow in the step.
+        """
         if isinstance(error, ContextOverflowError):
             step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
             record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
@@ -384,7 +390,14 @@ class Assembler:
         return True
 
     def _calibrate(self, billed: tuple[int, int], ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
-        """Compare the counted tokens of the last prompt with those that the provider billed."""
+        """Report the tokens that the provider billed for the previous prompt, if they were not reported before.
+
+        Args:
+            billed: The position of the newest response with its usage, and the input tokens that were billed for it.
+            ledger: The ledger of the conversation, with the token count of the previous prompt.
+            ledger_input: The input of this assembly.
+            model: The model that was called.
+        """
         with ledger.lock:
             usage = ledger.pending_usage
             if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
@@ -397,8 +410,9 @@ class Assembler:
     ) -> None:
         """Report the tokens that the provider billed for an assembled prompt.
 
-        They calibrate an estimating counter; the metric ``assembly.tokens.calibration`` records the ratio. If a
-        response in the history has its usage, this method is called automatically.
+        The billed tokens calibrate a counter that only estimates; the metric ``assembly.tokens.calibration`` records
+        their ratio to the counted tokens. If a response in the history contains its usage, the assembler does this
+        itself.
 
         Args:
             counted: ``assembly.totals.tokens_out``.
@@ -422,9 +436,9 @@ class Assembler:
     def observe_refusal(self, error: ModelContextLengthError, context: Context | None = None) -> None:
         """Report that the model's provider refused an assembled prompt as too long.
 
-        It is recorded as an overflow with the cause ``provider``: on the span of the model call if that span is current
-        and recorded, else in a log record, and in the metric ``assembly.budget.overflows``. To continue, assemble again
-        with a smaller budget: ``context.with_budget_ratio(assembly.ratio_for_less())``.
+        The refusal is recorded as an overflow with the cause ``provider``: on the span of the model call if that span
+        is current and recorded, else in a log record, and in the metric ``assembly.budget.overflows``. To continue,
+        assemble again with a smaller budget: ``context.with_budget_ratio(assembly.ratio_for_less())``.
 
         Args:
             error: The client's exception.
@@ -442,8 +456,11 @@ class Assembler:
         if isinstance(error, ContextOverflowError | HaltedError):
             error.assembly = Assembly(record)
 
-    async def _note(self, assembly: OpenAssembly, recording: Recording) -> None:
-        """Notify observers of budgets, which may halt; count the tokens only if one may be subscribed."""
+    async def _notify_observers(self, assembly: OpenAssembly, recording: Recording) -> None:
+        """Send an `AssemblyCompleted` event, whose subscribers may halt the conversation.
+
+        The tokens are counted only if the stream may have a subscriber for this event.
+        """
         record = assembly.record
         stream = record.context.stream
         if stream is None or not listens(stream, event_types.AssemblyCompleted):
@@ -465,5 +482,5 @@ class Assembler:
                         overflow_cause=overflow.cause.value if overflow is not None else "",
                     )
                 )
-        except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
-            logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # an exception of the stream must not fail a completed assembly
+            logger.warning("the stream raised %s for the event of a completed assembly", type(error).__name__)

@@ -39,12 +39,12 @@ class Assembly:
 
     @property
     def turn(self) -> int:
-        """The index of the assembly in its ledger, from 0."""
+        """The index of the assembly within its conversation and agent, from 0."""
         return self._record.turn
 
     @property
     def halt(self) -> HaltEvent | None:
-        """The halt of the conversation before the end of this assembly; None without a halt."""
+        """The event that halted the conversation before this assembly ended; None if there was no halt."""
         return self._record.halt
 
     @worked_out_once
@@ -69,17 +69,20 @@ class Assembly:
 
     @property
     def dropped(self) -> list[Decision]:
-        """The decisions about items that were dropped, or that were dropped for another reason before."""
+        """The decisions ``dropped``: about newly dropped items, and dropped items whose reason changed."""
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
     @worked_out_once
     def exits(self) -> tuple[Decision, ...]:
-        """The decisions about newly dropped or compacted items: in the last prompt, or new, and not in this one."""
+        """The decisions about items that left the prompt: newly dropped or compacted in this assembly.
+
+        Such an item was in the previous prompt, or it is new in this turn.
+        """
         return tuple(exits_of(self._record))
 
     @worked_out_once
     def totals(self) -> Totals:
-        """The counts of the assembly."""
+        """The numbers of events and tokens before and after the policies."""
         return totals_of(self._record)
 
     @worked_out_once
@@ -89,22 +92,23 @@ class Assembly:
 
     @worked_out_once
     def prefix(self) -> Prefix:
-        """The stable prefix: the beginning that this prompt shares with the previous one."""
+        """The stable prefix: the beginning that this prompt shares with the previous prompt of the conversation."""
         return prefix_of(self._record)
 
     @property
     def breakpoints(self) -> Breakpoints:
-        """The positions for cache-control markers, for providers with explicit caching."""
+        """Where to set cache-control markers, for providers with explicit prompt caching such as Anthropic."""
         return breakpoints_of(self.prefix, len(self._record.prompts_out), len(self._record.view_out))
 
     def ratio_for_less(self, share: float = 0.8) -> float:
-        """Return the `budget_ratio` with which another assembly uses at most a share of this assembly's tokens.
+        """Return the `budget_ratio` for another assembly that uses at most `share` of this assembly's tokens.
 
-        A prompt can be much smaller than its budget, because cuts move in steps; the same share of the budget could
-        then give the same prompt again. Without a budget, the result is the share and has no effect.
+        Use it after the provider refused the prompt as too long. The ratio is computed from the tokens of the prompt
+        and not from the budget: a prompt can be much smaller than its budget, and a slightly smaller budget could then
+        give the same prompt again. Without a budget, the result is `share`, which has no effect on the next assembly.
 
         Args:
-            share: A ratio above 0 and at most 1.
+            share: The part of this assembly's tokens, a ratio above 0 and at most 1.
 
         Raises:
             ConfigurationError: The share is not in this range.
@@ -116,13 +120,13 @@ class Assembly:
         return min(1.0, share * budget_ratio * totals.tokens_out / totals.budget)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """``prompts, events = assembly``."""
+        """Yield `prompts` and `events`, so that ``prompts, events = assembly`` works."""
         return iter((self.prompts, self.events))
 
     def __repr__(self) -> str:
-        """Return one line of counts; counts the tokens of the prompt if that was not done before."""
+        """Return one line with the numbers of events and tokens; the first call may have to count the tokens."""
         return line_of(self._record)
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks: content by kind, dropped items by reason; counts and names, no content."""
+        """Return HTML for notebooks: tokens by kind of content and dropped items by reason, without message text."""
         return html_of(self._record)

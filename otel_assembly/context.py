@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class EventSink(Protocol):
     """A stream that accepts events: a `Stream`, or a framework's.
 
-    It may also have ``listens(event_type) -> bool``: events that it does not listen to are not computed.
+    It may also have a method ``listens(event_type) -> bool``, which returns whether it has subscribers for a type of
+    event. Events without subscribers are not created.
     """
 
     async def send(self, event: Any) -> None:
@@ -34,8 +35,8 @@ class EventSink(Protocol):
 
 def listens(stream: EventSink, event_type: type) -> bool:
     """Return whether a stream may have subscribers for a type of event."""
-    asked: Callable[[type], bool] | None = getattr(stream, "listens", None)
-    return True if asked is None else bool(asked(event_type))
+    method: Callable[[type], bool] | None = getattr(stream, "listens", None)
+    return True if method is None else bool(method(event_type))
 
 
 class Context:
@@ -49,7 +50,8 @@ class Context:
         tools: The schemas of the tools that the model gets; they count in each prompt.
         dependencies: Objects by type, such as a `KnowledgeStore`.
         variables: Values of the application.
-        stream: Receives the events of `send`; without a stream, only a halt has an effect.
+        stream: Receives the events that are passed to `send`. Without a stream, only events that halt the conversation
+            have an effect.
         budget_ratio: The share of their budgets that policies use, above 0 and at most 1. Use less than 1 for another
             assembly after the provider refused a prompt as too long.
         provider: The provider that will be called, such as ``anthropic``, ``aws.bedrock`` or ``gcp.gemini`` (the names
@@ -94,30 +96,33 @@ class Context:
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
         self._emitted: list[HaltEvent] = []
-        #: The rules of the client that will be called; None if only the model's name is known.
+        #: How the client that will be called formats messages; None if only the model's name is known.
         self.client: ClientRules | None = None
         self._watch: Callable[[str], Watch] | None = None
         self._began: int | None = None
         self._rules: ProviderRules | None = None
         #: The input of the current assembly; None outside an assembly.
         self.input: View | None = None
-        self._present()
+        self._set_guard_agent()
 
     @property
     def began(self) -> int:
-        """The number of alert deliveries in the conversation when this assembly began; outside an assembly, now."""
+        """How many times alerts had been shown to the model in the conversation when this assembly began.
+
+        Outside an assembly, it is the current number.
+        """
         return self._began if self._began is not None else self.conversation.deliveries.now
 
     @property
     def conversation(self) -> Conversation:
-        """The state that all turns of this conversation share."""
+        """The state that all turns of this conversation share: its halt and the alerts that the model was shown."""
         if self._conversation is None:
             self._conversation = conversation_of_id(self.conversation_id) if self.conversation_id else Conversation()
-            self._present()
+            self._set_guard_agent()
         return self._conversation
 
-    def _present(self) -> None:
-        """Set the agent to which the guard attributes a halt from elsewhere."""
+    def _set_guard_agent(self) -> None:
+        """Store this run's agent in the conversation's guard, for telemetry of halts outside an assembly."""
         if self._conversation is not None:
             self._conversation.guard.whose = self.whose
 
@@ -144,12 +149,12 @@ class Context:
         """Return the rules of the provider that will be called.
 
         Args:
-            form: The provider whose message form the events have (`EventFacts.provider`). Within an assembly, that of
-                its input is taken instead.
+            form: The provider whose message format the events have (`EventFacts.provider`). Within an assembly, the
+                format of its input is used instead.
         """
         if self._rules is not None:
             return self._rules
-        if self.input is not None:  # read once asked for: a prompt built from blocks reads no history
+        if self.input is not None:  # read on first use: a prompt of blocks has no history
             self._rules = rules_for(self.provider, self.input.history.provider, self.model)
             return self._rules
         if not (self.provider or form or self.model):
@@ -157,29 +162,32 @@ class Context:
         return rules_for(self.provider, form, self.model)
 
     def held(self, budget: int) -> int:
-        """Return `budget_ratio` of a budget in tokens, rounded down, at least 1."""
+        """Return the tokens of a budget that may be used: `budget_ratio` of it, rounded down, at least 1."""
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
     def with_budget_ratio(self, budget_ratio: float) -> Self:
-        """Return this context with another share of the budgets, for the same conversation.
+        """Return a copy of this context, for the same conversation, with another `budget_ratio`.
 
         Args:
-            budget_ratio: The share, a ratio.
+            budget_ratio: The share of their budgets that policies use.
 
         Raises:
-            ConfigurationError: It is not above 0 and at most 1.
+            ConfigurationError: The ratio is not above 0 and at most 1.
         """
-        own = copy.copy(self)
-        own.budget_ratio = share("budget_ratio", budget_ratio)
-        return own
+        context = copy.copy(self)
+        context.budget_ratio = share("budget_ratio", budget_ratio)
+        return context
 
     def __copy__(self) -> Self:
-        own = object.__new__(type(self))
-        own.__dict__.update(self.__dict__)
-        return own
+        context = object.__new__(type(self))
+        context.__dict__.update(self.__dict__)
+        return context
 
     async def send(self, event: Any) -> None:
-        """Send an event to the stream; a FATAL alert or a halt closes the guard before subscribers get it."""
+        """Send an event to the stream.
+
+        A FATAL alert or a `HaltEvent` halts the conversation before subscribers receive the event.
+        """
         halt = self.guard.observe(event, self.whose)
         try:
             if self.stream is not None:
@@ -189,10 +197,10 @@ class Context:
                 await self.halt(halt)
 
     def adopt(self, conversation: Conversation) -> None:
-        """Use the conversation of a `History`, unless a stream or an id gave one."""
+        """Use a `History`'s conversation, unless this context has a conversation id or a stream with a conversation."""
         if self._conversation is None and self.conversation_id is None:
             self._conversation = conversation
-            self._present()
+            self._set_guard_agent()
 
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
@@ -204,30 +212,41 @@ class Context:
             self._on_failure.append(failure)
 
     async def halt(self, event: Any) -> None:
-        """Emit the `HaltEvent` of the guard."""
+        """Send a `HaltEvent` to the stream, if there is one. The conversation's guard is already closed."""
         if self.stream is not None:
             await self.stream.send(event)
 
     def watch(self, kind: str) -> Watch | None:
-        """Return the recording of compaction attempts for a kind of block; None if no provider is configured."""
+        """Return an object that records attempts to compact content; None if this assembly is not recorded.
+
+        Args:
+            kind: The kind of content, an `EventKind` such as ``older``.
+        """
         return self._watch(kind) if self._watch is not None else None
 
     @property
     def listening(self) -> bool:
-        """Whether a recorder records this assembly, so that details have to be computed."""
+        """Whether this assembly is recorded. If not, policies need not compute details for telemetry."""
         return self._watch is not None
 
     @property
     def halts_emitted(self) -> int:
-        """The number of `HaltEvent`s that the policies and observers of this assembly caused."""
+        """The number of halts that the policies and observers of this assembly caused."""
         return len(self._emitted)
 
     def begin(self, guards: Sequence[HaltGuard]) -> Token[Running | None]:
-        """Start this assembly with these guards; halts from here on belong to it."""
+        """Start this assembly. Halts until `end` are attributed to it.
+
+        Args:
+            guards: The guards of the conversation that the assembly checks.
+
+        Returns:
+            The token to pass to `end`.
+        """
         return RUNNING.set(Running(guards, self._emitted))
 
     def end(self, token: Token[Running | None]) -> None:
-        """End this assembly."""
+        """End the assembly that `begin` started."""
         try:  # noqa: SIM105  # suppress() would cost more than the rest
             RUNNING.reset(token)
         except ValueError:  # a coroutine that was not awaited to its end is closed in another context
@@ -237,7 +256,7 @@ class Context:
         self,
         meter: TokenMeter,
         watch: Callable[[str], Watch] | None = None,
-        given: View | None = None,
+        input_view: View | None = None,
         model: str | None = None,
         rules: ProviderRules | None = None,
     ) -> Self:
@@ -245,27 +264,28 @@ class Context:
 
         Args:
             meter: Counts tokens.
-            watch: Records attempts to compact.
-            given: The assembly's input.
-            model: The model that will be called, if the assembler names one.
-            rules: The provider's rules, if they are known from elsewhere.
+            watch: Takes a kind of content, and returns an object that records attempts to compact it. None: the
+                assembly is not recorded.
+            input_view: The assembly's input.
+            model: The model that will be called; None: the context's model.
+            rules: The provider's rules; None: they are derived from the provider's name, the messages or the model.
         """
         conversation = self.conversation
-        self._present()
-        own = object.__new__(type(self))
-        own.__dict__.update(self.__dict__)
-        own._conversation = conversation
-        own._meter = meter
-        own._on_success, own._on_failure, own._emitted = [], [], []
-        own._watch = watch
-        own._began = conversation.deliveries.now
-        own.input = given
-        own.model = model if model is not None else self.model
-        own._rules = rules
-        return own
+        self._set_guard_agent()
+        context = object.__new__(type(self))
+        context.__dict__.update(self.__dict__)
+        context._conversation = conversation
+        context._meter = meter
+        context._on_success, context._on_failure, context._emitted = [], [], []
+        context._watch = watch
+        context._began = conversation.deliveries.now
+        context.input = input_view
+        context.model = model if model is not None else self.model
+        context._rules = rules
+        return context
 
     def done(self, *, succeeded: bool) -> None:
-        """Run the callbacks of `when_done`."""
+        """Run the callbacks that `when_done` registered for success or for failure, once."""
         for callback in self._on_success if succeeded else self._on_failure:
             callback()
         self._on_success.clear()

@@ -1,7 +1,7 @@
 """The state that all turns, contexts and policies of one conversation share: its halt and its delivered alerts.
 
-No state belongs to a policy object, so fifty concurrent turns, or two agents that share a policy, deliver an alert once
-and halt once per conversation.
+Policy objects have no such state. Therefore concurrent turns of a conversation deliver an alert once and halt once,
+even if several agents share one policy object.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ else:
 
 #: The number of conversations, known only by their id, that a process remembers.
 REMEMBERED_CONVERSATIONS: Final = 10_000
-#: How often an alert without a following response is shown again.
+#: How many more times an alert is shown to the model if no response follows.
 MAX_REPEATS: Final = 3
-#: The number of newest responses that are compared, to find a new one in an input that does not extend the last one.
+#: How many of the newest responses are compared to find a new one, if the input does not extend the earlier input.
 _NEWEST: Final = 64
 _RESPONSES: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
@@ -81,12 +81,12 @@ def is_alert(event: Any) -> bool:
 
 
 def alert_facts(event: Any) -> AlertFacts:
-    """Return the fields of an alert."""
+    """Return the source, severity and message of an alert of any framework, as strings."""
     return AlertFacts(str(event.source), events.severity_name(event.severity), str(event.message))
 
 
 class Running(NamedTuple):
-    """A running assembly: its guards, and the halts that its policies and observers cause."""
+    """A running assembly: the guards that it checks, and the halts that its policies and observers caused."""
 
     guards: Sequence[HaltGuard]
     emitted: list[HaltEvent]
@@ -102,21 +102,25 @@ def halted_here() -> bool:
 
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
-    """Call a listener for each guard that closes, immediately and in the same context."""
+    """Register a function that is called with the `HaltEvent` each time a conversation is halted.
+
+    It is called synchronously, in the task or thread that causes the halt.
+    """
     halt_listeners.append(lambda halt, guard, by: listener(halt))
 
 
 @lru_cache(maxsize=512)
 def _is_irrelevant(kind: type) -> bool:
-    """Return whether events of a type are of this package and neither close nor open a guard."""
+    """Return whether a type is an event type of this package that never halts or resumes a conversation."""
     relevant = events.HaltEvent, events.ObserverAlert, events.ConversationResumed
     return issubclass(kind, events.Event) and not issubclass(kind, relevant) and kind.__name__ != "HaltEvent"
 
 
 class HaltGuard:
-    """A guard that a FATAL alert or a `HaltEvent` closes; check it before each model call and tool call.
+    """The halt of a conversation: closed while the conversation is halted. Check it before each model and tool call.
 
-    Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
+    A FATAL alert or a `HaltEvent` closes the guard. Closing is synchronous, so the guard is closed for every call that
+    starts after the alert was sent.
     """
 
     __slots__ = ("_lock", "halt", "last", "lifted", "resumed", "whose")
@@ -126,9 +130,9 @@ class HaltGuard:
         self.halt: HaltEvent | None = None
         #: The agent that last used this conversation.
         self.whose: Whose | None = None
-        #: A reference to the conversation's last assembly, for telemetry.
+        #: A reference to the span of the conversation's last assembly, for telemetry.
         self.last: object = None
-        #: The last halt that was lifted.
+        #: The last halt that `reopen` ended.
         self.lifted: HaltEvent | None = None
         #: The event that resumed the conversation, until telemetry has recorded it.
         self.resumed: events.ConversationResumed | None = None
@@ -156,36 +160,36 @@ class HaltGuard:
         return halt
 
     def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
-        """Process an event of the stream.
+        """Close the guard if an event of the stream halts the conversation, and report a resumed conversation.
 
         Args:
-            event: The event.
+            event: The event, of this package or of a framework.
             by: The agent that sends it, for telemetry.
 
         Returns:
-            The `HaltEvent` to emit, if this event closed the guard and is not a `HaltEvent` itself.
+            The `HaltEvent` to send, if this event closed the guard and is not a `HaltEvent` itself; else None.
         """
         kind: type = type(event)
         if self.resumed is None and _is_irrelevant(kind):
             return None
         if isinstance(event, events.HaltEvent):
-            self._settle(event, by)
+            self._close_with(event, by)
         elif type(event).__name__ == "HaltEvent":
-            self._settle(events.HaltEvent(reason=str(event.reason), source=str(event.source)), by)
+            self._close_with(events.HaltEvent(reason=str(event.reason), source=str(event.source)), by)
         elif is_alert(event) and (facts := alert_facts(event)).fatal:
             return self.close([facts], by)
         elif isinstance(event, events.ConversationResumed):
             self.resumed = event
-            self._tell_resumed()
+            self._notify_resumed()
         elif self.resumed is not None and isinstance(event, events.TurnStarted):
-            self._tell_resumed()
+            self._notify_resumed()
         return None
 
     def close(self, fatal: list[AlertFacts], by: Whose | None = None) -> HaltEvent | None:
-        """Close on FATAL alerts.
+        """Close the guard because of FATAL alerts.
 
         Returns:
-            The `HaltEvent` to emit, or None if the guard was closed before.
+            The `HaltEvent` to send, or None if the guard was closed before.
         """
         first = fatal[0]
         halt = events.HaltEvent(
@@ -195,13 +199,13 @@ class HaltGuard:
                 events.ObserverAlert(source=alert.source, severity="fatal", message=alert.message) for alert in fatal
             ),
         )
-        return halt if self._settle(halt, by) else None
+        return halt if self._close_with(halt, by) else None
 
-    def _tell_resumed(self) -> None:
+    def _notify_resumed(self) -> None:
         for listener in resume_listeners:
             listener(self)
 
-    def _settle(self, halt: HaltEvent, by: Whose | None) -> bool:
+    def _close_with(self, halt: HaltEvent, by: Whose | None) -> bool:
         with self._lock:
             if self.halt is not None:
                 return False
@@ -220,7 +224,7 @@ class _History(Protocol):
 
 
 class _View(Protocol):
-    """The part of `history.View` that is used here; that module imports this one."""
+    """The part of `history.View` that is used here. Importing the class would be circular."""
 
     @property
     def history(self) -> _History: ...
@@ -230,7 +234,10 @@ class _View(Protocol):
 
 
 class _ShownResponses:
-    """The responses of the input when an alert was shown, to find a newer one; keeps no event alive."""
+    """Remembers the model's responses at the time when an alert was shown, to find out whether a newer one exists.
+
+    It keeps hashes and a weak reference, so that no event stays in memory.
+    """
 
     __slots__ = ("_end", "_history", "_newest")
 
@@ -240,7 +247,7 @@ class _ShownResponses:
         self._newest = Counter(islice(_responses(view), _NEWEST))
 
     def has_newer_in(self, view: _View) -> bool:
-        """Return whether the input has a newer response."""
+        """Return whether a later input contains a response that was not there when the alert was shown."""
         history = view.history
         if self._history() is history:
             return any(history.kind(position) in _RESPONSES for position in range(self._end, view.end))
@@ -248,7 +255,7 @@ class _ShownResponses:
 
 
 def _responses(view: _View) -> Iterator[int]:
-    """Yield a hash of the content, or of the framework's id, of each response; the newest first."""
+    """Yield one hash per response of the model, newest first: of its id if it has one, else of its content."""
     history = view.history
     for position in view.backward():
         kind = history.kind(position)
@@ -258,6 +265,8 @@ def _responses(view: _View) -> Iterator[int]:
 
 
 class _Delivery:
+    """The state of one alert: how often the model was shown it, and whether a response followed."""
+
     __slots__ = ("ended", "is_claimed", "responses", "shown")
 
     def __init__(self) -> None:
@@ -265,18 +274,18 @@ class _Delivery:
         self.is_claimed = True
         #: How often the alert was shown.
         self.shown = 0
-        #: The value of `Deliveries.now` when it was last shown.
+        #: The value of `Deliveries.now` after it was last shown.
         self.ended = 0
-        #: The responses of the input at that time; None if the alert is settled.
+        #: The responses of the input when it was last shown; None if the alert is not shown again.
         self.responses: _ShownResponses | None = None
 
 
 class Deliveries:
-    """The alerts of one conversation that were shown to the model, by their fields.
+    """The alerts of one conversation that were shown to the model. Alerts with equal fields are one alert.
 
-    A failed model call is not reported here. The next input shows whether the call succeeded: it then has a response
-    that was not in the input when the alert was shown. Without one, the alert is shown again, at most `MAX_REPEATS`
-    times.
+    An assembly claims an alert, adds it to its prompt, and then calls `deliver` if it succeeded or `release` if it
+    failed. Whether the model call succeeded is derived from the next input: if it contains no new response, the call is
+    taken to have failed, and the alert is shown again, at most `MAX_REPEATS` times.
     """
 
     __slots__ = ("_deliveries", "_lock", "_open", "now")
@@ -290,18 +299,22 @@ class Deliveries:
         self.now = 0
 
     def unanswered(self) -> tuple[Any, ...]:
-        """Return the alerts that may have to be shown again."""
+        """Return the alerts that were shown and that no response is known to have followed; they may be shown again."""
         with self._lock:
             return tuple(self._open)
 
     def claim(self, alert: Hashable, view: _View, began: int) -> bool:
-        """Claim an alert for an assembly that shows it; return False if another assembly showed or shows it.
+        """Claim an alert for an assembly, so that no concurrent assembly shows it as well.
 
         Args:
             alert: The alert.
             view: The input of the assembly.
-            began: The value of `now` when the assembly began. The model call of a delivery that ended later cannot have
-                failed yet.
+            began: The value of `now` when the assembly began. An alert that was shown after that is not shown again,
+                because its model call may still be running.
+
+        Returns:
+            True if the assembly must show the alert. False if another assembly shows it, or if it was shown and a
+            response followed.
         """
         with self._lock:
             delivery = self._deliveries.get(alert)
@@ -317,12 +330,16 @@ class Deliveries:
             return True
 
     def first(self, alert: Hashable) -> bool:
-        """Return whether a claimed alert has not been shown before."""
+        """Return True if a claimed alert was never shown before."""
         with self._lock:
             return self._deliveries[alert].shown == 0
 
     def release(self, alert: Hashable) -> bool:
-        """Release a claim after a failed assembly; return whether the alert was never shown."""
+        """Give up the claim of a failed assembly on an alert.
+
+        Returns:
+            True if the alert was never shown, so that it counts as new again.
+        """
         with self._lock:
             delivery = self._deliveries[alert]
             delivery.is_claimed = False
@@ -331,7 +348,7 @@ class Deliveries:
             return delivery.shown == 0
 
     def dismiss(self, alert: Hashable) -> None:
-        """Do not show an alert any more, because it was handled."""
+        """Never show an alert (again), because the program has handled it."""
         with self._lock:
             delivery = self._deliveries.setdefault(alert, _Delivery())
             delivery.is_claimed = False
@@ -339,7 +356,12 @@ class Deliveries:
             self._settle(alert, delivery)
 
     def deliver(self, alert: Hashable, view: _View) -> None:
-        """Record that the assembly that claimed an alert succeeded."""
+        """Record that an alert was shown, because the assembly that claimed it succeeded.
+
+        Args:
+            alert: The alert.
+            view: The input of the assembly.
+        """
         responses = _ShownResponses(view)
         with self._lock:
             delivery = self._deliveries[alert]
@@ -357,7 +379,7 @@ class Deliveries:
 
 
 class Conversation:
-    """The state of one conversation that outlives a turn."""
+    """The state that all turns of one conversation share: its halt guard and the alerts that the model was shown."""
 
     __slots__ = ("__weakref__", "_lock", "alerts_read", "deliveries", "guard", "releases")
 
@@ -366,9 +388,9 @@ class Conversation:
         self._lock = new_lock()
         #: The alerts that were shown to the model.
         self.deliveries = Deliveries(self._lock)
-        #: The number of alerts in the conversation's `History` that earlier turns handled.
+        #: How many alerts of the conversation's `History`, from its beginning, earlier turns have shown or skipped.
         self.alerts_read = 0
-        #: How often a turn released an alert.
+        #: How many times an alert was released after a failed turn.
         self.releases = 0
 
     def release(self, alert: AlertFacts) -> None:
@@ -379,9 +401,12 @@ class Conversation:
                 self.releases += 1
 
     def has_read(self, alerts: int, releases: int) -> None:
-        """Record that a successful turn handled `alerts` alerts; it began after `releases` releases.
+        """Record that a successful turn has read the first `alerts` alerts of the `History`.
 
-        If another turn has released an alert since, all alerts are read again.
+        Args:
+            alerts: The number of alerts that the turn read.
+            releases: The value of `self.releases` when the turn began. If it has changed since, the call has no effect:
+                another turn released an alert, so the next turn must read all alerts again.
         """
         with self._lock:
             if releases == self.releases:
@@ -392,5 +417,5 @@ _BY_ID: Final[Registry[str, Conversation]] = Registry(REMEMBERED_CONVERSATIONS)
 
 
 def conversation_of_id(conversation_id: str) -> Conversation:
-    """Return the conversation with this id in this process; only the 10,000 last used ones are kept."""
+    """Return the state of the conversation with this id in this process; the 10,000 last used ones are kept."""
     return _BY_ID.of(conversation_id, Conversation)

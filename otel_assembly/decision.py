@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DecisionOutcome(StrEnum):
-    """The outcome of an item."""
+    """What happened to an item (an event of the conversation) in an assembly."""
 
     KEPT = "kept"
     INJECTED = "injected"
@@ -21,57 +21,60 @@ class DecisionOutcome(StrEnum):
 
 
 class DecisionReason(StrEnum):
-    """The reason for an outcome; a closed set."""
+    """Why an item has its outcome; policies use only these values.
 
-    NOT_CONVERSATION = "not_conversation"
-    OUTSIDE_WINDOW = "outside_window"
-    OVER_BUDGET = "over_budget"
-    BELOW_FLOOR = "below_floor"
-    LOW_RANK = "low_rank"
-    ORPHANED_TOOL_RESULT = "orphaned_tool_result"
-    ORPHANED_TOOL_CALL = "orphaned_tool_call"
-    ORPHANED_REASONING = "orphaned_reasoning"
-    BEFORE_USER_MESSAGE = "before_user_message"
-    DUPLICATE = "duplicate"
-    FORBIDDEN_SCOPE = "forbidden_scope"
-    STALE = "stale"
+    Below, a block is a named part of a prompt, as in `allocate`.
+    """
+
+    NOT_CONVERSATION = "not_conversation"  # not part of the conversation, such as a lifecycle event
+    OUTSIDE_WINDOW = "outside_window"  # older than the newest events that a window keeps
+    OVER_BUDGET = "over_budget"  # newer items used the budget
+    BELOW_FLOOR = "below_floor"  # the rest of the block would have been below its minimum
+    LOW_RANK = "low_rank"  # other items of the block have a higher rank
+    ORPHANED_TOOL_RESULT = "orphaned_tool_result"  # a tool result without its call
+    ORPHANED_TOOL_CALL = "orphaned_tool_call"  # a tool call without its result
+    ORPHANED_REASONING = "orphaned_reasoning"  # reasoning without its following item, or such an item without it
+    BEFORE_USER_MESSAGE = "before_user_message"  # before the user message that the provider requires first
+    DUPLICATE = "duplicate"  # another item has the same content
+    FORBIDDEN_SCOPE = "forbidden_scope"  # its scope is not allowed in this prompt
+    STALE = "stale"  # a newer version of it exists
     COMPACTED = "compacted"
-    PINNED = "pinned"
-    PENDING_TOOL_CALL = "pending_tool_call"
+    PINNED = "pinned"  # it must not be dropped
+    PENDING_TOOL_CALL = "pending_tool_call"  # a tool call that has no result yet
     FITS = "fits"
-    POLICY = "policy"
+    POLICY = "policy"  # the policy gave no reason
     POLICY_ERROR = "policy_error"
 
 
 class OverflowCause(StrEnum):
     """The cause of an exceeded limit."""
 
-    FIXED = "fixed"
-    NEWEST_ATOM = "newest_atom"
-    FRAMEWORK = "framework"
-    WINDOW = "window"
-    PROVIDER = "provider"
+    FIXED = "fixed"  # content that must not be dropped exceeds the limit alone
+    NEWEST_ATOM = "newest_atom"  # the newest tool call with its results, or the newest message, does not fit as well
+    FRAMEWORK = "framework"  # the framework's own limit was exceeded
+    WINDOW = "window"  # the prompt exceeds the model's context window
+    PROVIDER = "provider"  # the provider refused the prompt as too long
 
 
 class PrefixBreak(StrEnum):
     """Why a prompt does not start with the whole previous prompt."""
 
-    FIRST = "first"
-    RESUMED = "resumed"
-    PROMPT_CHANGED = "prompt_changed"
-    CUT_MOVED = "cut_moved"
-    COMPACTED = "compacted"
-    REORDERED = "reordered"
-    EVENT_CHANGED = "event_changed"
+    FIRST = "first"  # there is no previous prompt
+    RESUMED = "resumed"  # another process or another assembler made the previous prompt
+    PROMPT_CHANGED = "prompt_changed"  # a system-level text or a tool schema changed
+    CUT_MOVED = "cut_moved"  # events at the beginning were dropped
+    COMPACTED = "compacted"  # a summary replaced events
+    REORDERED = "reordered"  # the same events are in another order
+    EVENT_CHANGED = "event_changed"  # an event changed, or another event replaced it
 
 
 class PromptPart(StrEnum):
     """The parts of a prompt that are not events."""
 
-    PROMPT = "prompt"
+    PROMPT = "prompt"  # a system-level text
     TOOL_SCHEMAS = "tool_schemas"
-    FRAMING = "framing"
-    SEPARATORS = "separators"
+    FRAMING = "framing"  # tokens that the provider adds to messages, such as roles
+    SEPARATORS = "separators"  # texts between items that are joined to one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,9 @@ class Overflow:
 
     Attributes:
         budget: The limit.
-        needed: The needed amount.
+        needed: The amount that did not fit in the limit.
         cause: Why the limit was exceeded.
-        unit: The unit of both: ``tokens``, or ``items`` for a window.
+        unit: The unit of both amounts: ``tokens``, or ``items`` for a limit on the number of events.
     """
 
     budget: int
@@ -98,32 +101,33 @@ class Overflow:
 
 @dataclass(frozen=True, slots=True)
 class BudgetEntry:
-    """The decision of a budget about one block.
+    """What a budget policy or `allocate` decided about one block, a named part of the prompt.
 
     Attributes:
         name: The name of the block.
-        kind: The kind of the block.
-        priority: 1 is never optional, 9 is cut first.
+        kind: The kind of the block, an `EventKind`.
+        priority: 1 (never optional) to 9 (dropped first).
         cuttable: Whether the block may be cut, compacted or dropped.
         min_tokens: The minimum of the block, in tokens.
         tokens_in: The tokens of the whole block, including those for joining its items.
         tokens_out: The tokens of the block in the prompt.
         outcome: ``kept`` (whole, or with some items cut), ``compacted`` or ``dropped``.
         reason: The reason for the outcome.
-        room: The tokens that were available when the block was decided.
+        room: The tokens that were still free when the block was decided.
         items_in: The number of items in the block.
-        items_out: The number of items in the prompt, including those that compaction made.
+        items_out: The number of the block's items in the prompt, including those that compaction made.
         items_injected: The number of items that compaction made.
         compacted: The number of items that compaction replaced.
         cut: The strategy by which the block is cut or compacted; empty if none is set.
-        items: The items: positions in the block, or, in a chain, the events.
-        order: The positions in `items` of the items that can be kept, by rank; the last one is cut first.
-        charges: The tokens that keeping each of these adds.
-        atoms: The numbers of consecutive ranked items that are kept or dropped together.
+        items: The block's items: their positions in the block, or, in a chain of policies, the events.
+        order: The ranked items: positions in `items` of those that can be kept, best first. The last is cut first.
+        charges: For each item in `order`, the tokens that keeping it adds.
+        atoms: The sizes of the groups of consecutive items in `order` that are kept or dropped together.
         cost: The tokens of the block with all ranked items.
-        enough: The number of ranked items that reach the minimum; 0 without a minimum.
+        enough: The number of ranked items that are needed to reach `min_tokens`; 0 without a minimum.
         events: The number of ranked items that are messages and not texts.
-        winners: The superseded items, by position, each with the block and position of the item that supersedes it.
+        winners: The items that another item supersedes (such as a newer version): the position of each, and the block
+            and position of the item that supersedes it.
     """
 
     name: str
@@ -153,12 +157,12 @@ class BudgetEntry:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """The decisions of a budget about all blocks, in decision order.
+    """What a budget policy or `allocate` decided about all blocks (named parts of the prompt), in decision order.
 
     Attributes:
         window: The model's context window, in tokens.
         output_reserve: The tokens that are reserved for the reply.
-        fixed: The tokens of content that must not be cut.
+        fixed: The tokens of content that must not be dropped.
         used: The tokens of the whole prompt; 0 if nothing is sent.
         entries: One entry per block.
         overflow: The exceeded limit, if one was exceeded.
@@ -173,9 +177,10 @@ class BudgetReport:
 
     @property
     def utilization(self) -> float | None:
-        """Tokens needed ÷ the budget, a ratio. Needed is `used`, or the need of an overflow if that is larger.
+        """Tokens needed ÷ budget, a ratio; above 1 if the limit was exceeded.
 
-        None if the budget is 0, or if nothing is sent for a reason other than an overflow.
+        The needed tokens are `used`, or those of the overflow if they are more. None if the budget is 0, or if nothing
+        is sent for a reason other than an overflow.
         """
         budget = self.window - self.output_reserve
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
@@ -201,11 +206,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Events that a shorter event replaces.
+    """The replacement of events by one shorter event, such as a summary.
 
     Attributes:
         events: The replaced events.
-        into: The replacement; None if every attempt failed.
+        into: The shorter event; None if every attempt to make one failed.
         attempts: The attempts, in order; empty if an earlier assembly made the replacement.
         reply: The assistant's message after the replacement, if the provider requires one between two user messages.
     """
@@ -218,22 +223,22 @@ class Compaction:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of ``decide()``: the policy's output and the reasons.
+    """The result of a policy's ``decide()``: its output, and the reasons for its changes.
 
     Attributes:
         prompts: The prompts of the output.
         events: The events of the output.
-        decisions: Verdicts on dropped events, and on kept events that the rule would have dropped. A dropped event
-            without a verdict gets the reason ``policy``.
+        decisions: Verdicts on dropped events, and on events that were kept as an exception to the policy's rule. A
+            dropped event without a verdict gets the reason ``policy``.
         budget: The token limit that this policy enforces, if it has one.
         fixed: The tokens of content that must not be dropped, if the policy knows them.
         overflow: Set if the limit was exceeded and no error was raised.
         alerts: The observer alerts that this policy delivered to the model.
-        report: The decisions about blocks, if the policy is an allocator.
+        report: The decisions about blocks, if the policy divides the prompt into blocks.
         compactions: The events that the policy compacted, with the attempts.
-        framing: The tokens of messages that several events are joined to, which belong to no single event.
-        separators: The tokens that joining events to messages added.
-        around_in: The sum of both if the whole input were in the prompt.
+        framing: The framing tokens of messages that consist of several joined events; no single event has these tokens.
+        separators: The tokens of the separators between joined events.
+        around_in: What `framing` and `separators` together would be if the prompt contained the whole input.
     """
 
     prompts: Sequence[str]
@@ -252,7 +257,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One change of one item's state in an assembly.
+    """A change of one item's state since the previous assembly, such as kept to dropped, with its reason.
 
     Attributes:
         item: The id of the item in its ledger: ``0``, ``1``, … for the input, ``m0``, ``m1``, … for events that
@@ -262,7 +267,7 @@ class Decision:
         outcome: The outcome.
         reason: The reason for the outcome.
         policy: The name of the policy that decided; None for a new item that no policy changed.
-        index: The position of that policy in the chain.
+        index: The position of that policy in the chain, from 0.
         event: The event; None if the conversation no longer has it.
     """
 

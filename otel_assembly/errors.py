@@ -66,11 +66,17 @@ class AssemblyError(Exception):
 
 
 class ConfigurationError(AssemblyError, ValueError):
-    """An invalid limit, order or configuration, found before anything ran."""
+    """An invalid limit, order or configuration; raised before any policy or model call runs."""
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not registered; the message suggests the most similar one."""
+    """A name that is not registered; the message suggests the most similar known name.
+
+    Attributes:
+        what: The kind of name, such as ``policy``.
+        name: The unknown name.
+        known: The known names, sorted.
+    """
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         self.what = what
@@ -82,7 +88,7 @@ class UnknownNameError(ConfigurationError):
 
 
 class DescribeError(AssemblyError, TypeError):
-    """An event that the engine cannot read: no reader is registered for its type, or the reader failed.
+    """An event that cannot be read: no reader function is registered for its type, or the reader failed.
 
     Attributes:
         event_type: The type of the event.
@@ -100,15 +106,19 @@ class DescribeError(AssemblyError, TypeError):
 
     @classmethod
     def of_row(cls, event_type: type, error: Exception) -> DescribeError:
-        """Return the error for a reader that failed, without the exception's message, which can quote the event."""
+        """Return the error for a reader function that raised `error` for an event of `event_type`.
+
+        The exception's message is not included, because it can quote the event.
+        """
         if isinstance(error, AttributeError) and error.name:
             return cls(event_type, f"its {type(error.obj).__name__} has no {error.name!r}")
         if isinstance(error, RecursionError) or (isinstance(error, ValueError) and "ircular" in str(error)):
             return cls(event_type, "it contains itself, or is nested too deeply")
-        at = error.__traceback__
-        while at is not None and at.tb_next is not None:
-            at = at.tb_next
-        where = f" ({at.tb_frame.f_globals.get('__name__', '?')}, line {at.tb_lineno})" if at is not None else ""
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        module = frame.tb_frame.f_globals.get("__name__", "?") if frame is not None else ""
+        where = f" ({module}, line {frame.tb_lineno})" if frame is not None else ""
         return cls(event_type, f"its reader raised {type(error).__name__}{where}")
 
 
@@ -193,21 +203,24 @@ class PolicyFailedError(PolicyError):
 
 
 class PolicyContractError(PolicyError):
-    """A policy changed its input in place, or did not return two sequences."""
+    """A policy changed its input in place, or did not return two sequences (prompts and events)."""
 
 
 class ContextOverflowError(AssemblyError):
     """The content that must be in the prompt does not fit the budget.
 
+    The fixed content is what a policy never drops, such as the system prompts and the newest user request. The newest
+    atom is the newest tool call with its results, or the newest message.
+
     Attributes:
         budget: The budget, in tokens.
-        needed: The tokens of the fixed content; for ``newest_atom`` also those of the newest atom.
+        needed: The tokens of the fixed content; if the cause is ``newest_atom``, also those of the newest atom.
         costs: The tokens of each fixed part, by its name, in prompt order.
-        cause: ``fixed`` or ``newest_atom``.
+        cause: ``fixed`` if the fixed content alone exceeds the budget, else ``newest_atom``.
         policy: The policy whose budget was exceeded; None outside a chain.
         fixed: The tokens of the fixed content alone; None if the parts are unknown.
         assembly: The failed `Assembly`, with its numbers; None outside a chain.
-        report: The report of the allocator up to the failure; None without an allocator.
+        report: The `BudgetReport` up to the failure, if the policy makes one; else None.
     """
 
     def __init__(
@@ -223,14 +236,14 @@ class ContextOverflowError(AssemblyError):
         self.assembly: Any = None
         self.report: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
-        what = (
+        content = (
             "content that must not be dropped"
             if cause == "fixed"
             else "content that must not be dropped together with the newest tool call or message"
         )
-        by = f"policy {policy!r}: " if policy else ""
+        prefix = f"policy {policy!r}: " if policy else ""
         super().__init__(
-            f"{by}{what} takes {needed} tokens, {needed - budget} over the budget of {budget} ({parts}); "
+            f"{prefix}{content} takes {needed} tokens, {needed - budget} over the budget of {budget} ({parts}); "
             + (
                 "raise the budget or shorten these parts"
                 if cause == "fixed"
@@ -250,18 +263,18 @@ class CompactionError(AssemblyError):
     def __init__(self, turns: int, target: int, attempts: Sequence[Any]) -> None:
         self.target = target
         self.attempts = tuple(attempts)
-        tried = ", ".join(
+        failures = ", ".join(
             f"{attempt.compactor} {attempt.outcome}" + (f" ({attempt.error_type})" if attempt.error_type else "")
             for attempt in attempts
         )
         super().__init__(
-            f"compact_history: {turns} turns could not be summarized in {target} tokens: {tried}; keep the turns, fix "
-            "the summarizer, or raise target_tokens"
+            f"compact_history: {turns} turns could not be summarized in {target} tokens: {failures}; keep the turns, "
+            "fix the summarizer, or raise target_tokens"
         )
 
 
 class SourceFailedError(AssemblyError):
-    """A source of evidence, memories or state failed; an exception of the source is ``__cause__``.
+    """A function that provides evidence, memories or state for a prompt failed; its exception is ``__cause__``.
 
     Attributes:
         source: The name of the source.
@@ -407,7 +420,7 @@ class NetworkError(AssemblyError):
 
 
 class NotFoundError(NetworkError):
-    """The session, the participant or the adapter for the protocol does not exist."""
+    """The session, the participant or the adapter (the code of the session's protocol) does not exist."""
 
 
 class AccessDeniedError(NetworkError):
@@ -415,20 +428,20 @@ class AccessDeniedError(NetworkError):
 
 
 class ProtocolError(NetworkError):
-    """The protocol refused an envelope or a new session; nothing was appended."""
+    """The session's protocol refused a message (envelope) or a new session; nothing was appended."""
 
 
 class InboxFull(NetworkError):  # noqa: N818 - the name that AG2's networks gave it
-    """A participant has too many unconfirmed envelopes; nothing was appended."""
+    """A participant has too many messages (envelopes) that it has not confirmed; nothing was appended."""
 
 
 class AdapterError(NetworkError):
-    """An adapter raised an exception, which is ``__cause__``; nothing was appended.
+    """An adapter (the code of a session's protocol) raised an exception, which is ``__cause__``; nothing was appended.
 
     Attributes:
         type: The name of the protocol.
         version: The version of the protocol.
-        method: The method that raised.
+        method: The adapter's method that raised.
     """
 
     def __init__(self, type: str, version: int, method: str, error: BaseException, where: str = "") -> None:  # noqa: A002 - the manifest's word
@@ -446,7 +459,7 @@ class SessionLogError(NetworkError):
 
 
 class LogConflictError(SessionLogError):
-    """Another writer was first, so nothing was written."""
+    """Another writer appended to the log first, so nothing was written."""
 
 
 class LogUnsureError(SessionLogError):
@@ -458,37 +471,38 @@ class LogUnavailableError(SessionLogError):
 
 
 class TurnClaimLostError(SessionLogError):
-    """Another server took over the turn of this claim, or the claim has ended; nothing was written."""
+    """This server's claim on a turn has ended, or another server took over the turn; nothing was written."""
 
 
 class LogRegressed(SessionLogError):  # noqa: N818 - the name of AG2's networks
-    """The log lost rows that had been accepted, and the session stops."""
+    """The log's storage lost rows that it had accepted; the session stops."""
 
 
 class LogDamagedError(SessionLogError):
     """A row of the log is missing or was changed; the message names session and row."""
 
 
-#: Exceptions that end work from outside and are not failures.
-_ENDED: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+#: Exceptions by which the caller or the interpreter ends work; they are not failures.
+_INTERRUPTIONS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an exception is a failure; a cancellation or the end of the program is not."""
-    return not isinstance(error, _ENDED)
+    """Return True unless the exception is a cancellation or the end of the program."""
+    return not isinstance(error, _INTERRUPTIONS)
 
 
 def class_name(error: BaseException) -> str:
-    """The class of an exception, with its module unless it is a built-in one."""
+    """Return the qualified name of an exception's class, with its module unless the class is a builtin."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of ``error.type`` for an exception; never its message, which could quote a conversation.
+    """Return the value of the attribute ``error.type`` for an exception.
 
-    The value is ``context_overflow`` (also for a provider's refusal), ``assembly_halt``, ``cancelled``, or the class.
-    For a policy that raised, it is that of the policy's exception.
+    The value is ``context_overflow`` (also if the provider refused the prompt as too long), ``assembly_halt``,
+    ``cancelled``, or the class name. For a `PolicyFailedError`, the policy's own exception counts. The exception's
+    message is never used, because it could quote a conversation.
     """
     if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
         error = error.__cause__

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The selection of a network's messages that one agent reads.
+    """One application of a view: the selection of a session's messages (envelopes) that one agent reads.
 
     Attributes:
         view: The name of the view.
@@ -61,33 +61,41 @@ class Projection:
 
 
 class PolicyTime(AbstractContextManager[None], Protocol):
-    """The timing of a policy."""
+    """Measures the duration of one policy, until the ``with`` block ends or `stop` is called."""
 
     def stop(self) -> None:
-        """Stop the timing before the block ends."""
+        """Stop the measurement before the ``with`` block ends."""
         ...
 
 
 class Recording(Protocol):
-    """The recording of one running assembly. No method raises: a failure of telemetry is logged."""
+    """Records one running assembly. No method raises: a failure of telemetry is logged."""
 
     #: Whether the assembly's span is recorded.
     recorded: bool
-    #: A reference to the assembly, for a halt that occurs while no assembly of the conversation is open.
+    #: A reference to the assembly's span, for a halt that occurs while no assembly of the conversation is running.
     assembly_reference: Any
     #: Whether a span or a metric records numbers; if not, they are not computed.
     measured: bool
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> PolicyTime:
-        """Return the timing of a policy, from now or from its start; spans opened within are its children."""
+        """Return a context manager that measures one policy.
+
+        Spans that are started inside its ``with`` block are children of the policy's span.
+
+        Args:
+            name: The policy's name.
+            index: The policy's position in the chain, from 0.
+            started_ns: The start time, in nanoseconds since the epoch; None means now.
+        """
         ...
 
     def watch(self, kind: str) -> Watch:
-        """Return the recording of compaction attempts for a kind of block, within a policy."""
+        """Return an object that records a policy's attempts to compact a kind of content, such as ``older``."""
         ...
 
     def observers(self) -> AbstractContextManager[Any]:
-        """Return the scope in which observers run; spans opened within are children of the assembly's span."""
+        """Return a context manager for calls of observers: spans started inside are children of the assembly's span."""
         ...
 
     def finish(self, record: Record) -> Iterable[None]:
@@ -98,7 +106,7 @@ class Recording(Protocol):
         ...
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Record delivered alerts or an exceeded limit of an assembly that is not recorded otherwise."""
+        """Record delivered alerts or an exceeded limit, for an assembly that has no span."""
         ...
 
     def abandon(self) -> None:
@@ -107,54 +115,70 @@ class Recording(Protocol):
 
 
 class CompactionRecording(AbstractContextManager[Any], Protocol):
-    """The recording of a compaction while no assembly is open; it ends with the block."""
+    """Records a compaction outside an assembly, until its ``with`` block ends."""
 
     def watch(self, kind: str) -> Watch:
-        """Return the recording of compaction attempts for a kind of block."""
+        """Return an object that records attempts to compact a kind of content, such as ``older``."""
         ...
 
 
 class Recorder(Protocol):
-    """Converts records into telemetry."""
+    """Receives the results of assemblies and related events, and exports them as telemetry."""
 
     def listening(self) -> bool:
-        """Whether a provider is configured."""
+        """Return whether an OpenTelemetry provider is configured, so that records are exported."""
         ...
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
-        """Start the recording of an assembly; None if no provider is configured, which must cost one check."""
+        """Start to record an assembly.
+
+        Args:
+            name: The assembler's name.
+            model: The model whose tokens are counted.
+            context: The `Context` of the run.
+            started_ns: The start time, in nanoseconds since the epoch.
+
+        Returns:
+            None if no OpenTelemetry provider is configured. That case must be fast: telemetry is then turned off.
+        """
         ...
 
     def begin_allocation(self) -> AllocationRecording | None:
-        """Start the recording of an allocation outside a chain; None if no provider is configured."""
+        """Start to record a call of `allocate` outside a chain of policies; None without an OpenTelemetry provider."""
         ...
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """Start the recording of a compaction outside an assembly; None if no provider is configured."""
+        """Start to record a policy's compaction outside an assembly; None without an OpenTelemetry provider."""
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """Record that the provider billed `billed` tokens for a prompt that was counted as `counted`."""
+        """Record that the model's provider billed `billed` tokens for a prompt that was counted as `counted`."""
         ...
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Record that a source of a `ContextAssembler` failed, whether it was skipped or not."""
+        """Record that a source of a `ContextAssembler`, such as a retriever, raised or was skipped."""
         ...
 
     def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
-        """Record that the provider refused a prompt as too long, with its window and tokens if it reported them."""
+        """Record that the model's provider refused a prompt as too long.
+
+        Args:
+            whose: The agent that made the model call.
+            window: The model's context window, in tokens, if the provider reported it.
+            tokens: The tokens of the prompt, if the provider reported them.
+        """
         ...
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """Record that a reducer was called and had nothing to do."""
+        """Record that a framework's reducer was called and changed nothing, because it had nothing to do."""
         ...
 
     def projected(self, projection: Projection) -> None:
-        """Record the selection of a network's messages for one agent."""
+        """Record that a session's messages were selected for one agent."""
         ...
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Record a failure of telemetry; the agent is not affected."""
+        """Record that a component of this package's telemetry failed; the agent is not affected."""
         ...
 
 
@@ -176,46 +200,46 @@ class _NullRecording(nullcontext[None]):
     signal = abandon = stop
 
 
-#: The recording, and its timings, if no provider is configured.
+#: The `Recording` that records nothing, for assemblies without a configured OpenTelemetry provider.
 NULL_RECORDING: Final[Recording] = _NullRecording()
 
 
 class NullRecorder:
-    """Records nothing."""
+    """A `Recorder` that records nothing."""
 
     def listening(self) -> bool:
         """Return False."""
         return False
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
-        """Nothing is recorded."""
+        """Return None: nothing is recorded."""
         return None
 
     def begin_allocation(self) -> AllocationRecording | None:
-        """Nothing is recorded."""
+        """Return None: nothing is recorded."""
         return None
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """Nothing is recorded."""
+        """Return None: nothing is recorded."""
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
     def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
     def projected(self, projection: Projection) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Nothing is recorded."""
+        """Ignore the call: nothing is recorded."""
 
 
 #: Set the factory of the default recorder, which is called on first use.

@@ -337,7 +337,7 @@ async def test_a_broken_stream_does_not_undo_an_assembly(caplog):
     assembler, history = Assembler([SlidingWindowPolicy(1)]), History(requests("a", "b"))
     assembly = await assembler.assemble([], history, context)
     assert said(assembly) == ["b"]
-    assert "the stream refused the note on an assembly: ConnectionError" in caplog.text
+    assert "the stream raised ConnectionError for the event of a completed assembly" in caplog.text
     assert "secret" not in caplog.text
     assert (await assembler.assemble([], history, context)).decisions == ()
 

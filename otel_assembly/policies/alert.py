@@ -22,12 +22,12 @@ class AlertPolicy(DecidingPolicy):
 
     If an alert is fatal, the policy also emits a `HaltEvent`, at most once per conversation.
 
-    Within a conversation, source, severity and message identify an alert; an enum and a string severity are equal. The
-    conversation records which alerts were injected, so one policy object can serve many agents.
+    Two alerts of a conversation are the same if source, severity and message are equal. The conversation's state, not
+    the policy, records which alerts were injected, so one policy object can serve many agents.
 
-    An alert is injected again in two cases. If the assembly fails, the next assembly injects the alert. If no response
-    follows, the model call is taken to have failed, and the alert is injected up to three times; it counts as delivered
-    once.
+    An alert is injected again in two cases. If the assembly fails, the next assembly injects the alert. If the next
+    input contains no new response, the model call is taken to have failed, and the alert is injected again, up to three
+    times. The alert still counts as delivered once.
 
     Place this policy after other injections, and before every filter or reduction: those could drop the alerts.
     """
@@ -64,6 +64,7 @@ class AlertPolicy(DecidingPolicy):
         return Outcome(injected, events, alerts=tuple(filter(deliveries.first, shown)))
 
     def _alerts(self, view: View, context: Context) -> Iterator[AlertFacts]:
+        """Yield the alerts among the events, without those that earlier turns of the same `History` have read."""
         history, conversation = view.history, context.conversation
         if not view.whole:
             for position in view.positions():

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
-#: Set on a reducer's span if the provider requires that a prompt starts with a user's request.
+#: The setting on a reduction's span if the provider requires that a prompt starts with a user's request.
 USER_FIRST: Final = "user_first"
-#: Set on the span of a budget with a compactor if roles must alternate, so that a reply may follow a summary.
+#: The setting on the span of a `BudgetPolicy` that makes summaries, if the provider requires that user and assistant
+#: messages alternate. The policy may then insert an assistant message after a summary.
 ALTERNATES: Final = "alternates"
 #: The types of values that a configuration file can contain.
 CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
@@ -100,9 +101,11 @@ class PolicyLimit:
         setting: The name of that setting in the policy's `config`.
         unit: The unit of the limit: ``tokens`` or ``events``.
         reserve: The setting for the part of the limit that is kept free; empty if there is none.
-        additional: The setting for a second limit, which counts other events of the output; empty if there is none.
-        step: The setting for the step in which the cut moves; empty if there is none.
-        first: Kinds of events that are kept before older events of other kinds, at any position.
+        additional: The setting for a second limit, which applies to other events, such as the oldest ones; empty if
+            there is none.
+        step: The setting for the tokens by which the cut (the oldest kept event) moves at a time; empty if there is
+            none.
+        first: Kinds of events that take precedence over older turns, regardless of their position.
     """
 
     setting: str
@@ -116,8 +119,9 @@ class PolicyLimit:
 class DecidingPolicy:
     """The base class of policies that return a reason for each change.
 
-    A subclass implements `decide`; `apply` is derived from it. If `decide` returns the `View` that it received, or a
-    slice of it, the cost of a turn depends on the new events and not on the length of the conversation.
+    A subclass implements `decide`; `apply` calls it. `decide` receives the events as a `View`, an immutable sequence.
+    If it returns that view or a slice of it, the cost of a turn depends on the number of new events and not on the
+    length of the conversation.
 
     Attributes:
         name: The policy's name in spans, in warnings and on the command line.
@@ -126,8 +130,8 @@ class DecidingPolicy:
         filters: For a filter, the kinds of events that it drops at any position; None for a policy that drops events to
             meet a limit. An injection may follow a filter unless it reads a kind that the filter drops.
         reads: The kinds of events that the policy needs as input.
-        replayable: Whether `explain` can run the policy again on the values that spans record. That is so if decisions
-            depend on kinds, tokens, bytes and pairs, and never on an event's text.
+        replayable: Whether `explain` can run the policy again on the values that spans record. This requires that
+            decisions depend only on the events' kinds, tokens, bytes and tool pairs, and never on their texts.
         skippable: Whether ``on_policy_error="skip"`` continues without the policy if it raises.
         replay_defaults: Settings that ``otel-assembly replay`` uses if the policy's entry does not contain them.
     """
@@ -160,16 +164,20 @@ class DecidingPolicy:
     def with_rules(
         self, config: Mapping[str, int | float | bool | str | None], context: Context
     ) -> Mapping[str, int | float | bool | str | None]:
-        """Return settings with the provider's rules that the policy follows.
+        """Return settings, with ``user_first`` added if the policy must follow that rule of the provider.
 
-        The only such setting is ``user_first``.
+        With this rule, the provider refuses a prompt that does not start with a user's request.
+
+        Args:
+            config: The settings.
+            context: The assembly's context, which knows the provider.
         """
-        obeys = self.kind == REDUCTION and context.provider_rules().is_user_first
-        return {**config, USER_FIRST: True} if obeys else config
+        is_user_first = self.kind == REDUCTION and context.provider_rules().is_user_first
+        return {**config, USER_FIRST: True} if is_user_first else config
 
     @property
     def only_in_code(self) -> str:
-        """The parameter whose value no configuration file can contain; empty if there is none."""
+        """The name of a parameter whose value, such as a function, no configuration file can contain; else empty."""
         return ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
@@ -188,9 +196,9 @@ class DecidingPolicy:
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the settings with which `explain` runs the policy again, or None if it cannot.
+        """Return the settings with which `explain` runs the policy again on recorded values; None if it cannot.
 
-        The second run has only kinds, tokens, bytes and pairs.
+        The recorded values are the events' kinds, tokens, bytes and tool pairs, but not their texts.
 
         Args:
             settings: The settings of the policy that ran, as recorded on its span.
@@ -203,7 +211,7 @@ class DecidingPolicy:
 
 
 def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
-    """Return the parameters of a policy's constructor, each with its type and default.
+    """Return the parameters of a policy's constructor: for each name, its type and its default.
 
     The default is `Parameter.empty` if there is none. If the constructor accepts ``**keywords``, the parameters of its
     base class are included.
@@ -213,7 +221,7 @@ def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
 
 @lru_cache(maxsize=512)
 def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
-    found: dict[str, tuple[Any, Any]] = {}
+    types_and_defaults: dict[str, tuple[Any, Any]] = {}
     for base in policy.__mro__[:-1]:
         init = vars(base).get("__init__")
         if not isfunction(init):
@@ -225,15 +233,16 @@ def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
             hints = {name: hint for name, hint in init.__annotations__.items() if not isinstance(hint, str)}
         for parameter in parameters:
             if parameter.kind not in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
-                found.setdefault(parameter.name, (hints.get(parameter.name, Any), parameter.default))
+                type_and_default = hints.get(parameter.name, Any), parameter.default
+                types_and_defaults.setdefault(parameter.name, type_and_default)
         if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return found
+    return types_and_defaults
 
 
 @lru_cache(maxsize=512)
 def literals_of(policy: type) -> Mapping[str, frozenset[Any]]:
-    """Return the literal values that each parameter of a policy's constructor accepts."""
+    """Return the values that each parameter of a policy's constructor accepts by its ``Literal`` annotation."""
     return {name: frozenset(_literals(hint)) for name, (hint, _) in parameters_of(policy).items()}
 
 
@@ -244,11 +253,11 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def as_view(events: Sequence[Any]) -> View:
-    """Return the events as a `View`.
+    """Return the events as a `View`, an immutable selection of a `History`.
 
-    A list is read into a new history, which lives as long as the view. So is a view that separates a tool pair: a slice
-    with half of a pair, or a view whose calls were answered after it was made. Its pairs then differ from those of its
-    history.
+    For a list, a new history is created, which lives as long as the view. A new history is also created for a view
+    whose tool pairs (calls with their results) differ from those of its history: a slice with half of a pair, or a view
+    whose calls were answered after it was made.
     """
     if isinstance(events, History):
         return events.view()
@@ -262,9 +271,10 @@ def as_view(events: Sequence[Any]) -> View:
 
 
 def _holds_whole_pairs(view: View) -> bool:
-    """Return whether a slice reads as it does in its history.
+    """Return whether a slice of a history can use the history's tool pairs and leading system messages.
 
-    That is so if it contains no half of a pair, and no system message of the middle of the history leads it.
+    It can if it contains no half of a pair, and if it does not start with a system message from the middle of the
+    history, which would become a leading one.
     """
     history = view.history
     following = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
@@ -274,6 +284,7 @@ def _holds_whole_pairs(view: View) -> bool:
 
 
 def _answered_since(view: View) -> bool:
+    """Return whether a call in the view was answered after the view was made."""
     history = view.history
     return any(
         history.flags(position) & ANSWERS and view.holds(history.atom(position))
@@ -282,10 +293,16 @@ def _answered_since(view: View) -> bool:
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
-    """Return the limit of a policy.
+    """Return `value`, a policy's setting, after checking its range.
+
+    Args:
+        policy: The policy's name, for the error.
+        parameter: The setting's name, for the error.
+        value: The setting.
+        least: The least valid value.
 
     Raises:
-        ConfigurationError: The limit is not a whole number, is too small, or is above 2**63 - 1.
+        ConfigurationError: The value is not a whole number, is too small, or is above 2**63 - 1.
     """
     return whole_number(f"{policy}: {parameter}", value, least)
 
@@ -296,14 +313,15 @@ def is_user_first(view: View, context: Context) -> bool:
 
 
 def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
-    """Return the positions of a request to keep in front of events that every cut keeps.
+    """Return the position of an older user request that must be kept too, as a list of at most one.
 
-    A call that awaits an approval can be older than the newest request. Then the request in front of the call is fixed
-    too, because otherwise the prompt would start with the call. The list is empty if no such request is needed.
+    Some providers require that a prompt starts with a user's request. A tool call that awaits an approval is always
+    kept and can be older than the newest request. Then the last request before that call is needed as the first
+    message.
 
     Args:
         view: The events.
-        always_kept: Positions of the events that every cut keeps.
+        always_kept: Positions of the events that a policy keeps regardless of its limit.
     """
     history, first = view.history, min(always_kept, default=-1)
     if first < 0 or opens(view, first):
@@ -325,16 +343,21 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
     Returns:
         The remaining events, and the verdicts with one more for the events that were dropped here.
     """
-    lost = before_user(kept)
-    if not lost:
+    leading = before_user(kept)
+    if not leading:
         return kept, verdicts
-    dropped = Verdict(kept.pick_positions(lost), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
-    out = to_runs(sorted(map(kept.index_of, lost)))
-    return kept.pick(complement(len(kept), out)).mended(), [*verdicts, dropped]
+    dropped = Verdict(kept.pick_positions(leading), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
+    runs = to_runs(sorted(map(kept.index_of, leading)))
+    return kept.pick(complement(len(kept), runs)).mended(), [*verdicts, dropped]
 
 
 def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
-    """Return verdicts on items whose tool pair or reasoning is incomplete."""
+    """Return verdicts that drop calls without results, results without calls, and reasoning without its item.
+
+    Args:
+        view: The events.
+        lost: The positions of these events.
+    """
     history = view.history
     calls: list[int] = []
     results: list[int] = []
@@ -358,22 +381,22 @@ def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
 
 
 def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View, list[Verdict]]:
-    """Keep ranges of a view, and drop the events whose pair this separates.
+    """Keep ranges of a view, except calls whose results and results whose calls are outside the ranges.
 
     Args:
         view: The events.
         runs: Ranges of indexes of the view.
-        reason: The reason for the events outside the ranges.
+        reason: Why the events outside the ranges are dropped.
 
     Returns:
-        The kept events, and the verdicts. Their reason is `reason` outside the ranges, an orphan's reason for separated
-        pairs.
+        The kept events, and the verdicts on the dropped ones. Events outside the ranges have the reason `reason`, calls
+        and results without their counterpart a reason such as ``orphaned_tool_call``.
     """
     kept, count = view.pick(runs), len(view)
     verdicts: list[Verdict] = []
     if len(kept) < count:
-        straight = len(runs) == 1 and runs[0][1] == count
-        outside = view.pick([(0, runs[0][0])] if straight else complement(count, runs))
+        is_suffix = len(runs) == 1 and runs[0][1] == count
+        outside = view.pick([(0, runs[0][0])] if is_suffix else complement(count, runs))
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
     if (
         view.history.has_pairs
@@ -397,17 +420,20 @@ def keep_from(
     pending: Sequence[int],
     left_out: Iterable[int] = (),
 ) -> tuple[View, list[Verdict]]:
-    """Keep the events from an index on, the leading events, and events that every cut keeps.
+    """Keep the events from an index on, the leading events, and certain older events.
 
     Args:
         view: The events.
-        cut: The index of the first event to keep.
-        reason: The reason for the events that are dropped.
-        first: How many events lead the view.
-        always_kept: Positions of events that stay wherever the cut is.
-        request: The positions of `always_kept` that are the newest user request.
-        pending: The positions of `always_kept` that are calls that await an approval.
-        left_out: Positions of events that are dropped wherever the cut is.
+        cut: The index in the view of the first event to keep.
+        reason: Why the other events are dropped.
+        first: The number of events at the beginning of the view that are kept too.
+        always_kept: Positions in the history of older events that are kept too.
+        request: Those of `always_kept` that are the newest user request.
+        pending: Those of `always_kept` that are calls that await an approval.
+        left_out: Positions of events that are dropped even if they are after the cut.
+
+    Returns:
+        The kept events, and the verdicts: on dropped events, and on older events that were kept.
     """
     before = sorted([index for index in map(view.index_of, always_kept) if first <= index < cut])
     runs, at = to_runs([*range(first), *before]), cut
@@ -417,8 +443,8 @@ def keep_from(
             at = index + 1
     kept, verdicts = keep(view, [run for run in (*runs, (at, len(view))) if run[0] < run[1]], reason)
     if before:
-        outside = set(filter(kept.holds, map(view.position, before)))
-        for positions, why in (request, DecisionReason.PINNED), (pending, DecisionReason.PENDING_TOOL_CALL):
-            if stays := view.pick_positions(outside.intersection(positions)):
-                verdicts.append(Verdict(stays, DecisionOutcome.KEPT, why))
+        older = set(filter(kept.holds, map(view.position, before)))
+        for positions, kept_reason in (request, DecisionReason.PINNED), (pending, DecisionReason.PENDING_TOOL_CALL):
+            if older_kept := view.pick_positions(older.intersection(positions)):
+                verdicts.append(Verdict(older_kept, DecisionOutcome.KEPT, kept_reason))
     return kept, verdicts

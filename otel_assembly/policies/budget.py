@@ -1,4 +1,4 @@
-"""`BudgetPolicy`: the allocator as a policy, for the events of any framework."""
+"""`BudgetPolicy`: limits the prompt's tokens with the rules of `allocate`, for the events of any framework."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("otel_assembly")
 
-#: The name of the extractive compactor in configuration files.
+#: The value of `compact` in configuration files: select sentences by rules, without a model.
 EXTRACTIVE: Final = "extractive"
 
 
 class BudgetPolicy(DecidingPolicy):
     """Keep the rendered prompt within ``window − output_reserve`` tokens.
 
-    The policy applies the allocator to a chain's prompts and events, in this order of priority:
+    It keeps content in this order of priority, like `allocate`:
 
-    1. Fixed content, which is never cut: prompts, leading system messages, tool schemas, the newest user request, and
-       calls that await an approval.
+    1. Fixed content, which is never dropped: prompts, leading system messages, tool schemas, the newest user request,
+       and calls that await an approval.
     2. The newest atom: the newest tool call with its results, or the newest message.
     3. Summaries, newest first.
     4. Older turns, newest first.
@@ -44,22 +44,22 @@ class BudgetPolicy(DecidingPolicy):
     The order of events never changes. With ``step_tokens=0`` and no compactor, the policy keeps what `allocate` would
     keep of the same blocks, except that a summary that does not fit is treated like other turns.
 
-    The cut through older turns moves in steps, so that for most turns the beginning of the prompt stays the same and is
-    read from the provider's cache. A step may leave up to `step_tokens` tokens of the budget unused; the span's
+    Older turns are dropped in steps. Most turns then start with the same events as the turn before, which the
+    provider's cache can serve. A step may leave up to `step_tokens` tokens of the budget unused; the span's
     ``assembly.budget.utilization`` records how full the budget is.
 
     Args:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply. The context's `budget_ratio` lowers the rest.
-        step_tokens: How far the cut moves at a time. The conversation is divided into cells of ``4 × step_tokens``
-            bytes, and the cut is made only at the first atom of a cell. With 0, or if that would keep less than a
-            quarter of the available room, the cut is made at any atom.
+        step_tokens: How many tokens of older turns are dropped at a time. The conversation is divided into cells of
+            ``4 × step_tokens`` bytes, and the oldest kept turn is the first of a cell. With 0, or if that would keep
+            less than a quarter of the available tokens, any turn can be the oldest.
         on_overflow: What happens if the fixed content fits but the newest atom does not: ``raise`` an error, or
             ``drop`` the atom whole, with the reason ``over_budget``.
         compact: Shortens texts, as for `allocate`. ``"extractive"`` (or ``Compactors()``) needs no model. A summary
-            then replaces the turns that are cut, and is made again when the cut moves. A tool result that does not fit
-            is shortened to half of the free tokens. None: drop what does not fit.
-        summary_tokens: The most tokens of the summary's text. They are reserved as soon as an event is cut.
+            then replaces the dropped turns, and a new summary is made when more turns are dropped. A tool result that
+            does not fit is shortened to half of the free tokens. None: drop what does not fit.
+        summary_tokens: The most tokens of the summary's text. They are reserved as soon as an event is dropped.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -108,7 +108,7 @@ class BudgetPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as passed to the constructor."""
+        """The settings, except `compact` if it is a function or an object, and `summary_tokens` without `compact`."""
         return {
             **{name: value for name, value in super().config.items() if name != "summary_tokens"},
             "window": self.window,
@@ -120,19 +120,19 @@ class BudgetPolicy(DecidingPolicy):
         }
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
-        """Return the settings that are in effect in this assembly.
+        """Return the settings that are in effect in this assembly, for the policy's span.
 
-        `output_reserve` includes the tokens that the context's `budget_ratio` holds back.
+        `output_reserve` includes the tokens that the policy may not use because of the context's `budget_ratio`.
         """
-        held_back = self.max_tokens - context.held(self.max_tokens)
-        config = {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
+        unusable = self.max_tokens - context.held(self.max_tokens)
+        config = {**self.config, "output_reserve": self.output_reserve + unusable} if unusable else self.config
         config = self.with_rules(config, context)
         has_replies = self._compactors is not None and context.provider_rules().alternates
         return {**config, ALTERNATES: True} if has_replies else config
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the settings without the compactor, because spans record no text to compact."""
+        """Return the settings without `compact` and `summary_tokens`, because spans record no text to summarize."""
         replayed = super().settings_to_rerun(settings)
         return replayed and {name: replayed[name] for name in replayed if name not in {"compact", "summary_tokens"}}
 
@@ -143,7 +143,7 @@ class BudgetPolicy(DecidingPolicy):
 
     @property
     def setting_warnings(self) -> Sequence[str]:
-        """A warning if no budget of these settings has room for a summary."""
+        """A warning if `summary_tokens` leaves no room in the budget, so that no summary is ever made."""
         if self._compactors is None or self.summary_tokens < self.max_tokens:
             return ()
         problem = (
@@ -154,11 +154,11 @@ class BudgetPolicy(DecidingPolicy):
         return (problem,)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events that fit.
+        """Return the events that fit in the budget, with the summary if one was made, and the verdicts.
 
         Raises:
-            ContextOverflowError: The fixed content exceeds the budget. Also if the newest atom does not fit and
-                `on_overflow` is ``raise``.
+            ContextOverflowError: The fixed content exceeds the budget; or the newest atom (a tool call with its
+                results, or a message) does not fit in the rest, and `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), context.held(self.max_tokens)
         cache = compaction_cache_of(view, self) if self._compactors is not None else None
@@ -173,8 +173,8 @@ class BudgetPolicy(DecidingPolicy):
             overflow = plan.place_newest(self.on_overflow, self.name)
         except ContextOverflowError as error:
             if context.listening:
-                found = Overflow(budget, error.needed, OverflowCause(error.cause))
-                error.report = plan.report(self.window, None, found, drops_newest=drops)
+                exceeded = Overflow(budget, error.needed, OverflowCause(error.cause))
+                error.report = plan.report(self.window, None, exceeded, drops_newest=drops)
             raise
         plan.place_summaries()
         cut = plan.cut(self.step_tokens)
@@ -197,9 +197,9 @@ class BudgetPolicy(DecidingPolicy):
     async def _summary(
         self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
     ) -> Compaction | None:
-        """Return a summary of the dropped events.
+        """Return the summary of the dropped events; None if there is no room for it, or nothing to summarize.
 
-        It is None if there is no room for a summary, or if nothing can be summarized.
+        If every attempt to make the summary failed, the returned `Compaction` has no replacement.
         """
         if self._compactors is None or not can_summarize(view[plan.leading]):
             return None
@@ -214,10 +214,11 @@ class BudgetPolicy(DecidingPolicy):
         return await cache.summarize(dropped, self.summary_tokens, room, self._compactors, context)
 
     def _selected_with_reserve(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
+        """Return the events that fit next to a summary, and the verdicts on the others."""
         return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)), summarized=True)
 
     def _warn_of_no_room(self, plan: BudgetPlan, room: int) -> None:
-        """Log once that events are dropped without the summary that `compact` asks for."""
+        """Log once that events are dropped without a summary, because the summary would not fit."""
         if self._warned_of_no_room or self.setting_warnings:  # an `Assembler` logs `setting_warnings` itself
             return
         self._warned_of_no_room = True
@@ -234,19 +235,19 @@ class BudgetPolicy(DecidingPolicy):
         )
 
     def _summary_reserve(self, plan: BudgetPlan, view: View) -> int:
-        """Return the tokens to reserve for a summary if an event is cut.
+        """Return the tokens to reserve for a summary if an event is dropped.
 
-        It is 0 if there is no compactor, or if no summary can have the events' type.
+        The number is 0 if the policy makes no summaries, or if no function creates summaries for the events' type.
         """
         possible = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
         return self.reserved(plan, view) if possible else 0
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
-        """Return the tokens to reserve for a summary, its framing, and the reply to it."""
+        """Return the tokens to reserve for a summary's text and framing, and for an assistant message after it."""
         empty = _empty_summary(plan, view)
         reply = summary_reply(empty, empty)
-        made = [empty] if reply is None else [empty, reply]
-        return self.summary_tokens + sum(plan.meter.event(describe(event)) for event in made)
+        events = [empty] if reply is None else [empty, reply]
+        return self.summary_tokens + sum(plan.meter.event(describe(event)) for event in events)
 
 
 def _empty_summary(plan: BudgetPlan, view: View) -> Any:

@@ -1,7 +1,8 @@
-"""Distributes a chain's budget over its parts, and reports the result.
+"""Distributes a token budget over the prompts and events of a chain of policies, and reports the result.
 
-The rule is that of `budget.rule`. The parts are, in this order: the fixed content, the newest atom, summaries, and
-older turns from the newest to the oldest that fits.
+The parts take tokens in this order: the fixed content, the newest atom, summaries, and older turns from the newest to
+the oldest that fits (see `budget.rule`). An atom is kept or dropped as a whole: a tool call with its results, or a
+single message. A cut is the index of the oldest kept atom.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.tokens import TokenMeter
 
-#: A cut at a step must keep at least this fraction (1/n) of the available room; otherwise the cut is made at any atom.
+#: If keeping events from the beginning of a cell on uses less than 1/n of the available tokens, cells are ignored.
 _LEAST_FILLED: Final = 4
 #: The priorities of the blocks that report a chain's parts.
 _PRIORITIES: Final = {
@@ -40,28 +41,32 @@ _PRIORITIES: Final = {
 
 
 class BudgetPlan:
-    """The parts of a chain's budget and their tokens.
+    """The parts of a prompt that share a token budget, with their tokens.
+
+    Call `place_fixed`, `place_newest`, `place_summaries` and `cut` in this order; each takes free tokens. `selected`
+    then returns the kept events.
 
     Args:
         view: The events.
         meter: Counts the events' tokens.
-        prompts: The prompts in front of the events.
+        prompts: The system-level texts in front of the events.
         context: The assembly's context.
         budget: The most tokens that the rendered prompt may have.
         shortened: The tokens of shortened events, by the position of the original.
 
     Attributes:
-        leading: How many system messages lead the view; they are prompts.
+        leading: The number of system messages at the beginning of the view, which are never dropped.
         newest_response: The position of the newest response; −1 if there is none.
-        newest_request: The positions of the newest user request. If a fixed call is older, also of the request that the
-            prompt has to start with.
+        newest_request: The positions of the newest user request. If an older call is never dropped, also of the request
+            before it, if the prompt must start with a user's request.
         pending: The positions of the calls that await an approval.
-        newest: The positions of the newest atom without fixed events, newest first.
+        newest: The positions of the newest atom (a tool call with its results, or a message), newest first. Events of
+            the fixed content are excluded.
         newest_tokens: The tokens of `newest`.
-        left_out: The positions of the newest atom if it did not fit.
-        summaries: The positions of the summaries that every cut keeps.
+        left_out: The positions of the newest atom if it did not fit and was dropped.
+        summaries: The positions of the summaries that are kept.
         pinned: The positions of `pending` and `newest_request`.
-        fixed: The tokens of the fixed content.
+        fixed: The tokens of the fixed content, which is never dropped.
         sharing: The tokens that are still free.
     """
 
@@ -132,7 +137,7 @@ class BudgetPlan:
             self._place_opening()
 
     def _place_opening(self) -> None:
-        """Fix the request in front of a call that no cut drops, if it fits."""
+        """Add the user request before the oldest fixed call to the fixed content, if one is needed and fits."""
         opening = opening_request(self._view, (*self.pinned, *self.newest))
         tokens = sum(map(self.tokens, opening))
         if opening and tokens + self.newest_tokens <= self.sharing.free:
@@ -144,7 +149,7 @@ class BudgetPlan:
 
     @property
     def costs(self) -> dict[str, int]:
-        """The tokens of the fixed content, by its parts."""
+        """The tokens of each part of the fixed content, by the name of the part, without parts of 0 tokens."""
         costs = {
             **{f"prompt[{index}]": tokens for index, tokens in enumerate(self._prompts)},
             "tool_schemas": self._tools,
@@ -161,19 +166,16 @@ class BudgetPlan:
         return self._table.tokens(position) if tokens is None else tokens
 
     def shorten(self, position: int, tokens: int) -> None:
-        """Record that a shorter version of `tokens` tokens replaces an event.
-
-        The event is part of the newest atom.
-        """
+        """Record that a shorter version with `tokens` tokens replaces an event of the newest atom."""
         self.newest_tokens += tokens - self.tokens(position)
         self.shortened[position] = tokens
 
     def sum(self, view: View) -> int:
         """Return a view's tokens; a shortened event counts as its shortened version."""
         tokens = self._table.sum(view)
-        for position, short in self.shortened.items():
+        for position, short_tokens in self.shortened.items():
             if view.holds(position):
-                tokens += short - self._table.tokens(position)
+                tokens += short_tokens - self._table.tokens(position)
         return tokens
 
     # The parts, in the order in which they take tokens
@@ -188,7 +190,10 @@ class BudgetPlan:
             raise ContextOverflowError(self._budget, self.fixed, self.costs, policy=policy)
 
     def place_newest(self, on_overflow: str, policy: str) -> Overflow | None:
-        """Keep the newest atom, or drop it whole.
+        """Keep the newest atom (a tool call with its results, or a message) if it fits, or drop all of it.
+
+        Returns:
+            The overflow if the atom was dropped; None if it was kept.
 
         Raises:
             ContextOverflowError: The atom does not fit next to the fixed content, and `on_overflow` is ``raise``.
@@ -205,9 +210,10 @@ class BudgetPlan:
         return Overflow(self._budget, needed, cause)
 
     def place_summaries(self) -> None:
-        """Keep the summaries that fit, newest first.
+        """Keep the summaries that fit, newest first, up to the first that does not fit.
 
-        Summaries precede older turns, because they replace events that the model cannot read otherwise.
+        Summaries have priority over older turns, because the events that they replaced are no longer in the
+        conversation.
         """
         history, view = self._view.history, self._view
         column = history.summaries
@@ -223,14 +229,13 @@ class BudgetPlan:
             self.sharing.free -= tokens
 
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
-        """Return the view's index of the oldest atom to keep.
+        """Return the index in the view of the oldest event to keep: from there on, all atoms fit.
 
-        It is the number of items if no older turn fits. The index is that of the last surviving atom, counted from the
-        newest backwards (see `budget.rule`). It is found by bisection.
+        It is the length of the view if no older turn fits. The index is found by bisection.
 
         Args:
-            step_tokens: The cut is made only at the first atom of a cell of ``4 × step_tokens`` bytes of the
-                conversation; 0 allows any atom.
+            step_tokens: Keep events from the beginning of a cell on: the conversation is divided into cells of
+                ``4 × step_tokens`` bytes. 0 allows any atom to be the oldest.
             reserved: Tokens to keep free.
         """
         view, table, first = self._view, self._table, self.leading
@@ -240,32 +245,34 @@ class BudgetPlan:
             corrected = len(table.corrected)
             corrections = self._corrections()
             fits = self._oldest_fitting(room, corrections)
-            edge = max(first, fits - 1)  # the atom in front of it decides the cut
+            edge = max(first, fits - 1)  # whether this atom fits decides the result
             if table.estimated and edge < len(view) and view.position(edge) < table.estimated[-1][1]:
                 table.exact(view.pick([(edge, len(view))]))
         if fits <= first:
             return first
         if step_tokens:
-            # A step that begins right after the newest atom would drop turns for which there is room.
+            # If the next cell begins close to the end, starting there would drop turns for which there is room.
             step = self._atom_from(self._cell_after(fits - 1, BYTES_PER_TOKEN * step_tokens))
             if step < len(view) and _LEAST_FILLED * self._taken_from(step, corrections) >= room:
                 return step
         return self._atom_from(fits)
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """Return by how much atoms' tokens differ from the table's.
+        """Return the differences between the tokens that atoms take from `sharing` and those in the history's table.
 
-        Each pair contains the view's index where an atom begins and the difference, newest first. Events that are
-        already kept, and a newest atom that was dropped, take no further tokens. A shortened event takes fewer. The
-        table contains no tokens for an atom with an unanswered call, which may still be kept.
+        Events that are already kept, and a newest atom that was dropped, take no further tokens. A shortened event
+        takes fewer tokens. The table contains no tokens for a call without a result, although it may be kept.
+
+        Returns:
+            Pairs of the index in the view where an atom begins and the difference in tokens, newest first.
         """
         view, table, pairing = self._view, self._table, self._view.history.pairing
-        placed = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
-        priced = {**self.shortened, **placed}
+        decided = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
+        tokens_to_take = {**self.shortened, **decided}
         differences: dict[int, int] = {}
-        for position in {*pairing.open_items(self.newest_response), *priced}:
+        for position in {*pairing.open_items(self.newest_response), *tokens_to_take}:
             is_open = pairing.atoms[position] in pairing.incomplete
-            tokens = priced.get(position)
+            tokens = tokens_to_take.get(position)
             if is_open and not pairing.is_sendable(position, self.newest_response):
                 continue
             if tokens is None:
@@ -278,16 +285,21 @@ class BudgetPlan:
         return sorted(differences.items(), reverse=True)
 
     def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the first index of the view from which on all atoms together fit the room."""
+        """Return the first index of the view from which on all atoms together fit.
+
+        Args:
+            room: The available tokens.
+            corrections: The return value of `_corrections`.
+        """
         begin, entries = len(self._view), iter([*corrections, (-1, 0)])
-        at, more = next(entries)
+        at, difference = next(entries)
         for column, low, stop in reversed(self._view.segments):
             begin -= stop - low
             if begin + stop - low <= self.leading:
                 break
             sums, high, lowest = self._table.atoms(column), stop, low + max(0, self.leading - begin)
             while True:
-                # `room` already includes the corrections from `high` on, and there is none between `place` and `high`.
+                # The corrections from `high` on are already subtracted from `room`; none is between `place` and `high`.
                 place = low + at - begin
                 floor = max(lowest, place + 1)
                 fits = bisect_left(sums, sums[stop] - room, floor, high + 1)
@@ -295,30 +307,35 @@ class BudgetPlan:
                     return begin + fits - low
                 if place < lowest:
                     break
-                room, high = room - more, place
-                at, more = next(entries)
+                room, high = room - difference, place
+                at, difference = next(entries)
             room -= sums[stop] - sums[lowest]
         return self.leading
 
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the tokens of all atoms that begin at an index of the view or later."""
-        tokens = sum([more for index, more in corrections if index >= start])
+        """Return the tokens of all atoms that begin at the index `start` of the view or later."""
+        tokens = sum([difference for index, difference in corrections if index >= start])
         for column, low, stop in self._view.pick([(start, len(self._view))]).segments:
             sums = self._table.atoms(column)
             tokens += sums[stop] - sums[low]
         return tokens
 
     def _cell_after(self, index: int, cell: int) -> int:
-        """Return the view's index of the first item in a later cell than the item at `index`."""
+        """Return the index of the first event that is in a later cell than the event at `index`.
+
+        Args:
+            index: An index of the view.
+            cell: The bytes of a cell. The conversation is divided into cells of this size.
+        """
         history, position = self._view.history, self._view.position
         boundary = (history.offset(position(index)) // cell + 1) * cell
-        everything = range(len(self._view))
-        return bisect_left(everything, boundary, index, key=lambda at: history.offset(position(at)))
+        indexes = range(len(self._view))
+        return bisect_left(indexes, boundary, index, key=lambda at: history.offset(position(at)))
 
     def _atom_from(self, start: int) -> int:
-        """Return the first index from `start` on where an atom that may be sent begins.
+        """Return the first index from `start` on where an atom begins that may be sent; else the view's length.
 
-        It is the view's length if there is none.
+        An atom that may not be sent is, for example, a call whose result is missing.
         """
         view, pairing = self._view, self._view.history.pairing
         for index in range(start, len(view)):
@@ -332,11 +349,12 @@ class BudgetPlan:
         return len(view)
 
     def selected(self, cut: int, *, summarized: bool = False) -> tuple[View, list[Verdict]]:
-        """Return the events that a cut keeps.
+        """Return the events from the index `cut` on, and the older events that are already decided to be kept.
 
         Args:
-            cut: The index of the view before which events are dropped, except those that every cut keeps.
-            summarized: Whether a summary, which is a user's message, precedes the kept events.
+            cut: An index of the view.
+            summarized: Whether a summary, which is a user's message, will precede the kept events. The prompt then
+                starts with a user's message, as some providers require.
 
         Returns:
             The kept events, and the verdicts on the others.
@@ -354,9 +372,9 @@ class BudgetPlan:
         return start_with_user(kept, verdicts) if self._user_first and not summarized else (kept, verdicts)
 
     def summarizable(self, verdicts: Sequence[Verdict]) -> View | None:
-        """Return the events over the budget that a summary can replace.
+        """Return the events that were dropped for the budget and that a summary can replace; None if there are none.
 
-        These are all except a newest atom that was dropped.
+        A summary does not replace the newest atom, even if it was dropped.
         """
         for verdict in verdicts:
             view = verdict.events
@@ -378,26 +396,26 @@ class BudgetPlan:
         summary: Compaction | None = None,
         reserved: int = 0,
     ) -> BudgetReport:
-        """Return how the budget was distributed, in numbers.
+        """Return how many tokens each part of the prompt takes, and whether it was kept.
 
         Args:
-            window: The model's window, in tokens; the budget is the window without the reply's reserve.
-            kept: The kept events; None if nothing is sent, and the entries then state what each part would take.
+            window: The model's window, in tokens; the budget is the window minus the tokens reserved for the reply.
+            kept: The kept events; None if nothing is sent. The entries then have the tokens that each part would take.
             overflow: The limit that was exceeded, if any.
             drops_newest: Whether the newest atom may be dropped.
-            summary: The summary of events that were cut.
-            reserved: The tokens that are reserved for a summary if an event is cut, even if none was made.
+            summary: The summary that replaces dropped events.
+            reserved: The tokens that are reserved for a summary if an event is dropped, even if none was made.
         """
-        sent = kept is not None
-        made = 0
+        is_sent = kept is not None
+        summary_tokens = 0
         if summary is not None and summary.into is not None:
-            made = self.meter.event(describe(summary.into))
+            summary_tokens = self.meter.event(describe(summary.into))
             if summary.reply is not None:
-                made += self.meter.event(describe(summary.reply))
+                summary_tokens += self.meter.event(describe(summary.reply))
         outside_events = sum(self._prompts) + self._tools + self.meter.priming
-        used = 0 if kept is None else outside_events + self.sum(kept) + made
+        used = 0 if kept is None else outside_events + self.sum(kept) + summary_tokens
         entries = [
-            _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
+            _entry(kind, tokens, items, self._budget, sent=is_sent, cuttable=False)
             for kind, tokens, items in (
                 (EventKind.SYSTEM, self._leading_tokens + sum(self._prompts), self.leading),
                 (EventKind.SCHEMA, self._tools, 0),
@@ -414,7 +432,7 @@ class BudgetPlan:
                 self.newest_tokens,
                 len(newest),
                 room,
-                sent=sent and not self.left_out,
+                sent=is_sent and not self.left_out,
                 cuttable=drops_newest,
                 short=sum([position in self.shortened for position in newest]),
                 whole=sum(map(self._table.tokens, newest)),
@@ -423,25 +441,34 @@ class BudgetPlan:
             room -= entry.tokens_out
         tokens = self.sum(self._view.pick_positions(self.summaries)) if self.summaries else 0
         if tokens:
-            entries.append(_entry(EventKind.SUMMARY, tokens, len(self.summaries), room, sent=sent, cuttable=True))
+            entries.append(_entry(EventKind.SUMMARY, tokens, len(self.summaries), room, sent=is_sent, cuttable=True))
             room -= tokens
-        entries += self._older_entry(kept, max(0, room), summary if made else None, made, reserved)
+        room = max(0, room)
+        entries += self._older_entry(kept, room, summary if summary_tokens else None, summary_tokens, reserved)
         return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
 
     def _older_entry(
-        self, kept: View | None, room: int, summary: Compaction | None, made: int, reserved: int
+        self, kept: View | None, room: int, summary: Compaction | None, summary_tokens: int, reserved: int
     ) -> list[BudgetEntry]:
-        """Return the entry of the older turns; its floor is the reserve for their summary."""
+        """Return the report's entry for the older turns; an empty list if there are none.
+
+        Args:
+            kept: The kept events; None if nothing is sent.
+            room: The tokens that were available for older turns.
+            summary: The summary that replaces older turns, if one was made.
+            summary_tokens: The tokens of the summary and of the reply to it.
+            reserved: The tokens that are reserved for a summary.
+        """
         view = self._view
-        placed = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
-        items_in = len(view) - self.leading - len(placed)
+        decided = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
+        items_in = len(view) - self.leading - len(decided)
         if items_in <= 0:
             return []
         items_out = tokens_out = 0
         if kept is not None:
-            stayed = view.pick_positions(placed - self.left_out)
-            items_out = len(kept) - self.leading - len(stayed)
-            tokens_out = self.sum(kept) - self.sum(stayed) - self._leading_tokens
+            other_kept = view.pick_positions(decided - self.left_out)
+            items_out = len(kept) - self.leading - len(other_kept)
+            tokens_out = self.sum(kept) - self.sum(other_kept) - self._leading_tokens
         outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
         if summary is not None:
             outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
@@ -455,8 +482,8 @@ class BudgetPlan:
             priority=_PRIORITIES[EventKind.OLDER],
             cuttable=True,
             min_tokens=reserved,
-            tokens_in=self.sum(view) - self.sum(view.pick_positions(placed)) - self._leading_tokens,
-            tokens_out=tokens_out + made,
+            tokens_in=self.sum(view) - self.sum(view.pick_positions(decided)) - self._leading_tokens,
+            tokens_out=tokens_out + summary_tokens,
             outcome=outcome,
             reason=reason,
             room=room,
@@ -479,7 +506,7 @@ def _entry(
     short: int = 0,
     whole: int | None = None,
 ) -> BudgetEntry:
-    """Return the entry of a part that is kept, shortened or dropped.
+    """Return the report's entry for one part of the prompt, which was kept, shortened or dropped.
 
     Args:
         kind: The part's kind.
@@ -489,7 +516,7 @@ def _entry(
         sent: Whether the part is in the prompt.
         cuttable: Whether it may be dropped.
         short: The number of events that were shortened.
-        whole: The part's tokens before that; by default `tokens`.
+        whole: The part's tokens before events were shortened; by default `tokens`.
     """
     outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS if cuttable else DecisionReason.PINNED
     if not sent:

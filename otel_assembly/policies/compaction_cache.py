@@ -1,4 +1,4 @@
-"""The replacements that a `BudgetPolicy` with a compactor makes, kept from turn to turn."""
+"""Summaries and shortened tool results that a `BudgetPolicy` with `compact` makes and reuses in later turns."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 class CompactionCache:
     """The summary and the shortened tool results of one conversation.
 
-    The conversation's history owns the cache, because one policy may serve many conversations. The cache identifies
-    events by their positions and not by their text, so a turn without a new cut reads none of them.
+    It is stored with the conversation's history, because one policy may serve many conversations. The cache identifies
+    events by their positions and not by their texts, so a turn that drops no further events reads no texts.
     """
 
     #: The events that the summary covers, the summary and its text.
@@ -55,10 +55,20 @@ class CompactionCache:
     async def shorten_newest(
         self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
-        """Shorten results of the newest atom to half of the free tokens.
+        """Shorten the tool results of the newest tool call, so that they fit in half of the free tokens.
 
-        The longest results are shortened most. The other half stays free, so that the next turn has room for messages
-        about the results.
+        The longest results are shortened most. The other half of the free tokens remains for the messages of the next
+        turn.
+
+        Args:
+            view: The events.
+            plan: The parts of the budget; the new token counts are stored there.
+            budget: The most tokens of the prompt.
+            compactors: Make the shorter texts.
+            context: The assembly's context.
+
+        Returns:
+            One `Compaction` per result that was shortened or whose attempts failed.
         """
         history, count = view.history, plan.meter.text
         compactions: list[Compaction] = []
@@ -69,22 +79,22 @@ class CompactionCache:
         }
         room = (budget - plan.fixed) // 2
         lengths = [count(text) for texts in results.values() for text in texts]
-        most = _level(lengths, plan.newest_tokens - room)
-        if most < 1:
-            # A client that sends a text within JSON sends more tokens than the text has (Gemini's results).
+        max_length = _level(lengths, plan.newest_tokens - room)
+        if max_length < 1:
+            # Some clients send a text inside JSON (Gemini's results), which has more tokens than the text.
             empty = [shortened(history.event(position), [""] * len(texts)) for position, texts in results.items()]
             around = sum(plan.meter.event(describe(event)) for event in empty if event is not None)
             around += plan.newest_tokens - sum(map(plan.tokens, results))
             whole, sent = sum(lengths), plan.newest_tokens - around
             if sent > whole > 0:
-                most = _level(lengths, whole - (room - around) * whole // sent)
+                max_length = _level(lengths, whole - (room - around) * whole // sent)
         for position in sorted(results, key=plan.tokens, reverse=True):
             texts = list(results[position])
             attempts: list[Attempt] = []
             for place, text in enumerate(texts):
-                if most < 1 or count(text) <= most:
+                if max_length < 1 or count(text) <= max_length:
                     continue
-                compacted = await compactors.run_async(text, most, count, context.watch(EventKind.RECENT.value))
+                compacted = await compactors.run_async(text, max_length, count, context.watch(EventKind.RECENT.value))
                 attempts += compacted.attempts
                 texts[place] = compacted.text if compacted.text is not None else text
             if not attempts:
@@ -101,15 +111,19 @@ class CompactionCache:
     ) -> Compaction:
         """Return a summary of the dropped events.
 
-        If the existing summary covers all of them, it is returned. If it covers some, the new summary is made from it
-        and from the other events. If no new summary can be made, the existing one keeps covering its events.
+        If the existing summary covers all dropped events, it is returned. If it covers some of them, the new summary is
+        made from the existing one and the other events. If no new summary can be made, the existing summary is
+        returned for the events that it covers.
 
         Args:
             dropped: The events to summarize.
             tokens: The most tokens of the summary's text.
-            room: The most tokens of the whole event.
-            compactors: Makes the summary.
+            room: The most tokens of the summary event, including framing.
+            compactors: Make the summary.
             context: The assembly's context.
+
+        Returns:
+            The summary. Without one, because every attempt failed, the `Compaction` has no replacement.
         """
         covered = self.covered if self.covered is not None and not self.covered.minus(dropped) else None
         if covered is not None and covered.current == dropped.current:
@@ -123,7 +137,7 @@ class CompactionCache:
             compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
             attempts = compacted.attempts
             event = summary_like(dropped[0], compacted.text, dropped) if compacted.text is not None else None
-            # The `summary_like` row may wrap the text, and tokens do not simply add up.
+            # The function for the event's type may add words to the text, so the event's tokens are counted again.
             if event is not None and compacted.text is not None and context.meter.event(describe(event)) <= room:
                 self.covered, self.summary, self.text, self.failed = dropped, event, compacted.text, None
                 return Compaction(dropped, event, attempts)
@@ -133,7 +147,13 @@ class CompactionCache:
         return Compaction(covered, self.summary, attempts)
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
-        """Return a summary, with a reply to it if the provider needs one before the next event."""
+        """Return a summary, with an assistant message after it if the provider requires one before the next event.
+
+        Args:
+            summary: The summary.
+            kept: The kept events.
+            leading: How many of them precede the summary.
+        """
         reply = summary_reply(summary.into, kept[leading]) if leading < len(kept) else None
         if reply is None:
             return summary
@@ -141,12 +161,17 @@ class CompactionCache:
         return replace(summary, reply=self.reply)
 
     def edited(self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction]) -> Outcome:
-        """Return a budget's outcome with replacements in place of the originals.
+        """Return an outcome in which shortened results and the summary replace the original events.
 
-        The replacements are the shortened results and the summary, which follows the leading events.
+        Args:
+            outcome: The outcome without replacements.
+            kept: The kept events.
+            leading: The number of leading system messages, after which the summary is inserted.
+            compactions: The compactions of this turn, for the outcome.
         """
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
-        summary = next((made for made in compactions if made.events and made.into is self.summary is not None), None)
+        summaries = (made for made in compactions if made.events and made.into is self.summary is not None)
+        summary = next(summaries, None)
         if not short and summary is None:
             return replace(outcome, compactions=compactions)
         placed: list[tuple[Any, int | None]] = [
@@ -155,8 +180,8 @@ class CompactionCache:
         ]
         verdicts = list(outcome.decisions)
         if summary is not None:
-            made = [summary.into] if summary.reply is None else [summary.into, summary.reply]
-            placed[leading:leading] = [(event, None) for event in made]
+            inserted = [summary.into] if summary.reply is None else [summary.into, summary.reply]
+            placed[leading:leading] = [(event, None) for event in inserted]
             verdicts = [_without(verdict, summary.events) for verdict in verdicts]
             verdicts.append(Verdict(summary.events, *_COMPACTED, summary.into))
         verdicts += (Verdict(kept.pick_positions([at]), *_COMPACTED, event) for at, event in short.items())
@@ -170,6 +195,7 @@ class CompactionCache:
 
 
 def _without(verdict: Verdict, summarized: Sequence[Any]) -> Verdict:
+    """Return a verdict on events over the budget without the summarized ones; other verdicts are unchanged."""
     view = verdict.events
     if (
         verdict.reason is not DecisionReason.OVER_BUDGET
@@ -181,22 +207,26 @@ def _without(verdict: Verdict, summarized: Sequence[Any]) -> Verdict:
 
 
 def _level(tokens: Sequence[int], excess: int) -> int:
-    """Return the length to which texts are cut so that they become `excess` tokens shorter.
+    """Return the maximum length of a text with which all texts together become `excess` tokens shorter.
 
-    Only texts that are longer are cut.
+    Texts that are shorter than this are not shortened. Below 1, the excess is larger than the texts allow.
+
+    Args:
+        tokens: The tokens of each text.
+        excess: The tokens to remove.
     """
     room = sum(tokens) - excess
-    left = len(tokens)
+    remaining = len(tokens)
     for length in sorted(tokens):
-        if length * left > room:
-            return room // left
+        if length * remaining > room:
+            return room // remaining
         room -= length
-        left -= 1
+        remaining -= 1
     return max(tokens, default=0)
 
 
 def can_summarize(event: Any) -> bool:
-    """Return whether a summary can have an event's type.
+    """Return whether a function is registered that creates a summary for an event's type.
 
     If not, one warning per type is logged.
     """
@@ -217,9 +247,9 @@ _warned: set[type] = set()
 
 
 def compaction_cache_of(view: View, policy: object) -> CompactionCache:
-    """Return the cache of a view's conversation for one policy."""
-    kept: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
-    cache = kept.get(policy)
+    """Return the cache of one policy for a view's conversation; it is created on first use."""
+    by_policy: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
+    cache = by_policy.get(policy)
     if not isinstance(cache, CompactionCache):
-        cache = kept[policy] = CompactionCache()
+        cache = by_policy[policy] = CompactionCache()
     return cache

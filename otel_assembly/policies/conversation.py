@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
 
 
-#: The reason of each class that `History.by_class` separates, except the first, which is kept.
+#: The reason for dropping each of the views that `History.by_class` returns, except the first, which is kept.
 _REASONS: Final = (
     DecisionReason.NOT_CONVERSATION,
     DecisionReason.ORPHANED_TOOL_RESULT,
@@ -29,10 +29,10 @@ _REASONS: Final = (
 class ConversationPolicy(DecidingPolicy):
     """Keep the kinds of events that belong to the conversation (as in AG2).
 
-    These are requests, responses, tool calls and results, summaries and system messages. Alerts, lifecycle events and
-    events of observers are dropped with the reason ``not_conversation``. The policy is an allowlist: it drops a kind of
-    event that is not declared as conversation. Like every reduction, it also drops orphaned tool calls and results, and
-    reasoning whose item is missing.
+    These are requests, responses, tool calls and results, summaries and system messages. Alerts, lifecycle events,
+    observers' events and events of any other kind are dropped with the reason ``not_conversation``. Like every
+    reduction, the policy also drops tool calls without results, results without calls, and reasoning without the item
+    that followed it.
     """
 
     name: str = "conversation"
@@ -40,7 +40,7 @@ class ConversationPolicy(DecidingPolicy):
     replayable: ClassVar[bool] = True
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events that belong to the conversation."""
+        """Return the events that belong to the conversation, with verdicts on the dropped events."""
         view = as_view(events)
         history = view.history
         classes = history.by_class(view.end) if view.whole else None
@@ -56,9 +56,11 @@ class ConversationPolicy(DecidingPolicy):
         return Outcome(prompts, kept, verdicts)
 
     def _of_all(self, view: View, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
-        """Select from the classes that the history maintains as events arrive.
+        """Return the kept events and the verdicts, from the views that the history maintains as events arrive.
 
-        No event is read again.
+        Args:
+            view: The events.
+            classes: The return value of `History.by_class`: the events to keep, then those to drop for each reason.
         """
         kept = classes[0]
         if len(kept) == len(view):

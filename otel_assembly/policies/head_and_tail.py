@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 class HeadAndTailPolicy(DecidingPolicy):
     """Keep the first `head` and the last `tail` events (as in AutoGen).
 
-    Tool calls are kept whole. System messages that lead the events are prompts: they stay and do not count. The newest
-    user request and calls that await an approval stay, and count toward `tail`. The newest tool call with its results
-    stays even if it exceeds the limit; the outcome then reports an overflow, and no error is raised.
+    System messages at the beginning are always kept and do not count. The newest user request and calls that await an
+    approval are always kept, and count toward `tail`. The newest tool call with its results is kept even if it exceeds
+    the limit; the outcome then reports an overflow, and no error is raised.
 
-    A tool call at the end of the head is dropped if its results are outside the head. Results at the start of the tail
-    are dropped if their call is outside the tail.
+    A tool call and its results are kept or dropped together. A call at the end of the head is dropped if its results
+    are outside the head, and results at the start of the tail are dropped if their call is outside the tail.
 
     Args:
         head: The most events to keep from the beginning.
         tail: The most events to keep from the end.
         transparent: Append a note to the prompts if events were dropped.
-        note: Takes the number of dropped events, and returns an event to insert in the gap between head and tail. With
-            a note, every turn reads both ends again, and not only the new events. None: insert no event.
+        note: Takes the number of dropped events, and returns an event to insert between head and tail. With a note,
+            each turn processes all kept events and not only the new ones. None: insert no event.
 
     Raises:
         ConfigurationError: A limit is below 1, or `note` is not a function.
@@ -72,16 +72,16 @@ class HeadAndTailPolicy(DecidingPolicy):
         return "note" if self._note is not None else ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events of both ends."""
+        """Return the first `head` and the last `tail` events, with verdicts on the dropped events."""
         view = as_view(events)
         first = min(len(view), leading(view) + self.head)
         user_first = is_user_first(view, context)
-        kept, verdicts, over = keep_newest(view, first, self.tail, user_first=user_first)
+        kept, verdicts, excess = keep_newest(view, first, self.tail, user_first=user_first)
         if lost := _halves(view, kept):
             verdicts += orphan_verdicts(kept, lost)
             kept = kept.pick(complement(len(kept), [(at, at + 1) for at in sorted(map(kept.index_of, lost))])).mended()
             kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
-        overflow = over and Overflow(self.head + over.budget, self.head + over.needed, over.cause, over.unit)
+        overflow = excess and Overflow(self.head + excess.budget, self.head + excess.needed, excess.cause, excess.unit)
         in_full = len(kept) == len(view) or len(view) <= first + self.tail
         if self.transparent and not in_full:
             prompts = [*prompts, f"[{self.name}] Showing {len(kept)} of {len(view)} events, the first and the last."]
@@ -109,9 +109,9 @@ def with_event(outcome: Outcome, kept: View, index: int, event: Any) -> Outcome:
 
 
 def _halves(view: View, kept: View) -> set[int]:
-    """Return the kept positions of atoms that the end of the head cuts.
+    """Return the positions of kept events whose tool pair is incomplete, because the gap separates it.
 
-    An event that only restates a call may be dropped while the call is kept.
+    A pair is complete even if an event that only repeats its call was dropped.
     """
     pairing = view.history.pairing
     cut = [pairing.members(atom) for atom in broken_atoms(pairing, runs_of(kept))]

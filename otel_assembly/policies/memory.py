@@ -19,16 +19,13 @@ logger: Final = logging.getLogger("otel_assembly")
 
 
 class _MemoryPolicy(DecidingPolicy):
-    """The base of the memory policies: reads ``context.dependencies[KnowledgeStore]``."""
+    """The base class of policies that inject texts of the store in ``context.dependencies[KnowledgeStore]``."""
 
     kind: str = INJECTION
     _warned = False
 
     def _store(self, context: Context) -> KnowledgeStore | None:
-        """Return the context's store.
-
-        Without a store the policy has no effect, so this logs a warning, once.
-        """
+        """Return the context's `KnowledgeStore`; None, with one logged warning per policy object, if it has none."""
         store: KnowledgeStore | None = context.dependencies.get(KnowledgeStore)
         if store is None and not self._warned:
             self._warned = True
@@ -69,8 +66,9 @@ class EpisodicMemoryPolicy(_MemoryPolicy):
     store, the policy adds nothing and logs one warning.
 
     Args:
-        max_episodes: The most summaries to inject: the last ones by name, because names begin with a time.
-        transparent: Append a note with the number of summaries.
+        max_episodes: The most summaries to inject: the last by name, which are the newest, because names begin with a
+            time.
+        transparent: Append a note with the number of injected summaries.
 
     Raises:
         ConfigurationError: `max_episodes` is below 1.
@@ -92,8 +90,8 @@ class EpisodicMemoryPolicy(_MemoryPolicy):
         if store is None:
             return Outcome(prompts, events)
         names = [name for name in await store.list(CONVERSATIONS_PREFIX) if not name.endswith("/")]
-        read = [await store.read(CONVERSATIONS_PREFIX + name) for name in names[-self.max_episodes :]]
-        episodes = [content for content in read if content and content.strip()]
+        contents = [await store.read(CONVERSATIONS_PREFIX + name) for name in names[-self.max_episodes :]]
+        episodes = [content for content in contents if content and content.strip()]
         if not episodes:
             return Outcome(prompts, events)
         injected = [*prompts, "## Past Conversations\n\n" + "\n\n---\n\n".join(episodes)]

@@ -38,15 +38,15 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
 
 
 def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
-    """Return warnings about a chain whose order or settings lose content.
+    """Return warnings about a chain whose order or settings lose content; an empty list if there is no problem.
 
-    The list is empty if there are none. Warnings report:
+    The warnings report:
 
-    * An injection after a reduction, as in AG2: the reduction's budget does not include the injected context. A filter
-      is not such a reduction, because it drops events by kind and not for room.
+    * An injection (a policy that adds content) after a reduction (one that removes content), as in AG2: the reduction's
+      limit does not include the injected content. This does not apply to a filter, which drops events by kind.
     * `AlertPolicy` after a filter that drops alerts.
     * `AlertPolicy` before another injection, for example of a memory: alerts change from turn to turn, so the provider
-      cannot cache the prompts after them. AG2 asks for the same order.
+      cannot cache the prompts after them. AG2 recommends the same order.
     * A setting that cannot have an effect, such as a `BudgetPolicy` without room for the summaries that it should make
       (`DecidingPolicy.setting_warnings`).
 

@@ -33,8 +33,8 @@ class _Policies(Mapping[str, "type[DecidingPolicy]"]):
 
     def __getitem__(self, name: str) -> type[DecidingPolicy]:
         module, policy = self._MODULES[name]
-        found: type[DecidingPolicy] = getattr(import_module(f"otel_assembly.policies.{module}"), policy)
-        return found
+        policy_type: type[DecidingPolicy] = getattr(import_module(f"otel_assembly.policies.{module}"), policy)
+        return policy_type
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._MODULES)
@@ -45,24 +45,25 @@ class _Policies(Mapping[str, "type[DecidingPolicy]"]):
 
 #: The built-in policies by the name that configuration files and the command line use.
 POLICIES: Final = _Policies()
-#: AG2's injections, by name: their classes have no ``kind``.
+#: The names of AG2's policies that add content. Their classes have no ``kind``.
 _INJECTIONS_OF_AG2: Final = frozenset({"topic_inbox", "network_context"})
 
 
 def trait(policy: PolicyLike, name: str) -> Any:
-    """Return a class attribute of a policy, such as `DecidingPolicy.limit`.
+    """Return an attribute of a policy, such as `DecidingPolicy.limit`; None if it is unknown.
 
-    If the policy does not set it, the built-in policy of the same name does.
+    If the policy does not have the attribute, as for AG2's policies, that of the built-in policy of the same name is
+    returned.
     """
     value = getattr(policy, name, None)
     return value if value is not None else getattr(POLICIES.get(policy.name), name, None)
 
 
 def policy_kind(policy: PolicyLike) -> str | None:
-    """Return a policy's kind: ``injection`` or ``reduction``.
+    """Return a policy's kind: ``injection`` (adds content) or ``reduction`` (removes content).
 
     Returns:
-        The kind, or None if neither the policy nor its name states one.
+        None if the policy has no ``kind`` and its name is not that of a known policy.
     """
     kind: str | None = getattr(policy, "kind", None)
     if kind in {INJECTION, REDUCTION}:
@@ -78,5 +79,5 @@ def token_limit(policy: PolicyLike) -> int | None:
         config = dict(getattr(policy, "config", {}))
     except Exception:  # noqa: BLE001  # a policy's own property may raise anything; then no limit is known
         return None
-    most = config.get(limit.setting) if limit is not None and limit.unit == "tokens" else None
-    return None if limit is None or most is None else most - (config.get(limit.reserve) or 0)
+    max_tokens = config.get(limit.setting) if limit is not None and limit.unit == "tokens" else None
+    return None if limit is None or max_tokens is None else max_tokens - (config.get(limit.reserve) or 0)

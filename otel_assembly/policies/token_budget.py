@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class TokenBudgetPolicy(DecidingPolicy):
-    """Keep the newest atoms that fit in a prompt of `max_tokens` tokens (as in AG2).
+    """Keep the newest events that fit in a prompt of `max_tokens` tokens (as in AG2).
 
-    The count covers the rendered prompt: prompts, tool schemas, message framing and the full text of every event. Fixed
-    content is never cut: the prompts, the schemas, the reply's priming, leading system messages, calls that await an
+    An atom is the unit that is kept or dropped: a tool call with its results, or a single message. The count covers the
+    rendered prompt: prompts, tool schemas, message framing and the full text of every event. Fixed content is never
+    dropped: the prompts, the schemas, the tokens that start the reply, leading system messages, calls that await an
     approval, and the newest user request. The rule is that of `BudgetPolicy`, except that summaries are treated like
     other turns.
 
@@ -28,10 +29,10 @@ class TokenBudgetPolicy(DecidingPolicy):
         max_tokens: The most tokens that the rendered prompt may have. The context's `budget_ratio` lowers the limit.
         chars_per_token: Estimate tokens by this many characters per token, instead of using the model's tokenizer.
         transparent: Append a note to the prompts if events were dropped and the note fits.
-        step_tokens: How far the cut moves at a time, so that for most turns the beginning of the prompt stays the same
-            and cached. The conversation is divided into cells of ``4 × step_tokens`` bytes, and the cut is made only at
-            the first atom of a cell. With 0, or if that would keep less than a quarter of the available room, the cut
-            is made at any atom.
+        step_tokens: How many tokens are dropped at a time. Most turns then start with the same events as the turn
+            before, which the provider's cache can serve. The conversation is divided into cells of ``4 × step_tokens``
+            bytes, and the oldest kept atom is the first of a cell. With 0, or if that would keep less than a quarter of
+            the available tokens, any atom can be the oldest.
         on_overflow: What happens if the fixed content fits but the newest atom does not: ``raise`` an error, or
             ``drop`` the atom whole, with the reason ``over_budget``.
 
@@ -62,7 +63,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         self.on_overflow = on_overflow
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
-        """Return the settings, with the limit that applies in this assembly."""
+        """Return the settings for the policy's span, with the limit that `budget_ratio` lowered for this assembly."""
         limit = context.held(self.max_tokens)
         config = {**self.config, "max_tokens": limit} if limit != self.max_tokens else self.config
         return self.with_rules(config, context)
@@ -73,11 +74,11 @@ class TokenBudgetPolicy(DecidingPolicy):
         return None if settings.get("chars_per_token") is not None else super().settings_to_rerun(settings)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events that fit.
+        """Return the events that fit in the budget, with verdicts on the dropped events.
 
         Raises:
-            ContextOverflowError: The fixed content exceeds the budget. Also if the newest atom does not fit and
-                `on_overflow` is ``raise``.
+            ContextOverflowError: The fixed content exceeds the budget; or the newest atom (a tool call with its
+                results, or a message) does not fit in the rest, and `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), context.held(self.max_tokens)
         plan = BudgetPlan(view, self._meter_in(context), prompts, context, budget)
@@ -86,8 +87,8 @@ class TokenBudgetPolicy(DecidingPolicy):
         cut = plan.cut(self.step_tokens)
         reserved = 0
         if self.transparent and cut > plan.leading:
-            # Reserve the note's tokens whenever an event is dropped, also if the note does not fit. Otherwise, with a
-            # larger budget, the note could take the place of an event.
+            # Reserve the note's tokens whenever an event is dropped, even if the note does not fit. Otherwise, with a
+            # slightly larger budget, the note would fit and an event would be dropped for it.
             reserved = plan.meter.prompt(self._note(len(view), len(view)))
             cut = plan.cut(self.step_tokens, reserved)
         kept, verdicts = plan.selected(cut)

@@ -30,17 +30,20 @@ if TYPE_CHECKING:
 def keep_newest(
     view: View, first: int, most: int, stride: int = 1, *, user_first: bool = False
 ) -> tuple[View, list[Verdict], Overflow | None]:
-    """Keep a view's first events, the newest of the rest, and the events that every cut keeps.
+    """Keep a view's first events and the newest of the rest.
+
+    The newest user request, the newest tool call with its results and calls that await an approval are kept too, even
+    if they are older or exceed the limit.
 
     Args:
         view: The events.
         first: How many events to keep at the front.
         most: How many of the other events to keep.
-        stride: The cut moves in jumps of this many events.
+        stride: The beginning of the kept events moves in jumps of this many events.
         user_first: Whether the result must start with a user's request.
 
     Returns:
-        The kept events, the verdicts on the others, and an overflow if more than `most` events had to stay.
+        The kept events, the verdicts on the others, and an overflow if more than `most` events had to be kept.
     """
     total = len(view)
     if total - first <= most:
@@ -74,7 +77,12 @@ def keep_newest(
 def _cut(total: int, first: int, most: int, stride: int, pinned: set[int]) -> int:
     """Return the index of the window's oldest event.
 
-    Pinned events in front of that index count toward the window.
+    Args:
+        total: The number of all events.
+        first: How many events at the front are always kept.
+        most: How many other events may be kept.
+        stride: The result moves in jumps of this many events.
+        pinned: The indexes of other events that are always kept. Those in front of the result count toward `most`.
     """
     pinned_before = 0
     while True:
@@ -90,16 +98,17 @@ def _cut(total: int, first: int, most: int, stride: int, pinned: set[int]) -> in
 class SlidingWindowPolicy(DecidingPolicy):
     """Keep the last `max_events` events (as in AG2).
 
-    Tool calls are kept whole. System messages that lead the events are prompts: they stay and do not count. The newest
-    user request and calls that await an approval stay, and count toward the window. The newest tool call with its
-    results stays even if it exceeds the limit; the outcome then reports an overflow, and no error is raised. Without
-    its call or results, the model would repeat the call endlessly.
+    A tool call and its results are kept or dropped together. System messages at the beginning are always kept and do
+    not count. The newest user request and calls that await an approval are always kept, and count toward the window.
+    The newest tool call with its results is kept even if it exceeds the limit; the outcome then reports an overflow,
+    and no error is raised. Without its newest call and results, the model would repeat the call endlessly.
 
     Args:
         max_events: The most events to keep.
         transparent: Append a note to the prompts if events were dropped.
-        stride: The cut moves in jumps of this many events, so that for most turns the beginning of the prompt stays the
-            same and cached. The window then contains ``max_events - stride + 1`` to `max_events` events.
+        stride: The beginning of the window moves in jumps of this many events. Most turns then start with the same
+            events as the turn before, which the provider's cache can serve. The window contains
+            ``max_events - stride + 1`` to `max_events` events.
 
     Raises:
         ConfigurationError: A limit is below 1, or `stride` is above `max_events`.
@@ -120,7 +129,7 @@ class SlidingWindowPolicy(DecidingPolicy):
         self.transparent = bool(transparent)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the events of the window."""
+        """Return the newest `max_events` events, with verdicts on the dropped events."""
         view = as_view(events)
         first = leading(view)
         user_first = is_user_first(view, context)
