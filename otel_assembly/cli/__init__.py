@@ -31,10 +31,10 @@ SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage."""
+    """An argument parser that prints an error as one line, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the message with a pointer to ``--help``, and exit."""
+        """Print the message and a hint to ``--help``, and exit with the status `USAGE`."""
         separator = " " if message.endswith("?") else "; "
         self.exit(USAGE, f"{self.prog}: {safe_text(message)}{separator}see {self.prog} --help\n")
 
@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, with all commands."""
+    """Return the ``argparse`` parser of ``otel-assembly``, with all its commands."""
     root = _Parser(
         prog="otel-assembly",
         description="Record, bound and explain the context of an agent's model calls.",
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status."""
+    """Run the command in `argv`, or in the arguments of the process, and return the exit status."""
     # Python sets a standard stream to None if it is closed; writing to it would raise.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # it is open until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -73,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         discard_output()
     except OSError as error:
         discard_output()
-        where = f"{error.filename}:" if error.filename else "the output cannot be written:"
-        status = _fail(f"{where} {(error.strerror or 'failed').lower()}", FAILURE)
+        problem = f"{error.filename}:" if error.filename else "the output cannot be written:"
+        status = _fail(f"{problem} {(error.strerror or 'failed').lower()}", FAILURE)
     except KeyboardInterrupt:
         status = _fail("interrupted", INTERRUPTED)
     return status

@@ -1,4 +1,4 @@
-"""Terminal bars of a prompt's tokens, by kind of content."""
+"""Bars for the terminal that show how many of a prompt's tokens each kind of content takes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ _UNKNOWN_KIND = ("?", 245)
 
 
 def fill_bar(tokens: Mapping[str, int], budget: int, cells: int, glyphs: Glyphs) -> Text:
-    """Return a bar of tokens by kind; an empty end is remaining budget, a mark inside is where the budget ends.
+    """Return a bar in which each kind of content is as wide as its share of the tokens.
+
+    The end of the bar is empty if the budget is not used up. If it is exceeded, a mark shows where the budget ends.
 
     Args:
-        tokens: Tokens by kind, each positive.
+        tokens: The tokens of each kind of content; no zeros.
         budget: The token limit; 0 if there is none.
-        cells: The width of the bar.
+        cells: The width of the bar, in characters.
         glyphs: The characters to draw with.
     """
     from rich.text import Text
@@ -52,18 +54,18 @@ def fill_bar(tokens: Mapping[str, int], budget: int, cells: int, glyphs: Glyphs)
     total = counts.total()
     filled = max(1, cells * total // max(total, budget))
     bar = Text()
-    for name, wide in share(counts, filled).items():
+    for name, width in share(counts, filled).items():
         letter, shade = _KINDS.get(name, _UNKNOWN_KIND)
-        bar.append(letter * wide, f"black on color({shade})")
+        bar.append(letter * width, f"black on color({shade})")
     bar.append(glyphs.free * (cells - filled), "dim")
     if 0 < budget < total:
-        at = cells * budget // total
-        bar = bar[:at].append(glyphs.limit, "bold red").append_text(bar[at + 1 :])
+        position = cells * budget // total
+        bar = bar[:position].append(glyphs.limit, "bold red").append_text(bar[position + 1 :])
     return bar
 
 
 def legend(kinds: Collection[str], glyphs: Glyphs) -> list[Text]:
-    """Return an entry for each of these kinds: its letter and its name."""
+    """Return the legend of a bar: the letter and the name of each kind of content, and the mark of free budget."""
     from rich.text import Text
 
     entries = []
@@ -75,13 +77,16 @@ def legend(kinds: Collection[str], glyphs: Glyphs) -> list[Text]:
 
 
 def share(tokens: Mapping[str, int], cells: int) -> dict[str, int]:
-    """Return cells by kind, in proportion to positive `tokens`; at least one each if there are enough cells."""
+    """Distribute the cells of a bar among the kinds of content, in proportion to their tokens.
+
+    Each kind gets at least one cell if there are enough cells. Token counts of 0 are not allowed.
+    """
     total = sum(tokens.values())
     least = 1 if cells >= len(tokens) else 0
     exact = {name: cells * count / total for name, count in tokens.items()}
-    wide = {name: max(least, int(part)) for name, part in exact.items()}
-    while (over := sum(wide.values()) - cells) < 0:
-        wide[max(wide, key=lambda name: exact[name] - wide[name])] += 1
-    for _ in range(over):
-        wide[max((name for name in wide if wide[name] > least), key=lambda name: wide[name] - exact[name])] -= 1
-    return wide
+    widths = {name: max(least, int(part)) for name, part in exact.items()}
+    while (excess := sum(widths.values()) - cells) < 0:
+        widths[max(widths, key=lambda name: exact[name] - widths[name])] += 1
+    for _ in range(excess):
+        widths[max((name for name in widths if widths[name] > least), key=lambda name: widths[name] - exact[name])] -= 1
+    return widths

@@ -1,4 +1,4 @@
-"""The table that compares the chains of a replay: tokens, costs, dropped items and overflows."""
+"""The table that compares the policy chains of a replay: tokens, costs, dropped items and overflows."""
 
 from __future__ import annotations
 
@@ -18,40 +18,45 @@ if TYPE_CHECKING:
     from otel_assembly.cli.tally import Variant
     from otel_assembly.cli.terminal import Glyphs
 
-#: The narrowest column, the widest line of a chain's name, and the longest name.
+#: The narrowest column, the longest line of a chain's name, and the longest name, in characters.
 _NARROW = 7
 _NAME = 24
 _LONGEST = 200
 
-#: Columns that rich adds around the text of a column.
+#: The characters that rich adds around the text of a column.
 _PADDING = 2
 
 
 class _Row(NamedTuple):
     label: str
     cells: list[str]
-    #: Whether a number other than 0 is a problem.
+    #: Whether a number other than 0 is a problem and is printed in red.
     alarming: bool = False
-    #: Whether the row is a part of the row above.
+    #: Whether the row is a part of the row above and is indented.
     part: bool = False
 
 
 def comparison(variants: Sequence[Variant], width: int, glyphs: Glyphs) -> Iterator[Table]:
-    """Yield tables with the totals of all chains, each at most `width` columns wide."""
+    """Yield tables in which each policy chain has a column of totals.
+
+    Chains that do not fit into a table of `width` characters get a further table.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     rows = list(_rows(variants, glyphs))
     labels = max(len(row.label) + 2 * row.part for row in rows)
-    names = [_broken(glyphs.printable(variant.name, _LONGEST)) for variant in variants]
-    wide = [max(_NARROW, *map(len, name), *(len(row.cells[index]) for row in rows)) for index, name in enumerate(names)]
-    for group in _groups(wide, width - labels - _PADDING):
+    names = [_name_lines(glyphs.printable(variant.name, _LONGEST)) for variant in variants]
+    widths = [
+        max(_NARROW, *map(len, name), *(len(row.cells[index]) for row in rows)) for index, name in enumerate(names)
+    ]
+    for group in _groups(widths, width - labels - _PADDING):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
         table.add_column("", no_wrap=True, min_width=labels)
         for index in group:
             table.add_column(
-                Text("\n".join(names[index])), justify="right", vertical="bottom", no_wrap=True, min_width=wide[index]
+                Text("\n".join(names[index])), justify="right", vertical="bottom", no_wrap=True, min_width=widths[index]
             )
         for row in rows:
             style = "dim" if row.part else ""
@@ -66,25 +71,25 @@ def _cell(row: _Row, cell: str, style: str) -> Text:
     return Text(cell, "bold red" if row.alarming and cell != "0" else style)
 
 
-def _groups(wide: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Yield groups of columns, by index, that fit side by side; at least one column each."""
+def _groups(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Yield the indexes of the columns of each table: as many as fit into `room` characters, but at least one."""
     group: list[int] = []
-    left = room
-    for index, columns in enumerate(wide):
-        if group and left < columns + _PADDING:
+    remaining = room
+    for index, columns in enumerate(widths):
+        if group and remaining < columns + _PADDING:
             yield group
-            group, left = [], room
+            group, remaining = [], room
         group.append(index)
-        left -= columns + _PADDING
+        remaining -= columns + _PADDING
     yield group
 
 
-def _broken(name: str) -> list[str]:
-    """Return a chain's name in lines: broken after ``+`` and ``,``, and inside parts that are too long."""
+def _name_lines(name: str) -> list[str]:
+    """Split a chain's name into lines: after ``+`` and ``,``, and inside parts that are too long for a line."""
     lines = [""]
     for part in re.split(r"(?<=[+,])", name):
-        for at in range(0, len(part), _NAME):
-            piece = part[at : at + _NAME]
+        for start in range(0, len(part), _NAME):
+            piece = part[start : start + _NAME]
             if len(lines[-1]) + len(piece) > _NAME:
                 lines.append("")
             lines[-1] += piece
@@ -98,8 +103,8 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
         return _Row(label, [_formatted(cell) for cell in cells], alarming, part)
 
     def parts(counters: list[Counter[str]], name: Callable[[str], str] = str) -> Iterator[_Row]:
-        found: Counter[str] = sum(counters, Counter())
-        for key, _ in found.most_common():
+        sums: Counter[str] = sum(counters, Counter())
+        for key, _ in sums.most_common():
             yield row(name(key), (counter[key] for counter in counters), part=True)
 
     yield row("budget, tokens", (variant.budget or "none" for variant in variants))
@@ -117,7 +122,7 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
         yield row("budget used, mean", (total.used for total in totals))
         yield row("if the input exceeds it", (total.used_full for total in totals), part=True)
     yield row("items dropped", (total.dropped for total in totals))
-    yield from parts([_of_dropped(total.exits) for total in totals])
+    yield from parts([_dropped_by_kind(total.exits) for total in totals])
     if len({reason for total in totals for reason in total.reasons}) > 1:
         yield from parts([total.reasons for total in totals], lambda reason: f"by {reason}")
     yield row("tokens dropped", (total.exit_tokens[DecisionOutcome.DROPPED] for total in totals))
@@ -140,7 +145,7 @@ def dollars(cost: float | None) -> str:
     return f"${cost:,.{decimals}f}"
 
 
-def _of_dropped(exits: Counter[tuple[DecisionOutcome, str]]) -> Counter[str]:
+def _dropped_by_kind(exits: Counter[tuple[DecisionOutcome, str]]) -> Counter[str]:
     return Counter({kind: count for (outcome, kind), count in exits.items() if outcome is DecisionOutcome.DROPPED})
 
 

@@ -1,4 +1,4 @@
-"""``completion``: print a script for the shell completion of commands, options and files."""
+"""``completion``: print a script with which a shell completes commands, options and file names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _INSTALL: Final = {
     "zsh": 'otel-assembly completion zsh > "${fpath[1]}/_otel-assembly"',
     "fish": "otel-assembly completion fish > ~/.config/fish/completions/otel-assembly.fish",
 }
+#: The metavars of arguments that are paths.
 _FILES: Final = {"FILE", "PATH", "FOLDER", "DIR", "LOG", "otlp|FILE"}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``completion`` and its options to the command line."""
     parser = commands.add_parser(
         "completion",
         help="print a script for shell completion",
@@ -30,7 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script; return 0.
+    """Print the completion script of a shell; return 0.
 
     Raises:
         ConfigurationError: shtab is not installed.
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _complete_files(parser: argparse.ArgumentParser, files: object) -> None:
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for each in action.choices.values():
-                _complete_files(each, files)
+            for command in action.choices.values():
+                _complete_files(command, files)
         elif action.metavar in _FILES:
             action.complete = files  # type: ignore[attr-defined]  # the attribute that shtab reads

@@ -1,4 +1,4 @@
-"""``conventions``: print the folder of the registry of exported names, for OpenTelemetry's Weaver."""
+"""``conventions``: print the path of the Weaver registry that defines all exported spans, metrics and attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``conventions`` and its options to the command line."""
     parser = commands.add_parser(
         "conventions",
         help="print the folder of the registry of exported names, for OpenTelemetry's Weaver",
@@ -24,7 +24,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(_: argparse.Namespace) -> int:
-    """Print the folder."""
+    """Print the path of the registry's folder; return 0.
+
+    Raises:
+        AssemblyError: The registry is missing from the installed package.
+    """
     if not (FOLDER / "manifest.yaml").is_file():
         raise AssemblyError("the registry is missing from the installed package; reinstall otel-assembly")
     print(FOLDER)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class AmbiguousError(ConfigurationError):
-    """The options match several conversations, turns or items.
+    """An error for options that match several conversations, turns or items.
 
     Attributes:
-        choices: One line for each.
+        choices: A line of text for each match, which the command prints below the message.
     """
 
     def __init__(self, what: str, choices: Sequence[str]) -> None:
@@ -30,14 +30,14 @@ class AmbiguousError(ConfigurationError):
 
 @dataclass(slots=True)
 class ConversationSummary:
-    """The summary of one ledger.
+    """The summary of one ledger, which holds the turns of one conversation with one agent.
 
     Attributes:
         ledger: The ledger's id.
         conversation: The conversation's id; None if it has none.
         agent: The agent's name.
         assembler: The assembler's name.
-        marks: For each turn number, ``overflowed``, ``halted`` and ``error …``, if any.
+        marks: For each turn number a list of ``overflowed``, ``halted`` and ``error …``; empty if none applies.
     """
 
     ledger: str
@@ -47,7 +47,7 @@ class ConversationSummary:
     marks: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, turn: int, attributes: Mapping[str, Any], marks: list[str]) -> None:
-        """Add a turn."""
+        """Add a turn with its marks; missing names are taken from the turn's span attributes."""
         self.conversation = self.conversation or _text(attributes, names.GEN_AI_CONVERSATION_ID)
         self.agent = self.agent or _text(attributes, names.GEN_AI_AGENT_NAME)
         self.assembler = self.assembler or _text(attributes, names.NAME)
@@ -68,17 +68,17 @@ class ConversationSummary:
 
 
 def summary_of(ledger: LedgerHistory) -> ConversationSummary:
-    """Return the summary of a ledger."""
+    """Return the summary of a ledger that was read from spans."""
     summary = ConversationSummary(ledger.id)
     for turn in ledger.turns:
         summary.add(turn.number, turn.attributes, marks_of(turn))
     return summary
 
 
-def summaries_of_found(found: Iterable[FoundAssembly]) -> list[ConversationSummary]:
-    """Return the summaries of the ledgers of these search results, in the order of the results."""
+def summaries_of_assemblies(assemblies: Iterable[FoundAssembly]) -> list[ConversationSummary]:
+    """Group assemblies that a search in Jaeger found by their ledger, and return a summary of each ledger."""
     summaries: dict[str, ConversationSummary] = {}
-    for assembly in found:
+    for assembly in assemblies:
         attributes = assembly.attributes
         turn = integer(attributes.get(names.TURN))
         if assembly.ledger and turn is not None:
@@ -88,13 +88,13 @@ def summaries_of_found(found: Iterable[FoundAssembly]) -> list[ConversationSumma
 
 
 def marks_of(turn: ReportedTurn) -> list[str]:
-    """Return the marks of a turn: ``overflowed``, ``halted``, and ``error …`` for each error type."""
-    failed = (step.attributes.get(names.ERROR_TYPE) for step in turn.steps)
-    return _marks(turn.attributes, [str(error) for error in failed if error is not None], halted=bool(turn.halts))
+    """Return the marks of a turn in a summary: ``overflowed``, ``halted``, and ``error …`` for each error type."""
+    step_errors = (step.attributes.get(names.ERROR_TYPE) for step in turn.steps)
+    return _marks(turn.attributes, [str(error) for error in step_errors if error is not None], halted=bool(turn.halts))
 
 
-def _marks(attributes: Mapping[str, Any], failed: Iterable[str] = (), *, halted: bool = False) -> list[str]:
-    errors = dict.fromkeys([*map(str, filter(None, [attributes.get(names.ERROR_TYPE)])), *failed])
+def _marks(attributes: Mapping[str, Any], step_errors: Iterable[str] = (), *, halted: bool = False) -> list[str]:
+    errors = dict.fromkeys([*map(str, filter(None, [attributes.get(names.ERROR_TYPE)])), *step_errors])
     halted |= names.ERROR_ASSEMBLY_HALT in errors or bool(integer(attributes.get(names.HALTS_EMITTED)))
     known = {names.ERROR_ASSEMBLY_HALT, names.ERROR_CONTEXT_OVERFLOW}
     return [

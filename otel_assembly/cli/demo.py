@@ -36,15 +36,17 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.store_reader import StoredSpan
 
-#: The framework whose agent also gets alerts and a halt. The file of every other agent has the framework's name.
+#: The default framework. Only its agent also shows alerts and a halt.
 _DEFAULT: Final = "ag2"
+#: The file of an example agent, by framework, if it is not named after the framework.
 _AGENTS: Final = {"ag2": "ag2_support_agent.py"}
 _CONVERSATIONS: Final = "conversations.jsonl"
+#: The longest run of an agent, in seconds.
 _SECONDS: Final = 120
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``demo`` and its options to the command line."""
     parser = commands.add_parser(
         "demo",
         help="run an unmodified agent offline and print the spans of its overflowing context",
@@ -68,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the agent and print its spans; return 0.
+    """Run the example agent of a framework and print its spans; return 0.
 
     Raises:
         AssemblyError: The agent failed, or recorded no span.
@@ -78,46 +80,46 @@ def run(arguments: argparse.Namespace) -> int:
     framework: str = arguments.framework
     require("the demo", ("opentelemetry.distro", *SPAN_FILES, *TABLES), framework=framework)
     agent = _shipped(_AGENTS.get(framework, f"{framework}_agent.py"))
-    # A pipe or a device cannot be read back: it gets a copy of the spans.
-    wanted = Path(arguments.output).absolute() if arguments.output else None
-    aside = wanted is None or is_written_into(wanted)
-    path = Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl" if aside or wanted is None else wanted
+    # A pipe or a device cannot be read back, so the agent writes to a temporary file, which is copied at the end.
+    output = Path(arguments.output).absolute() if arguments.output else None
+    needs_copy = output is None or is_written_into(output)
+    path = Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl" if needs_copy or output is None else output
     file_exporter(str(path))
     sent_to = ""
     if os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT):
         otlp_exporter()
         sent_to = otlp_endpoint()
-    already = list(read_spans(path)) if path.stat().st_size else []
-    known = {(span.trace_id, span.span_id) for span in already}
+    earlier = list(read_spans(path)) if path.stat().st_size else []
+    known = {(span.trace_id, span.span_id) for span in earlier}
     print(f"$ opentelemetry-instrument python {agent.name}\n", flush=True)
     exporters = "otel_assembly_file" + (",otlp" if sent_to else "")
-    status = _instrumented(agent, path, exporters=exporters, service=agent.stem.replace("_", "-"))
+    status = _run_instrumented(agent, path, exporters=exporters, service=agent.stem.replace("_", "-"))
     spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
     if status or not spans:
         raise AssemblyError(
             f"{agent} exited with status {status} and recorded {len(spans)} spans; run it alone to see the error: "
             f"{sys.executable} {agent}"
         )
-    if aside and wanted is not None:
-        write_whole({wanted: path.read_bytes()})
+    if needs_copy and output is not None:
+        write_whole({output: path.read_bytes()})
     print("\nSpans:\n")
     print_tree(spans)
     print(f"\nwrote {len(spans)} spans to {path}" + (f" and sent them to {sent_to}" if sent_to else ""))
-    # The program as it was called, so that the lines can be copied if it is not on the path.
+    # Print the program as the user called it, so that the commands can be copied even if it is not on the PATH.
     program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
-    where = shlex.quote(str(path))
-    print(f"Where is the first request?  {program} explain --traces {where} {_turn_option(spans)} --item 0")
-    print(f"All turns on one page:       {program} view {where}")
+    quoted_path = shlex.quote(str(path))
+    print(f"Where is the first request?  {program} explain --traces {quoted_path} {_turn_option(spans)} --item 0")
+    print(f"All turns on one page:       {program} view {quoted_path}")
     recorded = shlex.quote(str(_shipped(_CONVERSATIONS)))
     print(f"Recorded conversations:      {program} replay {recorded} --budget 400 --budget 250")
     return 0
 
 
 def _turn_option(spans: Sequence[StoredSpan]) -> str:
-    """Return the options of ``explain`` that select a turn without the first request.
+    """Return options of ``explain`` that select a turn whose prompt lacks the conversation's first message.
 
-    Of the first ledger that dropped the request, this is the last such turn before any error, because ``explain`` can
-    compute there what would have kept the request.
+    The last such turn before an error is selected, because ``explain`` can compute what would have kept the message
+    only on a turn without an error. If several ledgers dropped their first message, the first ledger is used.
     """
     assemblies = sorted(
         (span for span in spans if span.name == names.SPAN_ASSEMBLE_CONTEXT), key=attrgetter("start_ns")
@@ -125,10 +127,10 @@ def _turn_option(spans: Sequence[StoredSpan]) -> str:
     ledgers = dict.fromkeys(span.attributes[names.LEDGER_ID] for span in assemblies)
     for ledger in ledgers:
         turns = [span for span in assemblies if span.attributes[names.LEDGER_ID] == ledger]
-        without = [span for span in turns if _lacks_first_item(span)]
-        if without:
-            healthy = [span for span in takewhile(lambda span: span.status != "ERROR", turns) if span in without]
-            option = f"--turn {(healthy or without[:1])[-1].attributes[names.TURN]}"
+        lacking = [span for span in turns if _lacks_first_item(span)]
+        if lacking:
+            healthy = [span for span in takewhile(lambda span: span.status != "ERROR", turns) if span in lacking]
+            option = f"--turn {(healthy or lacking[:1])[-1].attributes[names.TURN]}"
             return option if len(ledgers) == 1 else f"{option} --ledger {ledger}"
     return "--turn 0"
 
@@ -139,7 +141,7 @@ def _lacks_first_item(span: StoredSpan) -> bool:
 
 
 def _shipped(name: str) -> Path:
-    """Return the path of an example: in the source tree, or in the installed package."""
+    """Return the path of a file in ``examples``: in the source tree, or else in the installed package."""
     in_sources = Path(__file__).parents[2] / "examples" / name
     if in_sources.is_file():
         return in_sources
@@ -149,8 +151,8 @@ def _shipped(name: str) -> Path:
     raise AssemblyError(f"{name} is missing from the installed package; reinstall otel-assembly")
 
 
-def _instrumented(agent: Path, path: Path, *, exporters: str, service: str) -> int:
-    """Run the agent as ``opentelemetry-instrument`` does, with its spans in a file, and return its exit status."""
+def _run_instrumented(agent: Path, path: Path, *, exporters: str, service: str) -> int:
+    """Run an agent under ``opentelemetry-instrument``, write its spans to `path`, and return its exit status."""
     environment = {
         "OTEL_SERVICE_NAME": service,
         **os.environ,

@@ -1,4 +1,4 @@
-"""``doctor``: check the versions, the hooks, the tokenizers, the export and a running stack."""
+"""``doctor``: check the installed versions, the hooks in frameworks, the tokenizers, the export and a running stack."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.findings import Verdict
 
+#: The packages whose versions are printed, and whether each is required.
 _PACKAGES = (
     ("opentelemetry-api", True),
     ("opentelemetry-sdk", False),
@@ -44,9 +45,10 @@ _PACKAGES = (
     ("tiktoken", True),
     ("pydantic", True),
 )
+#: The mark and the color of each verdict, and its text for terminals without Unicode.
 _MARKS = {"ok": ("✓", "32"), "note": ("•", "33"), "fail": ("✖", "31")}
 _PLAIN = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
-#: The width of the column of checks, and the width of a terminal below which findings are not indented to it.
+#: The width of the left column, and the narrowest terminal on which wrapped text continues in the right column.
 _COLUMN = 38
 _NARROW = 100
 #: The default of ``--wait``, in seconds.
@@ -55,7 +57,7 @@ _AUTOGEN_WITHOUT_TRACING = "AUTOGEN_DISABLE_RUNTIME_TRACING"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``doctor`` and its options to the command line."""
     parser = commands.add_parser(
         "doctor",
         help="check the installation, the hooks, the tokenizers and the OTLP endpoint",
@@ -102,7 +104,11 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; return 1 if a check failed, else 0."""
+    """Run the checks and print a line for each finding; return 1 if a check failed, else 0.
+
+    Raises:
+        ConfigurationError: ``--wait`` is used without a server of a stack.
+    """
     sections: list[tuple[str, Iterable[Finding]]] = [
         ("Versions", _versions()),
         ("Frameworks", framework_findings(arguments.frameworks or FRAMEWORKS)),
@@ -137,7 +143,7 @@ def _line(finding: Finding) -> str:
         return line  # one line per finding, for grep
     width = shutil.get_terminal_size().columns
     hanging = _COLUMN + 5 if width >= _NARROW else 6
-    # Escape sequences take no columns.
+    # The escape sequences that color the mark take no columns.
     invisible = len(_mark(finding.verdict)) - 1
     first, *rest = textwrap.wrap(
         line, width + invisible, drop_whitespace=False, break_long_words=False, break_on_hyphens=False
@@ -192,15 +198,15 @@ def _export() -> Iterator[Finding]:
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         yield Finding("note", "OTEL_SDK_DISABLED", "true: nothing is exported")
     endpoint = otlp_endpoint()
-    chosen = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT)
-    why = reachable(endpoint)
-    where = f"OTLP endpoint ({otlp_protocol()})"
-    if why is None:
-        yield Finding("ok", where, f"{endpoint} answers")
-    elif chosen:
-        yield Finding("fail", where, f"{endpoint} does not answer ({why})")
+    configured = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT)
+    reason = reachable(endpoint)
+    label = f"OTLP endpoint ({otlp_protocol()})"
+    if reason is None:
+        yield Finding("ok", label, f"{endpoint} answers")
+    elif configured:
+        yield Finding("fail", label, f"{endpoint} does not answer ({reason})")
     else:
-        yield Finding("note", where, f"{OTEL_EXPORTER_OTLP_ENDPOINT} is not set; {endpoint} does not answer ({why})")
+        yield Finding("note", label, f"{OTEL_EXPORTER_OTLP_ENDPOINT} is not set; {endpoint} does not answer ({reason})")
     if os.environ.get(SDK_METRICS.name, "").strip().lower() == "true":
         yield Finding("ok", "spans dropped by the SDK", "counted")
     else:
@@ -209,7 +215,7 @@ def _export() -> Iterator[Finding]:
 
 
 def _sigterm() -> Iterator[Finding]:
-    """Yield a finding on whether spans are exported when SIGTERM stops the process."""
+    """Yield a finding on whether a process exports its last spans and metrics when SIGTERM ends it."""
     value = os.environ.get(FLUSH_ON_SIGTERM.name, "").strip()
     if value.lower() not in {"", "false", "0", "no", "off"}:
         yield Finding("ok", "SIGTERM", f"opentelemetry-instrument flushes ({FLUSH_ON_SIGTERM.name}={value})")
@@ -236,11 +242,11 @@ def _content() -> Iterator[Finding]:
     messages = "exported" if settings.capture_alert_message else "not exported"
     yield Finding("ok", "alert messages", messages)
     yield Finding("ok", "alerts, overflows and halts are sent as", settings.alert_signal.value)
-    yield from _content_of_autogen()
+    yield from _autogen_content()
 
 
-def _content_of_autogen() -> Iterator[Finding]:
-    """Yield a finding on AutoGen's runtime, which records whole messages as soon as a tracer provider is set."""
+def _autogen_content() -> Iterator[Finding]:
+    """Yield a finding on the spans of AutoGen's own runtime, which contain whole messages, if AutoGen is installed."""
     try:
         metadata.version("autogen-core")
     except metadata.PackageNotFoundError:

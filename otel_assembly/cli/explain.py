@@ -1,4 +1,4 @@
-"""``explain``: print what happened to an item on a turn, from exported spans."""
+"""``explain``: print from exported spans why an item, a message of a conversation, was kept or dropped on a turn."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.ledger_history import LedgerHistory
     from otel_assembly.telemetry.store_reader import StoredSpan
 
+#: The characters of an excerpt, and the most problems or choices that are printed.
 _EXCERPT = 48
 _SHOWN = 20
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``explain`` and its options to the command line."""
     parser = commands.add_parser(
         "explain",
         help="explain why an item was kept or dropped on a turn, and what would have kept it",
@@ -78,7 +79,7 @@ def _item(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation; return 0, or 1 if the outcome is unknown, or 2 if the options match several.
+    """Print the explanation; return 0, or 1 if the spans do not record the outcome, or 2 if the options are ambiguous.
 
     Raises:
         AssemblyError: The turn or the item does not exist.
@@ -114,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(answer.as_json()))
     else:
-        _print(answer)
+        _print_explanation(answer)
     return 1 if answer.outcome == "unknown" else 0
 
 
@@ -124,17 +125,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _turn(arguments: argparse.Namespace) -> tuple[LedgerHistory, int, str | None]:
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
-    where = arguments.traces or arguments.jaeger
+    source = arguments.traces or arguments.jaeger
     problems = Problems()
     spans, only = _spans(arguments, problems)
     ledgers = read_ledgers(spans, allocations=True, on_problem=problems.add)
     problems.print()
-    return select_turn(select_ledgers(ledgers.values(), arguments, where, only), arguments, where)
+    return select_turn(select_ledgers(ledgers.values(), arguments, source, only), arguments, source)
 
 
 def _spans(arguments: argparse.Namespace, problems: Problems) -> tuple[Iterable[StoredSpan], set[str] | None]:
     if arguments.traces is None:
-        return spans_of_jaeger(arguments, problems.add, one=True)
+        return spans_of_jaeger(arguments, problems.add, only_one=True)
     from otel_assembly.telemetry.store_reader import read_spans
 
     path = arguments.traces
@@ -149,24 +150,24 @@ def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
     wanted = arguments.find.casefold()
     if not wanted:
         raise ConfigurationError("--find needs a text to look for")
-    found = [item for item, text in texts.items() if wanted in text.casefold()]
-    if not found:
+    matching = [item for item, text in texts.items() if wanted in text.casefold()]
+    if not matching:
         raise AssemblyError(f"no item contains {_excerpt(arguments.find, arguments.find)!r}")
-    if len(found) > 1:
+    if len(matching) > 1:
         choices = [
             f"--item {item}, {ledger.items[item].kind} of turn {ledger.items[item].turn}:"
             f" {_excerpt(texts[item], arguments.find)}"
-            for item in found
+            for item in matching
             if item in ledger.items
         ]
-        raise AmbiguousError(f"{len(found)} items contain the text; select one with --item", choices)
-    return found[0]
+        raise AmbiguousError(f"{len(matching)} items contain the text; select one with --item", choices)
+    return matching[0]
 
 
 def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, str]:
-    """Return the texts of the items, by item id."""
+    """Return the text of each item, by item id: from ``--transcript``, or from content captured in the spans."""
     if arguments.transcript is not None:
-        return _of_transcript(arguments.transcript, ledger)
+        return _texts_of_transcript(arguments.transcript, ledger)
     texts: dict[str, str] = {}
     for turn in ledger.turns:
         texts.update(zip(turn.arrived, map(str, turn.attributes.get(names.ARRIVED_CONTENTS, ())), strict=False))
@@ -178,22 +179,22 @@ def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, st
     return {item: texts[item] for item in sorted(texts, key=item_key)}
 
 
-def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
+def _texts_of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.event_facts import EventKind, describe
 
     conversation = summary_of(ledger).conversation
     transcripts = []
-    for found in read_transcripts([path]):
-        if isinstance(found, TranscriptError):
-            raise found
-        transcripts.append(found)
-    named = [transcript for transcript in transcripts if conversation is not None and transcript.id == conversation]
-    if not named and len(transcripts) > 1:
+    for transcript in read_transcripts([path]):
+        if isinstance(transcript, TranscriptError):
+            raise transcript
+        transcripts.append(transcript)
+    matching = [transcript for transcript in transcripts if conversation is not None and transcript.id == conversation]
+    if not matching and len(transcripts) > 1:
         raise ConfigurationError(f"{path}: none of its {len(transcripts)} conversations has the id {conversation!r}")
-    facts = [describe(message) for message in (named or transcripts)[0].messages]
-    first = next((at for at, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
+    facts = [describe(message) for message in (matching or transcripts)[0].messages]
+    first = next((index for index, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
     items = sorted((item for item in ledger.items if not item_key(item)[0]), key=item_key)
     texts: dict[str, str] = {}
     for item, message in zip(items, facts[first:], strict=False):
@@ -206,17 +207,17 @@ def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     return texts
 
 
-def _excerpt(text: str, wanted: str) -> str:
+def _excerpt(text: str, term: str) -> str:
     """Return the part of a text around a search term."""
-    at = max(0, text.casefold().find(wanted.casefold()) - _EXCERPT // 4)
-    cut = safe_text(text[at : at + _EXCERPT])
-    return f"{'…' * (at > 0)}{cut}{'…' * (at + _EXCERPT < len(text))}"
+    start = max(0, text.casefold().find(term.casefold()) - _EXCERPT // 4)
+    cut = safe_text(text[start : start + _EXCERPT])
+    return f"{'…' * (start > 0)}{cut}{'…' * (start + _EXCERPT < len(text))}"
 
 
 # Printing
 
 
-def _print(answer: Explanation) -> None:
+def _print_explanation(answer: Explanation) -> None:
     from otel_assembly.explain.wording import detail_lines, headline
 
     lines = list(detail_lines(answer))
@@ -249,7 +250,7 @@ def _encodable(text: str) -> str:
 
 
 def _print_dropped(explainer: Explainer, groups: Sequence[DroppedGroup]) -> None:
-    """Print the items that are not in the turn's prompt, by policy and rule."""
+    """Print a table of the items that the turn's prompt lacks, grouped by the policy and the rule that dropped them."""
     count = sum(len(group.items) for group in groups)
     unsent = explainer.unsent
     if unsent is not None:
@@ -276,7 +277,7 @@ def _print_dropped(explainer: Explainer, groups: Sequence[DroppedGroup]) -> None
 
 
 def _print_unsent(number: int, unsent: Unsent, groups: Sequence[DroppedGroup]) -> None:
-    """Print why nothing was sent, and the input items by their part in the turn."""
+    """Print why a turn sent no prompt to the model, and a table of what happened to its input items."""
     from otel_assembly.explain.wording import unsent_lines
 
     print(_wrapped("", f"Nothing was sent on turn {number}.", 0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly._version import __version__
-from otel_assembly.cli.extras import SPAN_FILES, over_otlp, require
+from otel_assembly.cli.extras import SPAN_FILES, otlp_modules, require
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.instrumentation.otlp_endpoint import OTEL_EXPORTER_OTLP_ENDPOINT as OTEL_EXPORTER_OTLP_ENDPOINT
 from otel_assembly.instrumentation.otlp_endpoint import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: Spans per batch. A batch of the largest spans of this package stays below gRPC's limit of 4 MiB per message.
 BATCH = 128
+#: The most ended spans that wait for their export, and the longest flush.
 _QUEUE = 200_000
 _FLUSH_MILLISECONDS = 30_000
 
@@ -39,29 +40,29 @@ def otlp_exporter() -> SpanExporter:
         ConfigurationError: The extra ``otlp`` is not installed.
         AssemblyError: The endpoint does not answer.
     """
-    modules = over_otlp()
+    modules = otlp_modules()
     require("sending spans over OTLP", modules)
     exporter = importlib.import_module(f"{modules[-1]}.trace_exporter")
     endpoint = otlp_endpoint()
-    why = reachable(endpoint)
-    if why is not None:
+    reason = reachable(endpoint)
+    if reason is not None:
         raise AssemblyError(
-            f"{endpoint} does not answer ({why}); start a Collector there, set {OTEL_EXPORTER_OTLP_ENDPOINT}, or "
+            f"{endpoint} does not answer ({reason}); start a Collector there, set {OTEL_EXPORTER_OTLP_ENDPOINT}, or "
             "write the spans to a file"
         )
-    made: SpanExporter = exporter.OTLPSpanExporter()
-    return made
+    span_exporter: SpanExporter = exporter.OTLPSpanExporter()
+    return span_exporter
 
 
 def file_exporter(path: str) -> SpanExporter:
-    """Return an exporter that writes spans to a file.
+    """Return an exporter that appends spans to a file, as OTLP JSON lines.
 
     Raises:
         ConfigurationError: The extra ``cli`` is not installed, or the file cannot be written.
     """
     require("writing spans to a file", SPAN_FILES)
     try:
-        with nullcontext() if is_written_into(path) else open(path, "ab"):  # fail now, and not after the work
+        with nullcontext() if is_written_into(path) else open(path, "ab"):  # fail before the command has done its work
             pass
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or 'failed').lower()}") from error
@@ -71,7 +72,7 @@ def file_exporter(path: str) -> SpanExporter:
 
 
 class Export:
-    """A tracer provider that counts ended and exported spans.
+    """A tracer provider for a command. It counts the spans that have ended, and those that each exporter accepted.
 
     Args:
         exporters: The exporters; each gets all spans.
@@ -88,38 +89,38 @@ class Export:
         self._ended = 0
         resource = Resource.create({"service.name": service_name, "service.version": __version__})
         self.provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self.provider.add_span_processor(_Ends(self))  # type: ignore[arg-type]  # a processor by its shape
+        self.provider.add_span_processor(_EndCounter(self))  # type: ignore[arg-type]  # it has the methods of a span processor
         for index, exporter in enumerate(exporters):
             self.provider.add_span_processor(
                 BatchSpanProcessor(
-                    _Counted(self, index, exporter),  # type: ignore[arg-type]  # an exporter by its shape
+                    _CountingExporter(self, index, exporter),  # type: ignore[arg-type]  # it has the methods of an exporter
                     max_queue_size=_QUEUE,
                     max_export_batch_size=BATCH,
                 )
             )
 
     def ended(self) -> None:
-        """Count an ended span."""
+        """Count one span that has ended."""
         with self._lock:
             self._ended += 1
 
     def exported(self, index: int, count: int) -> None:
-        """Count spans that the exporter at this index accepted."""
+        """Count spans that the exporter at this index has exported."""
         with self._lock:
             self._counts[index] += count
 
     @property
     def spans(self) -> int:
-        """The number of ended spans."""
+        """The number of spans that have ended."""
         return self._ended
 
     @property
     def lost(self) -> list[int]:
-        """The number of spans that each exporter did not accept."""
+        """For each exporter, the number of ended spans that it has not exported."""
         return [self._ended - count for count in self._counts]
 
     def flush(self) -> None:
-        """Export the queued spans."""
+        """Export the queued spans, and wait for at most 30 seconds until they are exported."""
         self.provider.force_flush(_FLUSH_MILLISECONDS)
 
     def __enter__(self) -> Self:
@@ -129,7 +130,7 @@ class Export:
         self.provider.shutdown()
 
 
-class _Ends:
+class _EndCounter:
     def __init__(self, export: Export) -> None:
         self._export = export
 
@@ -149,7 +150,7 @@ class _Ends:
         return True
 
 
-class _Counted:
+class _CountingExporter:
     def __init__(self, export: Export, index: int, exporter: SpanExporter) -> None:
         self._export = export
         self._index = index

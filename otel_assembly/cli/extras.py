@@ -1,4 +1,4 @@
-"""Checks for the optional packages of a command; one error names all that are missing."""
+"""Check that the optional packages of a command are installed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _EXTRAS: Final = {
     "opentelemetry.sdk": "cli",
     "rich": "cli",
 }
+#: The modules that print tables, and those that write span files.
 TABLES: Final = ("rich",)
 SPAN_FILES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.json.file")
 
 
-def over_otlp() -> tuple[str, ...]:
-    """Return the modules that export spans over the OTLP protocol that the environment variables configure."""
+def otlp_modules() -> tuple[str, ...]:
+    """Return the modules that an OTLP export needs, for the protocol that the environment variables set."""
     wire = "grpc" if otlp_protocol() == "grpc" else "http"
     return "opentelemetry.sdk", f"opentelemetry.exporter.otlp.proto.{wire}"
 
@@ -37,11 +38,11 @@ def require(what: str, modules: Iterable[str], *, framework: str | None = None, 
     Args:
         what: The feature that needs the modules, as the subject of the message.
         modules: The modules, each in `_EXTRAS`.
-        framework: A framework that has to be installed, too.
+        framework: A framework that also has to be installed.
         otherwise: The end of the message: what works without the modules.
 
     Raises:
-        ConfigurationError: Some are missing; the message names them and one command that installs them.
+        ConfigurationError: Modules are missing; the message names all of them and the command that installs them.
     """
     extra_of = {module: _EXTRAS[module] for module in modules if not _importable(module)}
     if framework is not None and instrumentor_of(framework).version is None:
@@ -50,11 +51,11 @@ def require(what: str, modules: Iterable[str], *, framework: str | None = None, 
     if not missing:
         return
     *first, last = missing
-    named = f"{', '.join(first)} and {last}, which are" if first else f"{last}, which is"
+    names = f"{', '.join(first)} and {last}, which are" if first else f"{last}, which is"
     extras = ",".join(sorted({*extra_of.values()}))
     pronoun = "them" if first else "it"
     raise ConfigurationError(
-        f"{what} needs {named} not installed; install {pronoun}: pip install 'otel-assembly[{extras}]'{otherwise}"
+        f"{what} needs {names} not installed; install {pronoun}: pip install 'otel-assembly[{extras}]'{otherwise}"
     )
 
 

@@ -10,7 +10,14 @@ Verdict = Literal["ok", "note", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; `indent` sets a finding below the one that it belongs to."""
+    """The result of one check of ``doctor``, printed as one line.
+
+    Attributes:
+        verdict: ``ok``, ``fail``, or ``note`` for a hint.
+        what: The subject of the check.
+        found: The result, as text.
+        indent: Spaces at the beginning of the line, if the finding belongs to the finding above it.
+    """
 
     verdict: Verdict
     what: str

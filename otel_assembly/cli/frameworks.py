@@ -1,6 +1,6 @@
-"""``doctor``'s sections on frameworks: hooks that apply to the installed versions, and calls that are not captured.
+"""The checks of ``doctor`` on frameworks: their hooks, and installed packages whose model calls are not captured.
 
-The hooks are checked by instrumenting the frameworks in this process.
+A hook is a place in a framework that is instrumented. To check hooks, ``doctor`` instruments the framework itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOOK_FINDINGS: Final[dict[HookState, tuple[Verdict, str]]] = {
 
 
 def framework_name(text: str) -> str:
-    """Return the name of a supported framework; hyphens and underscores are equal.
+    """Return a framework's name in the form of `FRAMEWORKS`, with underscores instead of hyphens.
 
     Raises:
         argparse.ArgumentTypeError: The framework is not supported; the message suggests one, or lists all.
@@ -44,7 +44,7 @@ def framework_name(text: str) -> str:
 
 
 def framework_findings(names: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each of these frameworks, each followed by one for every hook that applies to its version."""
+    """Yield a finding for each framework, followed by a finding for each hook that its version should have."""
     disabled = os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").replace(" ", "").split(",")
     for framework in names:
         instrumentor = instrumentor_of(framework)
@@ -58,7 +58,7 @@ def framework_findings(names: Iterable[str]) -> Iterator[Finding]:
 
 
 def uncaptured() -> Iterator[Finding]:
-    """Yield a finding for each installed framework or provider client whose model calls are not captured."""
+    """Yield a finding for each installed framework or provider client whose model calls this package cannot capture."""
     none_found = True
     for row in (*UNCAPTURED_FRAMEWORKS, *UNCAPTURED_CLIENTS):
         version = row.version
@@ -77,17 +77,21 @@ def _hooks(framework: str, version: str, instrumentor: AssemblyInstrumentor) -> 
     expected = [hook for hook in instrumentor.hooks if hook.expected(version) and instrumentor.has_package_of(hook)]
     applied = sum(states[hook.name] is HookState.TAKEN for hook in expected)
     others = len(instrumentor.hooks) - len(expected)
-    found = f"{applied}/{len(expected)} hooks applied" + (
+    summary = f"{applied}/{len(expected)} hooks applied" + (
         f" ({others} not applicable to this version or the installed packages)" if others else ""
     )
-    yield Finding("ok" if applied == len(expected) else "fail", f"{framework} {version}", found)
+    yield Finding("ok" if applied == len(expected) else "fail", f"{framework} {version}", summary)
     for hook in expected:
         verdict, text = _HOOK_FINDINGS[states[hook.name]]
         yield Finding(verdict, hook.name, text.format(purpose=hook.gives), indent="  ")
 
 
 def _states(instrumentor: AssemblyInstrumentor) -> Mapping[str, HookState] | None:
-    """Import the modules of all hooks and return the state of each hook; None if the framework is not instrumented."""
+    """Instrument a framework, import the modules of its hooks, and return the state of each hook.
+
+    The instrumentation is removed again. The result is None if the framework could not be instrumented, for example
+    because its version is not supported.
+    """
     instrumented = instrumentor.is_instrumented_by_opentelemetry
     with _silent():
         if not instrumented:
@@ -109,7 +113,7 @@ def _requires(instrumentor: AssemblyInstrumentor) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Silence this package's warnings: the findings contain them."""
+    """Suppress this package's log messages, because the findings contain the same information."""
     logger = logging.getLogger("otel_assembly")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,10 +1,10 @@
-"""Read the spans that the options of ``explain`` and ``view`` select from a Jaeger, and as few others as possible."""
+"""Read from a Jaeger the spans that the options of ``explain`` and ``view`` select, and as few others as possible."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.cli.conversation_summary import AmbiguousError, ConversationSummary, summaries_of_found
+from otel_assembly.cli.conversation_summary import AmbiguousError, ConversationSummary, summaries_of_assemblies
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.jaeger import FoundAssembly
     from otel_assembly.telemetry.store_reader import StoredSpan
 
-#: The most ledgers that a page shows; the newest ones.
+#: The most ledgers that are read for a page. If more match, the newest are read.
 _MOST_LEDGERS: Final = 20
-#: The most traces of a service that a search returns; the newest ones.
+#: The most traces of a service that a search returns. If more match, the newest are returned.
 _MOST_TRACES: Final = 200
 _DEFAULT_LOOKBACK: Final = "2d"
 
@@ -33,17 +33,17 @@ def check_jaeger_options(arguments: argparse.Namespace) -> None:
 
 
 def spans_of_jaeger(
-    arguments: argparse.Namespace, on_problem: Callable[[str], None], *, one: bool
+    arguments: argparse.Namespace, on_problem: Callable[[str], None], *, only_one: bool
 ) -> tuple[list[StoredSpan], set[str]]:
     """Return the spans of the conversations that the options select, and the ids of their ledgers.
 
     Args:
         arguments: The options.
-        on_problem: Called with a sentence for each problem, and for conversations that are left out.
-        one: Whether one conversation is needed; of several overflowed ones, the newest is selected.
+        on_problem: Called with a sentence for each problem, such as conversations that are too many for a page.
+        only_one: Whether to read a single conversation: the newest that matches, if ``--overflowed`` is set.
 
     Raises:
-        AmbiguousError: Several conversations match, and one is needed.
+        AmbiguousError: Several conversations match, and `only_one` is set without ``--overflowed``.
         AssemblyError: No conversation matches, or the Jaeger does not answer.
     """
     from otel_assembly.telemetry.jaeger import find_assemblies, read_jaeger, read_jaeger_ledgers, read_jaeger_trace
@@ -62,8 +62,10 @@ def spans_of_jaeger(
         start = min(ledgers.values())
         more = read_jaeger_ledgers(url, ledgers, lookback=lookback, until=start, on_problem=on_problem)
         return [*spans, *more], {ledger for _, ledger in ledgers}
-    found = find_assemblies(url, _tags(arguments), service=arguments.service, lookback=lookback, limit=_MOST_TRACES)
-    if found is None:  # this Jaeger cannot search by attributes
+    assemblies = find_assemblies(
+        url, _tags(arguments), service=arguments.service, lookback=lookback, limit=_MOST_TRACES
+    )
+    if assemblies is None:  # this Jaeger cannot search by attributes
         spans = read_jaeger(
             url,
             service=arguments.service,
@@ -73,37 +75,39 @@ def spans_of_jaeger(
         )
         return spans, {str(span.attributes[names.LEDGER_ID]) for span in spans if names.LEDGER_ID in span.attributes}
     if arguments.ledger is not None:
-        found = [assembly for assembly in found if assembly.ledger.startswith(arguments.ledger)]
+        assemblies = [assembly for assembly in assemblies if assembly.ledger.startswith(arguments.ledger)]
     if arguments.turn is not None and arguments.overflowed:
-        found = [assembly for assembly in found if str(assembly.attributes.get(names.TURN)) == str(arguments.turn)]
-    if not found:
-        raise AssemblyError(f"{url}: {_nothing(arguments)}")
-    summaries = summaries_of_found(found)
-    if one and not arguments.overflowed and len(summaries) > 1:
-        raise _ambiguous(summaries, url, found)
-    selected = summaries[: 1 if one else _MOST_LEDGERS]
-    if not one and len(summaries) > len(selected):
+        assemblies = [
+            assembly for assembly in assemblies if str(assembly.attributes.get(names.TURN)) == str(arguments.turn)
+        ]
+    if not assemblies:
+        raise AssemblyError(f"{url}: {_nothing_found(arguments)}")
+    summaries = summaries_of_assemblies(assemblies)
+    if only_one and not arguments.overflowed and len(summaries) > 1:
+        raise _ambiguous_error(summaries, url, assemblies)
+    selected = summaries[: 1 if only_one else _MOST_LEDGERS]
+    if not only_one and len(summaries) > len(selected):
         on_problem(f"showing the newest {len(selected)} of {len(summaries)} conversations; select others by an option")
     ids = {summary.ledger for summary in selected}
-    keys = [(assembly.service, assembly.ledger) for assembly in found if assembly.ledger in ids]
+    keys = [(assembly.service, assembly.ledger) for assembly in assemblies if assembly.ledger in ids]
     return read_jaeger_ledgers(url, keys, lookback=lookback, on_problem=on_problem), ids
 
 
 def _tags(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the span attributes to search for."""
-    whole = arguments.ledger if arguments.ledger is not None and len(arguments.ledger) == 32 else None
+    """Return the span attributes to search for, with the values that the options name."""
+    ledger_id = arguments.ledger if arguments.ledger is not None and len(arguments.ledger) == 32 else None
     wanted = {
         names.GEN_AI_CONVERSATION_ID: arguments.conversation,
         names.GEN_AI_AGENT_NAME: arguments.agent,
         names.NAME: arguments.assembler,
-        names.LEDGER_ID: whole,
+        names.LEDGER_ID: ledger_id,
         names.OVERFLOWED: "true" if arguments.overflowed else None,
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _nothing(arguments: argparse.Namespace) -> str:
-    """Return a message that nothing was found, with the options."""
+def _nothing_found(arguments: argparse.Namespace) -> str:
+    """Return an error message that names the options for which no turn was found."""
     options = {
         "the conversation": arguments.conversation,
         "the agent": arguments.agent,
@@ -111,13 +115,15 @@ def _nothing(arguments: argparse.Namespace) -> str:
         "the ledger": arguments.ledger,
         "the service": arguments.service,
     }
-    of = " and ".join(f"{what} {value!r}" for what, value in options.items() if value is not None)
+    selected = " and ".join(f"{what} {value!r}" for what, value in options.items() if value is not None)
     what = "no overflowed turn" if arguments.overflowed else "no assembly"
-    return f"{what}{f' of {of}' if of else ''} in the last {arguments.lookback or _DEFAULT_LOOKBACK}"
+    return f"{what}{f' of {selected}' if selected else ''} in the last {arguments.lookback or _DEFAULT_LOOKBACK}"
 
 
-def _ambiguous(summaries: Sequence[ConversationSummary], url: str, found: Sequence[FoundAssembly]) -> AmbiguousError:
-    traces = len({assembly.trace_id for assembly in found})
+def _ambiguous_error(
+    summaries: Sequence[ConversationSummary], url: str, assemblies: Sequence[FoundAssembly]
+) -> AmbiguousError:
+    traces = len({assembly.trace_id for assembly in assemblies})
     among = f", in the newest {traces} traces" if traces >= _MOST_TRACES else ""
     return AmbiguousError(
         f"found {len(summaries)} conversations in {url}{among}; select one with --conversation, --agent, --assembler, "

@@ -1,4 +1,4 @@
-"""The transcripts of a page: their labels, and their texts in the form that the page needs."""
+"""Convert transcripts (recorded conversations in files) into the labels and texts that an HTML page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Split messages into prompts (the leading system messages) and events (the rest)."""
+    """Split messages into prompts (the texts of the leading system messages) and events (all other messages)."""
     prompts: list[str] = []
     for index, message in enumerate(messages):
         facts = describe(message)
@@ -27,13 +27,13 @@ def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[d
 
 
 def transcript_label(transcript: Transcript) -> str:
-    """Return the name of a transcript on a page: its file and line, or its id if the file gave none."""
+    """Return a transcript's label on a page: file name and line, or its made-up id if the file contains no id."""
     name = os.path.basename(transcript.path)
     return transcript.id if not transcript.named else f"{name}:{transcript.line}" if transcript.line else name
 
 
 def local_conversation(transcript: Transcript) -> LocalConversation:
-    """Return the prompts and texts of a transcript for a page."""
+    """Convert a transcript into the texts that `add_texts` adds to a page."""
     from otel_assembly.page import LocalConversation
 
     prompts, events = split_prompts(transcript.messages)
@@ -42,16 +42,16 @@ def local_conversation(transcript: Transcript) -> LocalConversation:
 
 
 def read_local(paths: Sequence[str]) -> list[LocalConversation]:
-    """Return all conversations of these files.
+    """Read all conversations in these transcript files, as texts for a page.
 
     Raises:
         TranscriptError: A conversation cannot be read.
     """
     from otel_assembly.cli.transcripts import read_transcripts
 
-    found = []
+    conversations = []
     for transcript in read_transcripts(paths):
         if isinstance(transcript, TranscriptError):
             raise transcript
-        found.append(local_conversation(transcript))
-    return found
+        conversations.append(local_conversation(transcript))
+    return conversations

@@ -1,7 +1,7 @@
 """The probes of ``doctor``: a trace of one span and a gauge of one point, sent with the configured OTLP exporter.
 
-They have their own service name and instrumentation scope, and no name under ``assembly.``, so that no panel, rule or
-reader counts them as assemblies.
+The probes have a service name and an instrumentation scope of their own, and no name that begins with ``assembly.``.
+Dashboards, alert rules and the commands that read spans therefore do not count them as assemblies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from otel_assembly.errors import AssemblyError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The service name of the probes. A tail sampler must keep it; lists of services skip it.
+#: The service name of the probes. A tail sampler must keep its traces.
 SERVICE: Final = "otel-assembly-doctor"
 SPAN: Final = "doctor_probe"
 METRIC: Final = "otel_assembly.doctor.probe"
@@ -28,13 +28,14 @@ _SCOPE: Final = "otel_assembly.doctor"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 _METRICS_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
 
-#: The longest time of an export, in seconds.
+#: The timeout of an export, in seconds.
 _SENDING: Final = 5.0
+#: The most characters of an exporter's error that are printed.
 _LONGEST_REASON: Final = 160
 
 
 def send_trace() -> str:
-    """Send a trace of one span and return the trace id.
+    """Send the probe trace, which has one span, and return its trace id.
 
     Raises:
         AssemblyError: The endpoint did not accept the span.
@@ -43,7 +44,7 @@ def send_trace() -> str:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    # The sampler that the environment configures is for agents.
+    # Ignore the sampler that the environment sets, because it could drop the probe.
     provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)
     span: Any = provider.get_tracer(_SCOPE, __version__).start_span(SPAN)
     span.end()
@@ -52,7 +53,7 @@ def send_trace() -> str:
 
 
 def send_metric(value: float) -> None:
-    """Send a gauge of one point.
+    """Send the probe metric, a gauge, with this value.
 
     Raises:
         AssemblyError: The endpoint did not accept the metric.
@@ -71,28 +72,30 @@ def send_metric(value: float) -> None:
 def _resource() -> Any:
     from opentelemetry.sdk.resources import Resource
 
-    # The host name, because an id per run would create a new series for each run.
+    # The instance id is the host name, because an id per run would create a new series for each run.
     return Resource.create(
         {"service.name": SERVICE, "service.version": __version__, "service.instance.id": platform.node() or "doctor"}
     )
 
 
 def _exporter(module: str, name: str, endpoint: str, protocol: str) -> Callable[[Any], None]:
-    """Return a function that exports to an endpoint and raises an error with the reason of a failure."""
+    """Return a function that exports telemetry to an endpoint, and raises an `AssemblyError` if the export fails."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         raise AssemblyError("OTEL_SDK_DISABLED is true, so nothing is sent")
     wire = "grpc" if protocol == "grpc" else "http"
     # gRPC's C core logs errors to the terminal, outside Python's logging.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        made: Any = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{wire}.{module}")
+        exporter_module: Any = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{wire}.{module}")
     except ImportError as error:
         raise AssemblyError(
             "the OTLP exporter is not installed; install it: pip install 'otel-assembly[otlp]'"
         ) from error
-    why = reachable(endpoint)
-    if why is not None:
-        raise AssemblyError(f"{endpoint} does not answer ({why}); start a Collector there, or set {_setting(module)}")
+    reason = reachable(endpoint)
+    if reason is not None:
+        raise AssemblyError(
+            f"{endpoint} does not answer ({reason}); start a Collector there, or set {_setting(module)}"
+        )
 
     def export(telemetry: Any) -> None:
         failure = _FailureReason()
@@ -100,7 +103,7 @@ def _exporter(module: str, name: str, endpoint: str, protocol: str) -> Callable[
         propagate, logger.propagate = logger.propagate, False
         logger.addHandler(failure)
         try:
-            exporter = getattr(made, name)(timeout=_SENDING)
+            exporter = getattr(exporter_module, name)(timeout=_SENDING)
             is_accepted = exporter.export(telemetry).name == "SUCCESS"
             exporter.shutdown()
         except Exception as error:  # wrong headers, certificates or compression in the environment
@@ -133,7 +136,7 @@ def metrics_endpoint() -> str:
 
 
 class _FailureReason(logging.Handler):
-    """A handler that keeps the first warning of an exporter, which logs failures and does not raise them."""
+    """A log handler that keeps an exporter's first warning, because exporters log failures and do not raise them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

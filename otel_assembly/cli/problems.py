@@ -1,4 +1,4 @@
-"""Problems that are printed to standard error: the first ones in full, the others as a number."""
+"""Collect the problems of a command and print them to standard error."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _NAMED = 21
 
 
 class Problems:
-    """Problems that are collected during a command and printed together."""
+    """The problems of a command: collected while it runs, then printed together, the last ones only as a number."""
 
     def __init__(self) -> None:
         self.count = 0
         self._named: list[str] = []
 
     def add(self, problem: object) -> None:
-        """Add a problem."""
+        """Record a problem to print later; it is printed as safe text on one line."""
         self.count += 1
         if len(self._named) < _NAMED:
             self._named.append(safe_text(problem))
 
     def print(self) -> None:
-        """Print the problems to standard error."""
+        """Print the first problems to standard error, and the number of the others."""
         for problem in self._named:
             print(f"otel-assembly: {problem}", file=sys.stderr)
         if self.count > len(self._named):

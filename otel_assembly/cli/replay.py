@@ -1,4 +1,4 @@
-"""``replay``: assemble every turn of recorded conversations with a chain, and print the dropped items."""
+"""``replay``: assemble every turn of recorded conversations with a policy chain, and print what the chain drops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
-from otel_assembly.cli.extras import SPAN_FILES, TABLES, over_otlp, require
+from otel_assembly.cli.extras import SPAN_FILES, TABLES, otlp_modules, require
 from otel_assembly.cli.page_files import split_prompts
 from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
 from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
-from otel_assembly.cli.terminal import reader_may_leave, safe_text
+from otel_assembly.cli.terminal import ignore_closed_pipe, safe_text
 from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, TranscriptError
 from otel_assembly.history.history import History
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _MOST_DIGITS: Final = 40
 
 
-class _Chosen(argparse.Action):
-    """Collects the chains of all options in the order of the command line."""
+class _ChainOption(argparse.Action):
+    """An action that collects the chains of ``--budget``, ``--policies`` and ``--config`` in their order."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         chosen = getattr(namespace, self.dest, None) or []
@@ -53,7 +53,7 @@ class _Chosen(argparse.Action):
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``replay`` and its options to the command line."""
     parser = commands.add_parser(
         "replay",
         help="assemble every turn of recorded conversations again, and print what is dropped and why",
@@ -69,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--budget",
         dest="chosen",
-        action=_Chosen,
+        action=_ChainOption,
         type=_positive,
         metavar="N",
         help="a budget of N tokens; short for --policies conversation,budget:window=N:output_reserve=0",
@@ -77,11 +77,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--policies",
         dest="chosen",
-        action=_Chosen,
+        action=_ChainOption,
         metavar="SPEC",
         help="a chain, such as conversation,sliding_window:max_events=50,budget:window=8000:output_reserve=500",
     )
-    parser.add_argument("--config", dest="chosen", action=_Chosen, metavar="FILE", help="a chain in YAML or JSON")
+    parser.add_argument("--config", dest="chosen", action=_ChainOption, metavar="FILE", help="a chain in YAML or JSON")
     parser.add_argument("--model", metavar="NAME", help="count tokens for this model (default tokenizer: o200k_base)")
     parser.add_argument("--conversation", metavar="ID", help="replay this conversation only")
     parser.add_argument(
@@ -110,10 +110,18 @@ def _positive(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay; return 0, or 1 if a conversation was unreadable or spans were lost, or 2 if all were unreadable."""
+    """Replay the conversations and print the results.
+
+    Returns:
+        0; 1 if a conversation was unreadable or a span was not exported; 2 if all conversations were unreadable.
+
+    Raises:
+        AssemblyError: No conversation has the id of ``--conversation``.
+        ConfigurationError: The options do not fit together, or a chain is invalid.
+    """
     _require(arguments)
     variants = _variants(arguments)
-    bad, silent = Problems(), Problems()
+    unreadable, without_turns = Problems(), Problems()
     with ExitStack() as stack:
         page = _page(arguments, stack)
         export = _export(arguments, page, stack)
@@ -121,90 +129,92 @@ def run(arguments: argparse.Namespace) -> int:
         for variant in variants:
             variant.assembler = variant.make_assembler(recorder=recorder)
         report = stack.enter_context(make_report(arguments, variants))
-        for transcript in _transcripts(arguments, bad):
+        for transcript in _transcripts(arguments, unreadable):
             if page is not None:
                 page.begin(transcript)
             turns = [asyncio.run(_replay(transcript, variant, recorder)) for variant in variants]
-            for variant, played in zip(variants, turns, strict=True):
+            for variant, chain_turns in zip(variants, turns, strict=True):
                 tally = Tally(conversations=1)
-                for turn in played:
+                for turn in chain_turns:
                     tally.add_turn(turn)
                 variant.total.add(tally)
-                with reader_may_leave() if export is not None else nullcontext():
-                    report.conversation(transcript, variant, tally, played)
+                with ignore_closed_pipe() if export is not None else nullcontext():
+                    report.conversation(transcript, variant, tally, chain_turns)
             if not turns[0]:
-                silent.add(f"{transcript.id}: no assistant turn, so nothing was assembled")
+                without_turns.add(f"{transcript.id}: no assistant turn, so nothing was assembled")
             if export is not None:
                 export.flush()
-        found = variants[0].total.conversations
-        if arguments.conversation is not None and not found:
+        count = variants[0].total.conversations
+        if arguments.conversation is not None and not count:
             raise AssemblyError(f"no conversation has the id {arguments.conversation!r}")
-        if found:
-            with reader_may_leave():
+        if count:
+            with ignore_closed_pipe():
                 report.totals(variants)
-        if found and page is not None:
+        if count and page is not None:
             page.write(_title(arguments))
-    return _status(bad, silent, found, export, arguments)
+    return _status(unreadable, without_turns, count, export, arguments)
 
 
 def _require(arguments: argparse.Namespace) -> None:
     needed = [] if arguments.json else [*TABLES]
     needed += [] if arguments.html is None else [*SPAN_FILES]
     if arguments.export is not None:
-        needed += over_otlp() if arguments.export == "otlp" else SPAN_FILES
+        needed += otlp_modules() if arguments.export == "otlp" else SPAN_FILES
     require("this replay", needed, otherwise="" if arguments.json else "; --json prints the totals without tables")
 
 
-def _status(bad: Problems, silent: Problems, found: int, export: Export | None, arguments: argparse.Namespace) -> int:
-    bad.print()
-    if bad.count and found:
-        noun = "conversation was" if bad.count == 1 else "conversations were"
-        print(f"otel-assembly: {bad.count} {noun} unreadable, {found} replayed", file=sys.stderr)
-    silent.print()
+def _status(
+    unreadable: Problems, without_turns: Problems, count: int, export: Export | None, arguments: argparse.Namespace
+) -> int:
+    unreadable.print()
+    if unreadable.count and count:
+        noun = "conversation was" if unreadable.count == 1 else "conversations were"
+        print(f"otel-assembly: {unreadable.count} {noun} unreadable, {count} replayed", file=sys.stderr)
+    without_turns.print()
     if export is not None and export.spans:
         _print_exported(export, arguments)
-    if not found:
+    if not count:
         return 2
-    return 1 if bad.count or (export is not None and any(export.lost)) else 0
+    return 1 if unreadable.count or (export is not None and any(export.lost)) else 0
 
 
 def _print_exported(export: Export, arguments: argparse.Namespace) -> None:
-    """Print how many spans were exported; the first exporter is that of the page, the last that of ``--export``."""
+    """Print how many spans each exporter exported: the first is the page's, the last is that of ``--export``."""
     if arguments.html is not None and export.lost[0]:
-        missing = f"the page lacks {export.lost[0]:,} of {export.spans:,} spans, which could not be buffered"
-        print(f"otel-assembly: {missing}", file=sys.stderr)
+        problem = f"the page lacks {export.lost[0]:,} of {export.spans:,} spans, which could not be buffered"
+        print(f"otel-assembly: {problem}", file=sys.stderr)
     if arguments.export is not None:
         lost = export.lost[-1]
-        where = "" if arguments.export == "otlp" else f" to {safe_text(arguments.export)}"
-        text = f"exported {export.spans - lost:,} of {export.spans:,} spans{where}" + (f", lost {lost:,}" * bool(lost))
+        target = "" if arguments.export == "otlp" else f" to {safe_text(arguments.export)}"
+        text = f"exported {export.spans - lost:,} of {export.spans:,} spans{target}" + (f", lost {lost:,}" * bool(lost))
         print(f"otel-assembly: {text}", file=sys.stderr)
 
 
 def _variants(arguments: argparse.Namespace) -> list[Variant]:
-    chosen: list[tuple[str, Any]] = arguments.chosen or [("--policies", "conversation")]
+    options: list[tuple[str, Any]] = arguments.chosen or [("--policies", "conversation")]
     variants: list[Variant] = []
-    for option, value in chosen:
+    for option, value in options:
         policies: Sequence[AssemblyPolicy]
         framing: MessageFraming | None = None
         window = context_window(arguments.model) if arguments.model is not None else None
         if option == "--budget":
             name = f"budget-{value}"
-            policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _tolerant)
+            policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _replay_defaults)
         elif option == "--policies":
-            policies = chain_from_spec(value, _tolerant)
+            policies = chain_from_spec(value, _replay_defaults)
             name = "+".join(policy.name for policy in policies)
         else:
-            chain = chain_from_config(value, _tolerant)
+            chain = chain_from_config(value, _replay_defaults)
             policies, framing = chain.policies, chain.settings["framing"]
             window = chain.settings["model_window"] or window
             name = chain.settings["name"] or Path(value).stem
         limits = [limit for policy in policies if (limit := token_limit(policy)) is not None]
-        taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
-        name = f"{name}#{taken + 1}" if taken else name
+        same_name = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
+        name = f"{name}#{same_name + 1}" if same_name else name
         budget = min(limits) if limits else None
         counter = counter_for(arguments.model)
-        # A replay continues after a halt: the recorded conversation continued, too.
-        make = partial(
+        # A replay continues after a halt, because the recorded conversation continued.
+        make_assembler = partial(
             Assembler,
             policies,
             name=name,
@@ -214,12 +224,12 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
             counter=counter,
             framing=framing,
         )
-        variants.append(Variant(name, make, budget, counter))
+        variants.append(Variant(name, make_assembler, budget, counter))
     return variants
 
 
-def _tolerant(policy: type) -> Mapping[str, Any]:
-    """Return the settings with which a policy reports an overflow and does not raise it."""
+def _replay_defaults(policy: type) -> Mapping[str, Any]:
+    """Return the default settings of a policy in a replay, with which it reports an overflow and does not raise it."""
     defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
     return defaults
 
@@ -244,18 +254,18 @@ def _title(arguments: argparse.Namespace) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _transcripts(arguments: argparse.Namespace, bad: Problems) -> Iterator[Transcript]:
+def _transcripts(arguments: argparse.Namespace, unreadable: Problems) -> Iterator[Transcript]:
     from otel_assembly.cli.transcripts import read_transcripts
 
     for transcript in read_transcripts(arguments.paths):
         if isinstance(transcript, TranscriptError):
-            bad.add(transcript)
+            unreadable.add(transcript)
         elif arguments.conversation is None or transcript.id == arguments.conversation:
             yield transcript
 
 
 async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
-    """Assemble the context of every response; each user request is one trace."""
+    """Assemble the context of every response of the model again; each user request is one trace."""
     prompts, messages = split_prompts(transcript.messages)
     history = History()
     context = Context(
@@ -272,15 +282,15 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
             answering = False
             for message in request:
                 before, answering = answering, _is_from_model(message)
-                # A chat message is a whole response; of items, which have a type, a response may have several.
+                # A chat message is a whole response. Items of the Responses API have a type and can share one.
                 if answering and not (before and "type" in message):
-                    turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
+                    turns.append(await _assemble_turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)
     return turns
 
 
 def _requests(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Split messages into user requests, each with its responses."""
+    """Split messages into groups: each begins with a user request and contains the responses to it."""
     requests: list[list[dict[str, Any]]] = [[]]
     for message in messages:
         if describe(message).kind == EventKind.REQUEST and any(map(_is_from_model, requests[-1])):
@@ -290,11 +300,11 @@ def _requests(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _is_from_model(message: dict[str, Any]) -> bool:
-    """Return whether a message is a response, or an item that is a tool call."""
+    """Return whether the model wrote a message: a response, or an item that is a tool call."""
     return describe(message).kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
 
 
-async def _turn(
+async def _assemble_turn(
     assembler: Assembler, prompts: list[str], history: History, context: Context, number: int
 ) -> ReplayedTurn:
     overflow: ContextOverflowError | None = None

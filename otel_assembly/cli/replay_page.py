@@ -1,4 +1,4 @@
-"""The HTML page of a replay: its spans, buffered in a temporary file, and optionally the texts of its transcripts."""
+"""Write the HTML page of a replay from its spans, which are buffered in a temporary file until then."""
 
 from __future__ import annotations
 
@@ -27,41 +27,43 @@ _NO_ROTATION = 1 << 62
 
 
 class ReplayPage:
-    """An exporter that collects spans for a page.
+    """Collects the spans of a replay with its `exporter`, and writes the HTML page of them.
 
     Args:
         path: The page's file.
         with_text: Whether the page contains the texts of the items.
 
     Raises:
-        ConfigurationError: A package is missing, or the page cannot be written there.
+        ConfigurationError: A package for span files is missing, or `path` is not a file in an existing folder.
     """
 
     def __init__(self, path: str, *, with_text: bool = False) -> None:
         from otel_assembly.telemetry.store import SpanFileExporter
 
-        # Fail now, and not after the work.
+        # Fail before the replay, not after it.
         self._path = Path(path)
         if self._path.is_dir() or not self._path.parent.is_dir():
-            raise ConfigurationError(f"{path}: the page cannot be written: no such folder, or a folder itself")
+            raise ConfigurationError(
+                f"{path}: the page cannot be written: it is a folder, or its folder is missing; name a file"
+            )
         self._folder = TemporaryDirectory(prefix="otel-assembly-")
         self._spans = Path(self._folder.name) / "spans.jsonl"
         self._texts: list[LocalConversation] | None = [] if with_text else None
-        self._labelled = _Labelled(SpanFileExporter(self._spans, max_bytes=_NO_ROTATION))
-        self.exporter: SpanExporter = self._labelled  # type: ignore[assignment]  # an exporter by its shape
+        self._labeling = _LabelingExporter(SpanFileExporter(self._spans, max_bytes=_NO_ROTATION))
+        self.exporter: SpanExporter = self._labeling  # type: ignore[assignment]  # it has the methods of an exporter
 
     def begin(self, transcript: Transcript) -> None:
-        """Label the next spans with this transcript."""
-        self._labelled.label = transcript_label(transcript)
+        """Label the spans that are exported next with this transcript's name; keep its texts if the page has texts."""
+        self._labeling.label = transcript_label(transcript)
         if self._texts is not None:
             self._texts.append(local_conversation(transcript))
 
     def write(self, title: str) -> None:
-        """Write the page of all spans so far."""
+        """Write the page of all spans exported so far, and print its path and size."""
         from otel_assembly.page import add_texts, page_model, save_page
         from otel_assembly.telemetry.store_reader import read_spans
 
-        model = page_model(read_spans(self._spans), title=title, files=self._labelled.files)
+        model = page_model(read_spans(self._spans), title=title, files=self._labeling.files)
         add_texts(model, self._texts or ())
         save_page(model, self._path)
         conversations = len(model["conversations"])
@@ -76,8 +78,8 @@ class ReplayPage:
         self._folder.cleanup()
 
 
-class _Labelled:
-    """An exporter that records the label of each trace."""
+class _LabelingExporter:
+    """An exporter that also records, by trace id, the label that was set when the spans of a trace were exported."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.label = ""

@@ -1,4 +1,4 @@
-"""The output of a replay: tables or JSON."""
+"""Print the results of a replay as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_assembly.cli.transcripts import Transcript
 
 
-#: Cells of a turn's bar, and the narrowest terminal on which bars are shown.
+#: The characters of a turn's bar, and the narrowest terminal on which bars are shown.
 _BAR = 24
 _WIDE = 96
 
@@ -47,12 +47,12 @@ _CACHE_NOTE = (
 
 
 class Report(AbstractContextManager["Report"], Protocol):
-    """The receiver of the results of a replay."""
+    """A report: it receives the results of a replay and prints them."""
 
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """Add the result of one conversation with one chain."""
+        """Add the result of one conversation with one policy chain."""
         ...
 
     def totals(self, variants: Sequence[Variant]) -> None:
@@ -61,7 +61,7 @@ class Report(AbstractContextManager["Report"], Protocol):
 
 
 def make_report(arguments: argparse.Namespace, variants: Sequence[Variant]) -> Report:
-    """Return the report that the options select."""
+    """Return a report in JSON if ``--json`` is set, else a report in tables."""
     if arguments.json:
         return JsonReport()
     return TextReport(variants, turns=arguments.turns or arguments.conversation is not None)
@@ -82,7 +82,7 @@ class JsonReport:
         """Do nothing: only the totals are printed."""
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print one object, or for several chains an array of objects, each with its name and budget."""
+        """Print the totals as one object, or for several chains as an array of objects with names and budgets."""
         if len(variants) == 1:
             print(json.dumps(variants[0].total.as_json()))
             return
@@ -131,7 +131,7 @@ class TextReport:
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """Add a conversation, and print its turns if ``--turns`` is set."""
+        """Add the result of a conversation with one policy chain, and print its turns if the options ask for turns."""
         if not self._results or self._results[-1][0] is not transcript:
             self._conversations += 1
             self._progress.advance(self._task)
@@ -143,7 +143,7 @@ class TextReport:
         self._results.append((transcript, variant, tally, () if self._turns else turns))
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print the tables."""
+        """Print the tables of the conversations, unless they were printed before, and of the totals."""
         self._progress.stop()
         for transcript, variant, _, turns in self._results:
             if turns:
@@ -247,8 +247,8 @@ class TextReport:
                 f"{tally.tokens_in:,}",
                 f"{tally.tokens_out:,}",
                 f"{tally.dropped:,}",
-                _alarming(tally.overflows),
-                _alarming(tally.orphans),
+                _red_if_positive(tally.overflows),
+                _red_if_positive(tally.orphans),
                 f"{tally.prefix_reuse:.0%}",
                 *([dollars(tally.cost)] if priced else []),
             )
@@ -271,23 +271,23 @@ def _table(*columns: tuple[str, Any]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for index, (name, justify) in enumerate(columns):
-        names = index == 0 and justify == "left"
+        is_name_column = index == 0 and justify == "left"
         table.add_column(
             name,
             justify=justify,
-            no_wrap=names or justify == "right",
-            overflow="ellipsis" if names else "fold",
-            min_width=16 if names else None,
+            no_wrap=is_name_column or justify == "right",
+            overflow="ellipsis" if is_name_column else "fold",
+            min_width=16 if is_name_column else None,
         )
     return table
 
 
 def _raise() -> None:
-    """Raise the exception that is being handled again."""
+    """Re-raise the current exception. rich calls this on a closed pipe; its own handler would end the process."""
     raise
 
 
-def _alarming(count: int) -> Any:
+def _red_if_positive(count: int) -> Any:
     from rich.text import Text
 
     return Text(f"{count:,}", style="bold red" if count else "")

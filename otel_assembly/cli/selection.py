@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a conversation."""
+    """Add the options with which ``explain`` and ``view`` select a conversation."""
     parser.add_argument("--trace", type=_trace_id, metavar="ID", help="select the conversation and turn of this trace")
     parser.add_argument("--overflowed", action="store_true", help="select turns that exceeded their budget")
     parser.add_argument("--conversation", metavar="ID", help="select a conversation by its id")
@@ -37,28 +37,28 @@ def _trace_id(text: str) -> str:
 
 
 def has_selection(arguments: argparse.Namespace) -> bool:
-    """Return whether any option selects among the conversations."""
+    """Return whether an option selects some of the conversations that were read."""
     named = (arguments.trace, arguments.conversation, arguments.agent, arguments.assembler, arguments.ledger)
     return arguments.overflowed or arguments.transcript is not None or any(value is not None for value in named)
 
 
 def select_ledgers(
-    ledgers: Iterable[LedgerHistory], arguments: argparse.Namespace, where: str, only: Collection[str] | None = None
+    ledgers: Iterable[LedgerHistory], arguments: argparse.Namespace, source: str, only: Collection[str] | None = None
 ) -> list[LedgerHistory]:
-    """Return the ledgers that the options select.
+    """Return the ledgers that the options select; a ledger holds the turns of one conversation with one agent.
 
     Args:
         ledgers: All ledgers that were read.
         arguments: The options.
-        where: Where the ledgers were read from, for messages.
+        source: The file or the address that the ledgers were read from, for error messages.
         only: The ids of the ledgers to select from; None for all.
 
     Raises:
         AssemblyError: No ledger matches.
     """
-    found = [ledger for ledger in ledgers if only is None or ledger.id in only]
-    if not found:
-        raise AssemblyError(f"{where}: no assembly found")
+    selected = [ledger for ledger in ledgers if only is None or ledger.id in only]
+    if not selected:
+        raise AssemblyError(f"{source}: no assembly found")
     wanted = {
         "id": (arguments.conversation, "conversation"),
         "agent": (arguments.agent, "agent"),
@@ -66,63 +66,64 @@ def select_ledgers(
     }
     for what, (name, attribute) in wanted.items():
         if name is not None:
-            values = {ledger.id: getattr(summary_of(ledger), attribute) for ledger in found}
-            matching = [ledger for ledger in found if values[ledger.id] == name]
+            values = {ledger.id: getattr(summary_of(ledger), attribute) for ledger in selected}
+            matching = [ledger for ledger in selected if values[ledger.id] == name]
             if not matching:
                 known = ", ".join(sorted({str(value) for value in values.values() if value is not None})[:5])
-                raise AssemblyError(f"{where}: no conversation has the {what} {name!r}; there are: {known or 'none'}")
-            found = matching
+                raise AssemblyError(f"{source}: no conversation has the {what} {name!r}; there are: {known or 'none'}")
+            selected = matching
     if arguments.ledger is not None:
-        exact = [ledger for ledger in found if ledger.id == arguments.ledger]
-        found = exact or [ledger for ledger in found if ledger.id.startswith(arguments.ledger)]
-        if not found:
-            raise AssemblyError(f"{where}: no ledger has the id {arguments.ledger!r}")
+        exact = [ledger for ledger in selected if ledger.id == arguments.ledger]
+        selected = exact or [ledger for ledger in selected if ledger.id.startswith(arguments.ledger)]
+        if not selected:
+            raise AssemblyError(f"{source}: no ledger has the id {arguments.ledger!r}")
     if arguments.transcript is not None:
-        found = _of_transcript(found, arguments.transcript, where)
+        selected = _ledgers_of_transcript(selected, arguments.transcript, source)
     if arguments.trace is not None:
-        found = [ledger for ledger in found if any(turn.trace_id == arguments.trace for turn in ledger.turns)]
-        if not found:
-            raise AssemblyError(f"{where}: no assembly has the trace {arguments.trace}")
+        selected = [ledger for ledger in selected if any(turn.trace_id == arguments.trace for turn in ledger.turns)]
+        if not selected:
+            raise AssemblyError(f"{source}: no assembly has the trace {arguments.trace}")
     if arguments.overflowed:
-        found = [ledger for ledger in found if any("overflowed" in marks_of(turn) for turn in ledger.turns)]
-        if not found:
-            raise AssemblyError(f"{where}: no turn overflowed")
-    return found
+        selected = [ledger for ledger in selected if any("overflowed" in marks_of(turn) for turn in ledger.turns)]
+        if not selected:
+            raise AssemblyError(f"{source}: no turn overflowed")
+    return selected
 
 
 def select_turn(
-    found: Sequence[LedgerHistory], arguments: argparse.Namespace, where: str
+    ledgers: Sequence[LedgerHistory], arguments: argparse.Namespace, source: str
 ) -> tuple[LedgerHistory, int, str | None]:
-    """Return the ledger and the turn that the options select, and a sentence on an implicit choice.
+    """Return the ledger and the number of the turn that the options select, and a description of this turn.
 
-    Of several overflowed turns, the newest is selected.
+    The newest turn is selected if ``--overflowed`` matches several. The description is for the user, who did not name
+    the turn; it is None if ``--turn`` named it.
 
     Raises:
         AmbiguousError: Several turns match.
         AssemblyError: No turn matches.
     """
     if arguments.overflowed:
-        turns = [(turn, ledger) for ledger in found for turn in ledger.turns if _is_overflowed(turn, arguments)]
+        turns = [(turn, ledger) for ledger in ledgers for turn in ledger.turns if _is_overflowed(turn, arguments)]
         if not turns:
-            raise AssemblyError(f"{where}: that turn did not overflow")
+            raise AssemblyError(f"{source}: that turn did not overflow")
         turns.sort(key=lambda pair: -pair[0].end_ns)
         turn, ledger = turns[0]
         others = f", the newest of {len(turns)} that overflowed" if len(turns) > 1 else ""
         return ledger, turn.number, f"turn {turn.number} of {summary_of(ledger)}{others}"
-    if len(found) > 1:
+    if len(ledgers) > 1:
         raise AmbiguousError(
-            f"found {len(found)} conversations in {where}; select one with --conversation, --agent, --assembler, "
+            f"found {len(ledgers)} conversations in {source}; select one with --conversation, --agent, --assembler, "
             "--ledger, --trace or --overflowed",
-            [str(summary_of(ledger)) for ledger in found],
+            [str(summary_of(ledger)) for ledger in ledgers],
         )
-    (ledger,) = found
+    (ledger,) = ledgers
     if arguments.turn is not None:
         return ledger, arguments.turn, None
     matching = [turn for turn in ledger.turns if arguments.trace in {None, turn.trace_id}]
     if len(matching) == 1:
         return ledger, matching[0].number, f"turn {matching[0].number} of {summary_of(ledger)}"
     raise AmbiguousError(
-        f"found {len(matching)} turns in {where}; select one with --turn or --overflowed",
+        f"found {len(matching)} turns in {source}; select one with --turn or --overflowed",
         [", ".join([f"--turn {turn.number}", *_size(turn), *marks_of(turn)]) for turn in matching],
     )
 
@@ -136,22 +137,25 @@ def _size(turn: ReportedTurn) -> list[str]:
     return [f"{len(turn.kept):,} item{'s' * (len(turn.kept) != 1)}"] if turn.sent else ["nothing sent"]
 
 
-def _of_transcript(ledgers: Sequence[LedgerHistory], path: str, where: str) -> list[LedgerHistory]:
-    """Return the ledgers of a file's conversations, matched by conversation id, else by the bytes of the messages."""
+def _ledgers_of_transcript(ledgers: Sequence[LedgerHistory], path: str, source: str) -> list[LedgerHistory]:
+    """Return the ledgers of the conversations in a transcript file.
+
+    They match by conversation id, or if the file has no id, by the sizes of the messages in bytes.
+    """
     from otel_assembly.cli.transcripts import read_transcripts
 
     ids: set[str] = set()
     sizes: list[list[int]] = []
-    for found in read_transcripts([path]):
-        if isinstance(found, TranscriptError):
-            raise found
-        if found.named:
-            ids.add(found.id)
+    for transcript in read_transcripts([path]):
+        if isinstance(transcript, TranscriptError):
+            raise transcript
+        if transcript.named:
+            ids.add(transcript.id)
             continue
-        facts = [describe(message) for message in found.messages]
-        first = next((at for at, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
+        facts = [describe(message) for message in transcript.messages]
+        first = next((index for index, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
         sizes.append([_bytes_of(message.texts) for message in facts[first:]])
-    named = [ledger for ledger in ledgers if summary_of(ledger).conversation in ids]
+    same_id = [ledger for ledger in ledgers if summary_of(ledger).conversation in ids]
     same_size = {
         ledger.id: len(items)
         for ledger in ledgers
@@ -159,11 +163,11 @@ def _of_transcript(ledgers: Sequence[LedgerHistory], path: str, where: str) -> l
         and (items := _sizes_of(ledger))
         and any(items == messages[: len(items)] for messages in sizes)
     }
-    # A file is replayed to its end: of conversations with the same beginning, the longest ones match.
+    # A file is replayed to its end. Of several ledgers that match its beginning, the longest ones match the file.
     longest = max(same_size.values(), default=0)
-    matching = named + [ledger for ledger in ledgers if same_size.get(ledger.id) == longest]
+    matching = same_id + [ledger for ledger in ledgers if same_size.get(ledger.id) == longest]
     if not matching:
-        raise AssemblyError(f"{where}: no conversation matches one of {path}")
+        raise AssemblyError(f"{source}: no conversation matches one of {path}")
     return matching
 
 
@@ -172,5 +176,5 @@ def _bytes_of(texts: Iterable[str]) -> int:
 
 
 def _sizes_of(ledger: LedgerHistory) -> list[int]:
-    """Return the bytes of each input item, in order."""
+    """Return the size in bytes of each input item, in order, without items that policies made."""
     return [ledger.items[item].bytes for item in sorted(ledger.items, key=item_key) if not item_key(item)[0]]

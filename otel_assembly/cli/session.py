@@ -1,4 +1,4 @@
-"""``session``: list, show and verify the sessions of a log. The log is only read."""
+"""``session``: list, show and verify the agents' sessions in a log of envelopes. The log is only read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``session`` and its options to the command line."""
     parser = commands.add_parser(
         "session",
         help="list, show and verify the sessions of a log",
@@ -47,13 +47,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, show or verify; return 0, or 1 if something is damaged."""
+    """List the sessions of a log, show one, or verify them; return 0, or 1 if a session or the log is damaged."""
     from otel_assembly.cli.session_lines import Lines, terminal_width
     from otel_assembly.sessions import open_log
 
     adapters = {
         (adapter.manifest.type, adapter.manifest.version): adapter
-        for adapter in [*_built_in(), *map(_adapter, arguments.adapters or ())]
+        for adapter in [*_built_in_adapters(), *map(_adapter, arguments.adapters or ())]
     }
     lines = Lines(terminal_width())
     with open_log(arguments.log) as reader:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(reader, lines, as_json=arguments.json)
 
 
-def _built_in() -> list[SessionAdapter]:
+def _built_in_adapters() -> list[SessionAdapter]:
     from otel_assembly.sessions import ConsultingAdapter, ConversationAdapter, DiscussionAdapter, WorkflowAdapter
 
     return [ConsultingAdapter(), ConversationAdapter(), DiscussionAdapter(), WorkflowAdapter()]
@@ -78,8 +78,8 @@ def _adapter(name: str) -> SessionAdapter:
     if not module or not path:
         raise ConfigurationError(f"--adapter: {name} does not have the form MODULE:CLASS")
     try:
-        found: Any = reduce(getattr, path.split("."), import_module(module))
-        adapter = found() if isinstance(found, type) else found
+        imported: Any = reduce(getattr, path.split("."), import_module(module))
+        adapter = imported() if isinstance(imported, type) else imported
     except Exception as error:  # an import runs the code of the module
         raise ConfigurationError(f"--adapter: cannot import {name}: {type(error).__name__}: {error}") from error
     if not isinstance(adapter, SessionAdapter):
@@ -137,12 +137,12 @@ def _show(
     *,
     as_json: bool,
 ) -> int:
-    from otel_assembly.cli.session_lines import shown_json
+    from otel_assembly.cli.session_lines import metadata_json
     from otel_assembly.cli.session_reading import Reading
 
     reading = Reading(reader, stored, adapters)
     if as_json:
-        _print_document({"id": stored.id, **shown_json(reading)}, "envelopes", reading.as_json(), reading.outcome)
+        _print_document({"id": stored.id, **metadata_json(reading)}, "envelopes", reading.as_json(), reading.outcome)
     else:
         lines.head(reading)
         for envelope in reading.envelopes():
@@ -166,7 +166,7 @@ def _verify(
     def is_whole() -> bool:
         return not counts["damaged"] and not log_problems
 
-    def checked() -> Iterator[dict[str, Any]]:
+    def check_results() -> Iterator[dict[str, Any]]:
         for stored in sessions:
             check = SessionCheck(reader, stored, adapters)
             problems: list[dict[str, Any]] = []
@@ -185,19 +185,22 @@ def _verify(
             yield {"id": stored.id, "envelopes": check.envelopes, "folded": folded, "problems": problems}
 
     if arguments.json:
-        _print_document({"problems": log_problems}, "sessions", checked(), lambda: {"whole": is_whole()})
+        _print_document({"problems": log_problems}, "sessions", check_results(), lambda: {"whole": is_whole()})
     else:
         for what in log_problems:
             print("damaged  the log")
             lines.problem(what)
-        for _ in checked():
+        for _ in check_results():
             pass
         lines.verdict(counts, len(log_problems))
     return 0 if is_whole() else 1
 
 
 def _print_document(head: dict[str, Any], name: str, items: Iterable[Any], foot: Any = dict) -> None:
-    """Print a JSON object whose list is printed item by item, so that a long log needs little memory."""
+    """Print a JSON object: the fields of `head`, then the list `name`, then the fields that `foot` returns.
+
+    The list is printed item by item, so that a long log needs little memory.
+    """
     before = json.dumps(head)[1:-1]
     print("{" + (f"{before}, " if before else "") + f"{json.dumps(name)}: [", end="")
     for index, item in enumerate(items):

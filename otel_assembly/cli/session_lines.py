@@ -32,7 +32,7 @@ def terminal_width() -> int:
 
 
 def time_of(seconds: Any, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Format a time in seconds since the epoch, in UTC; a question mark if it is not a time."""
+    """Format a Unix time in UTC; return a question mark if `seconds` is not a valid time."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(form)
     except (TypeError, ValueError, OverflowError, OSError):
@@ -40,7 +40,7 @@ def time_of(seconds: Any, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 class Lines:
-    """Prints sessions, envelopes and problems of a log.
+    """Prints the sessions of a log, their envelopes (messages between participants), and problems.
 
     Args:
         width: The columns of the terminal.
@@ -52,7 +52,7 @@ class Lines:
         self._day = ""
 
     def fitted(self, text: str, indent: str = "", suffix: str = "") -> str:
-        """Return a text on one line, truncated to the width between `indent` and `suffix`, safe to print."""
+        """Return a safe text on one line, with `indent` and `suffix`, truncated to the width of the terminal."""
         room = self._width - len(indent) - len(suffix)
         safe, ellipsis = self._glyphs.printable(text, _LONGEST), self._glyphs.ellipsis
         if _columns(safe) > room:
@@ -62,19 +62,19 @@ class Lines:
         return indent + safe + suffix
 
     def wrapped(self, text: str, indent: str = "") -> str:
-        """Return a text wrapped to the width, safe to print."""
+        """Return a text that is safe to print, wrapped to the width of the terminal."""
         safe = self._glyphs.printable(text, 10 * _LONGEST)
         return textwrap.fill(safe, self._width, initial_indent=indent, subsequent_indent=indent)
 
     def summary(self, summary: SessionSummary) -> None:
-        """Print an entry of the list of sessions."""
+        """Print a session's entry in the list of sessions."""
         metadata = summary.metadata
         if metadata is None or summary.state is None:
             print(self.fitted(f"{summary.session_id}  damaged"))
             self.problem(summary.damage or "")
             return
         print(self.fitted(f"{summary.session_id}  {_protocol(metadata)}  {summary.state.value}"))
-        envelopes = _counted(summary.envelopes, "envelope")
+        envelopes = _plural(summary.envelopes, "envelope")
         line = f"{envelopes}, last {time_of(summary.last_at)}: {', '.join(metadata.participants)}"
         print(self.fitted(line, _INDENT))
         missing = [participant for participant in metadata.participants if participant not in summary.joined]
@@ -84,7 +84,7 @@ class Lines:
             self.problem(summary.damage)
 
     def head(self, reading: Reading) -> None:
-        """Print the metadata of a session."""
+        """Print a session's metadata: id, protocol, creator, other participants and expiry."""
         metadata = reading.metadata
         print(self.fitted(f"{metadata.session_id}  {_protocol(metadata)}"))
         others = [participant for participant in metadata.participants if participant != metadata.creator_id]
@@ -106,21 +106,21 @@ class Lines:
         print(self.fitted(head, suffix=f"  {kind}"))
         if envelope.event_type == EV_EXPECTATION_VIOLATED:
             print(self.fitted(f"{self._glyphs.warning} {_violation(envelope.event_data)}", " " * 8))
-        elif text := reading.text_of(envelope) or _plain(envelope.event_data):
+        elif text := reading.text_of(envelope) or _plain_text(envelope.event_data):
             print(self.fitted(text, " " * 8))
 
     def foot(self, reading: Reading) -> None:
-        """Print the state of a session after its last envelope."""
+        """Print the state after a session's last envelope, its violations, and the participant expected next."""
         print()
         folded, turn = reading.folded, reading.expected()
-        print(f"{_counted(folded.seq, 'envelope')}; the session is {folded.state.value}")
+        print(f"{_plural(folded.seq, 'envelope')}; the session is {folded.state.value}")
         if reading.damage is not None:
             print(self.wrapped(f"{self._glyphs.stop} {reading.damage}"))
         if reading.violations:
             rows = ", ".join(map(str, reading.violated)) + (
                 ", ..." if reading.violations > len(reading.violated) else ""
             )
-            print(self.wrapped(f"violated: {_counted(reading.violations, 'expectation')}, recorded in row {rows}"))
+            print(self.wrapped(f"violated: {_plural(reading.violations, 'expectation')}, recorded in row {rows}"))
         if reading.unfolded is not None:
             print(self.wrapped(f"expected next: unknown: {reading.unfolded}"))
         elif turn is not None:
@@ -134,27 +134,27 @@ class Lines:
             print("expected next: any participant")
 
     def problem(self, what: str) -> None:
-        """Print a problem."""
+        """Print the description of a problem, wrapped and indented."""
         print(self.wrapped(what, _INDENT))
 
     def whole(self, check: SessionCheck, session_id: str) -> None:
-        """Print that a session has no problems."""
+        """Print that a verified session has no problems, and whether its protocol has an adapter."""
         metadata = check.metadata
         kind = _protocol(metadata) if metadata is not None else ""
-        print(self.fitted(f"ok       {session_id}  {_counted(check.envelopes, 'envelope')}  {kind}"))
+        print(self.fitted(f"ok       {session_id}  {_plural(check.envelopes, 'envelope')}  {kind}"))
         if check.adapter is None:
             print(self.wrapped("not folded: no adapter for its protocol; name one with --adapter", _INDENT))
 
-    def verdict(self, counts: Mapping[str, int], of_log: int) -> None:
-        """Print the totals of a verification."""
-        read = f"{_counted(counts['sessions'], 'session')}, {_counted(counts['envelopes'], 'envelope')}"
+    def verdict(self, counts: Mapping[str, int], log_problems: int) -> None:
+        """Print how many sessions and envelopes were verified, and how many sessions are damaged."""
+        totals = f"{_plural(counts['sessions'], 'session')}, {_plural(counts['envelopes'], 'envelope')}"
         damaged = counts["damaged"]
-        found = "all ok" if not damaged else f"{_counted(damaged, 'session')} damaged"
-        print(f"{read}: {found}{', and the log itself' if of_log else ''}")
+        result = "all ok" if not damaged else f"{_plural(damaged, 'session')} damaged"
+        print(f"{totals}: {result}{', and the log itself' if log_problems else ''}")
 
 
 def summary_json(summary: SessionSummary) -> dict[str, Any]:
-    """Return an entry of the list of sessions, for JSON."""
+    """Return a session's entry in the list of sessions, as a JSON object."""
     metadata = summary.metadata
     return {
         "id": summary.session_id,
@@ -169,8 +169,8 @@ def summary_json(summary: SessionSummary) -> dict[str, Any]:
     }
 
 
-def shown_json(reading: Reading) -> dict[str, Any]:
-    """Return the metadata of a session, for JSON."""
+def metadata_json(reading: Reading) -> dict[str, Any]:
+    """Return a session's metadata as a JSON object."""
     metadata = reading.metadata
     return {
         "type": metadata.manifest.type,
@@ -184,7 +184,7 @@ def shown_json(reading: Reading) -> dict[str, Any]:
 
 
 def _columns(text: str) -> int:
-    """Return the terminal columns of a text; wide East Asian characters take two, combining characters none."""
+    """Return how many columns a text takes: two for a wide East Asian character, none for a combining character."""
     if text.isascii():
         return len(text)
     return sum(
@@ -198,7 +198,7 @@ def _protocol(metadata: SessionMetadata) -> str:
     return manifest.type if manifest.version == 1 else f"{manifest.type} {manifest.version}"
 
 
-def _counted(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
@@ -210,6 +210,6 @@ def _violation(data: Mapping[str, Any]) -> str:
     return f"{data.get('kind')}{within} not met by {expected} since row {data.get('since_seq')} ({data.get('action')})"
 
 
-def _plain(data: Mapping[str, Any]) -> str:
+def _plain_text(data: Mapping[str, Any]) -> str:
     text = data.get("text")
     return text if isinstance(text, str) else json.dumps(data, ensure_ascii=False) if data else ""

@@ -1,4 +1,4 @@
-"""`Reading`: a session that is read from its log row by row, to be shown."""
+"""`Reading`: reads a session from its log row by row, for ``session LOG ID``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """A session that is folded while its envelopes are read; one envelope is in memory at a time.
+    """Reads the envelopes of a session one at a time, and computes the session's state from them.
+
+    The state is folded: each envelope is applied to the state after the envelope before it.
 
     Args:
-        reader: The log.
-        stored: The session.
-        adapters: Adapters by type and version of their protocol.
+        reader: The reader of the log.
+        stored: The session to read.
+        adapters: The adapters of the protocols, by protocol type and version.
 
     Raises:
         LogDamagedError: The metadata is damaged.
@@ -32,11 +34,11 @@ class Reading:
     Attributes:
         metadata: The session's metadata.
         adapter: The adapter of its protocol; None if there is none.
-        folded: The session's state after the last envelope; without the adapter's state if it cannot be folded.
-        violated: The first rows that record a violated expectation.
+        folded: The state after the envelopes read so far; without the state of its protocol if that cannot be folded.
+        violated: The numbers of the first ten rows that record a violated expectation.
         violations: The number of such rows.
         damage: The error at which the reading stopped; None if all rows were read.
-        unfolded: Why the session cannot be folded; None if it can.
+        unfolded: Why the state of the protocol cannot be folded; None if it can.
     """
 
     def __init__(
@@ -60,14 +62,16 @@ class Reading:
     def envelopes(self) -> Iterator[Envelope]:
         """Yield the envelopes in order, up to the first that cannot be read."""
         try:
-            for found in self._reader.rows(self._stored):
-                (row,) = read_rows(self._stored.id, self.folded.seq + 1, [found])
+            for stored_row in self._reader.rows(self._stored):
+                (row,) = read_rows(self._stored.id, self.folded.seq + 1, [stored_row])
                 envelope = envelope_of(row)
                 if self.unfolded is None and self.adapter is not None:
                     self._fold(self.folded.after, envelope, self.metadata, self.adapter)
                 if self.folded.seq != envelope.seq:
-                    moved = self.folded.moved(envelope, self.metadata.participants)
-                    self.folded = FoldedSession(None, moved.state, moved.joined, (), row.seq, row.envelope_id)
+                    moved_session = self.folded.moved(envelope, self.metadata.participants)
+                    self.folded = FoldedSession(
+                        None, moved_session.state, moved_session.joined, (), row.seq, row.envelope_id
+                    )
                 if envelope.event_type == EV_EXPECTATION_VIOLATED:
                     self.violations += 1
                     self.violated = [*self.violated, row.seq][:10]
@@ -91,18 +95,18 @@ class Reading:
             return None
 
     def expected(self) -> ExpectedTurn | None:
-        """Return the expected next turn; None if any participant may post, or if it is unknown."""
+        """Return the turn that the protocol expects next; None if any participant may post, or if it is unknown."""
         if self.adapter is None or self.unfolded is not None or self.folded.state is not SessionState.ACTIVE:
             return None
         return expected_turn(self.adapter, self.metadata, self.folded.adapter_state)
 
     def as_json(self) -> Iterator[Any]:
-        """Yield the envelopes for JSON."""
+        """Yield each envelope as a JSON object."""
         for envelope in self.envelopes():
             yield {name: getattr(envelope, name) for name in envelope.__slots__}
 
     def outcome(self) -> dict[str, Any]:
-        """Return the state after the last envelope, for JSON."""
+        """Return the session's state after its last envelope, as a JSON object."""
         turn = self.expected()
         return {
             "state": self.folded.state.value,

@@ -28,7 +28,7 @@ _NAMED: Final = 5
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``stack`` and its options to the command line."""
     parser = commands.add_parser(
         "stack",
         help="write the configurations of Collector, Jaeger, Prometheus, Alertmanager and Grafana",
@@ -49,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files; return 0.
+    """Write the configuration files into DIR; return 0.
 
     Raises:
         AssemblyError: The folder has files with other content, or cannot be written.
@@ -61,29 +61,29 @@ def run(arguments: argparse.Namespace) -> int:
     files = dict(shipped_files())
     if not files:
         raise AssemblyError("the files are missing from the installed package; reinstall otel-assembly")
-    new = {path: source.read_bytes() for path, source in files.items()}
-    differing = [path for path in new if (target / path).exists() and _differs(target / path, new[path])]
+    contents = {path: source.read_bytes() for path, source in files.items()}
+    differing = [path for path in contents if (target / path).exists() and _differs(target / path, contents[path])]
     if differing and not arguments.force:
-        named = ", ".join(str(path) for path in differing[:_NAMED])
+        first_paths = ", ".join(str(path) for path in differing[:_NAMED])
         more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
         raise AssemblyError(
-            f"{target} has files with other content: {named}{more}; nothing was written. Name another folder, or "
+            f"{target} has files with other content: {first_paths}{more}; nothing was written. Name another folder, or "
             "overwrite them with --force"
         )
-    missing = [path for path in new if not (target / path).exists()]
+    missing = [path for path in contents if not (target / path).exists()]
     try:
-        write_whole({target / path: new[path] for path in (*missing, *differing)}, make_folders=True)
+        write_whole({target / path: contents[path] for path in (*missing, *differing)}, make_folders=True)
     except OSError as error:
         raise AssemblyError(
             f"{error.filename}: {(error.strerror or 'failed').lower()}; nothing was written. Name a writable folder "
             "with enough space"
         ) from error
-    print(_result(target, len(missing), len(differing), len(new)))
+    print(_result(target, len(missing), len(differing), len(contents)))
     return 0
 
 
 def shipped_files() -> Iterator[tuple[PurePosixPath, Path]]:
-    """Yield the path of each file in DIR, and its source: in the installed package, else in the source tree."""
+    """Yield for each configuration file its path relative to DIR, and the file in this package that is copied there."""
     root = _INSTALLED if _INSTALLED.is_dir() else _SOURCES
     for pattern in _SHIPPED:
         for file in sorted(root.glob(pattern)):
@@ -96,13 +96,13 @@ def _differs(file: Path, content: bytes) -> bool:
 
 
 def _result(target: Path, missing: int, differing: int, total: int) -> str:
-    where = safe_text(str(target))
+    path = safe_text(str(target))
     if not missing and not differing:
-        return f"{where} already contains all {total} files"
+        return f"{path} already contains all {total} files"
     overwritten = f" ({differing} overwritten)" if differing else ""
-    return f"""wrote {missing + differing} files to {where}{overwritten}
+    return f"""wrote {missing + differing} files to {path}{overwritten}
 
-With Docker:     docker compose -f {where}/collectors/compose.yaml up
-Without Docker:  otelcol --config {where}/collectors/local.yaml       (the other servers: {where}/collectors/README.md)
+With Docker:     docker compose -f {path}/collectors/compose.yaml up
+Without Docker:  otelcol --config {path}/collectors/local.yaml       (the other servers: {path}/collectors/README.md)
 Send spans:      OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 opentelemetry-instrument python YOUR_AGENT.py
 Check:           otel-assembly doctor --jaeger http://localhost:16686 --prometheus http://localhost:9090"""

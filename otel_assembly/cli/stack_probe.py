@@ -1,4 +1,4 @@
-"""The checks of ``doctor`` on a running stack: send probes to the exporter's endpoint, and find them in the servers."""
+"""The checks of ``doctor`` on a running stack: send probes to the OTLP endpoint, and look for them in the servers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ _METRIC_THERE: Final = "otel_assembly_doctor_probe_seconds"
 _ALERT: Final = "AssemblyBudgetOverflow"
 _WATCHDOG: Final = "Watchdog"
 
+#: The pause between two tries, in seconds.
 _EVERY: Final = 0.25
 #: The timeout of one request, in seconds.
 _TIMEOUT: Final = 10.0
+#: The most bytes of a response that are read.
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class StackProbe:
-    """The checks on a running stack.
+    """Checks whether the servers of a running stack receive probes, load the alert rules and deliver alerts.
 
     Args:
-        jaeger: The Jaeger that should receive the probe trace; None to send none.
-        prometheus: The Prometheus that should receive the probe metric and load the alert rules; None to send none.
-        alertmanager: The Alertmanager that should receive the alert that always fires; None to skip this check.
+        jaeger: The URL of the Jaeger that should receive the probe trace; None to send no trace.
+        prometheus: The URL of the Prometheus that should receive the probe metric and load the alert rules; None to
+            send no metric.
+        alertmanager: The URL of the Alertmanager that should receive the alert that always fires; None to skip this
+            check.
         seconds: The longest wait for each check.
 
     Raises:
@@ -52,45 +56,45 @@ class StackProbe:
         self._seconds = seconds
 
     def findings(self) -> Iterator[Finding]:
-        """Run the checks one after the other and yield each result."""
+        """Run the checks one after the other and yield a finding for each."""
         if self._jaeger is not None:
-            yield _found("probe trace", lambda: self._trace(str(self._jaeger)))
+            yield _finding("probe trace", lambda: self._trace_arrival(str(self._jaeger)))
         if self._prometheus is not None:
-            yield _found("probe metric", lambda: self._metric(str(self._prometheus)))
-            yield _found("alert rules", lambda: self._rules(str(self._prometheus)))
-            yield _found("Alertmanager of Prometheus", lambda: self._connected(str(self._prometheus)))
+            yield _finding("probe metric", lambda: self._metric_arrival(str(self._prometheus)))
+            yield _finding("alert rules", lambda: self._rule_state(str(self._prometheus)))
+            yield _finding("Alertmanager of Prometheus", lambda: self._alertmanager_urls(str(self._prometheus)))
         if self._alertmanager is not None:
-            yield _found("alerts arrive", lambda: self._arrived(str(self._alertmanager)))
+            yield _finding("alerts arrive", lambda: self._alert_arrival(str(self._alertmanager)))
 
-    def _trace(self, jaeger: str) -> str:
+    def _trace_arrival(self, jaeger: str) -> str:
         # Fail before sending if this Jaeger does not answer.
         read_jaeger_trace(jaeger, "0" * 31 + "1")
         trace_id = send_trace()
-        took = self._until(lambda: any(span.name == SPAN for span in read_jaeger_trace(jaeger, trace_id)))
+        took = self._wait_until(lambda: any(span.name == SPAN for span in read_jaeger_trace(jaeger, trace_id)))
         if took is None:
             raise AssemblyError(
                 f"{otlp_endpoint()} accepted the span, but {jaeger} does not have it after {self._seconds:g} s: check "
                 "the Collector's exporter (otlp_grpc/jaeger), its endpoint and the Collector's log; a tail sampler "
                 f"must keep service.name={SERVICE}"
             )
-        return f"sent over {otlp_protocol()}, in Jaeger {_after(took)}: {jaeger}/trace/{trace_id}"
+        return f"sent over {otlp_protocol()}, in Jaeger {_delay(took)}: {jaeger}/trace/{trace_id}"
 
-    def _metric(self, prometheus: str) -> str:
+    def _metric_arrival(self, prometheus: str) -> str:
         _data(prometheus, "/api/v1/query", query="1")
         # The value identifies this probe among those of other machines and earlier runs.
         value = round(time.time(), 3)
         send_metric(value)
         query = f"{_METRIC_THERE} == {value!r}"
-        took = self._until(lambda: bool(_data(prometheus, "/api/v1/query", query=query)["result"]))
+        took = self._wait_until(lambda: bool(_data(prometheus, "/api/v1/query", query=query)["result"]))
         if took is None:
             raise AssemblyError(
                 f"{metrics_endpoint()} accepted the metric, but {prometheus} does not have it after "
                 f"{self._seconds:g} s: check the Collector's exporter (otlp_http/prometheus) and log, and that "
                 "Prometheus runs with --web.enable-otlp-receiver"
             )
-        return f"sent over {metrics_protocol()}, in Prometheus {_after(took)}"
+        return f"sent over {metrics_protocol()}, in Prometheus {_delay(took)}"
 
-    def _rules(self, prometheus: str) -> str:
+    def _rule_state(self, prometheus: str) -> str:
         def rules() -> list[dict[str, Any]]:
             groups = _data(prometheus, "/api/v1/rules", type="alert")["groups"]
             return [rule for group in groups for rule in group["rules"]]
@@ -108,24 +112,24 @@ class StackProbe:
         broken = [f"{rule['name']}: {rule.get('lastError')}" for rule in loaded if rule.get("health") == "err"]
         if broken:
             raise AssemblyError(f"cannot be evaluated: {'; '.join(broken)}")
-        if self._until(is_watchdog_firing) is None:
+        if self._wait_until(is_watchdog_firing) is None:
             raise AssemblyError(f"{_WATCHDOG}, which should always fire, does not: {prometheus} evaluates no rules")
         return f"{len(loaded)} loaded, including {_ALERT}; {_WATCHDOG} fires"
 
-    def _connected(self, prometheus: str) -> str:
+    def _alertmanager_urls(self, prometheus: str) -> str:
         alertmanagers = _data(prometheus, "/api/v1/alertmanagers")["activeAlertmanagers"]
         urls = [alertmanager["url"] for alertmanager in alertmanagers]
         if not urls:
             raise AssemblyError(
-                f"{prometheus} has no Alertmanager, so alerts reach no one: add one to targets/alertmanager.yaml"
+                f"{prometheus} has no Alertmanager, so alerts are not delivered: add one to targets/alertmanager.yaml"
             )
         return ", ".join(url.removesuffix("/api/v2/alerts") for url in urls)
 
-    def _arrived(self, alertmanager: str) -> str:
+    def _alert_arrival(self, alertmanager: str) -> str:
         def has_watchdog() -> bool:
             return bool(_answer(alertmanager, "/api/v2/alerts", filter=f'alertname="{_WATCHDOG}"'))
 
-        took = self._until(has_watchdog)
+        took = self._wait_until(has_watchdog)
         if took is None:
             raise AssemblyError(
                 f"{alertmanager} has not received {_WATCHDOG}, which always fires, after {self._seconds:g} s: check "
@@ -133,11 +137,11 @@ class StackProbe:
             )
         return f"{alertmanager} has received {_WATCHDOG}"
 
-    def _until(self, is_there: Callable[[], bool]) -> float | None:
-        """Wait for a condition; return the seconds that it took, or None after the longest wait.
+    def _wait_until(self, is_there: Callable[[], bool]) -> float | None:
+        """Wait until a condition is true; return the seconds that it took, or None after the longest wait.
 
         Raises:
-            AssemblyError: The last try after the longest wait failed.
+            AssemblyError: The last check of the condition after the longest wait raised this error.
         """
         start = time.monotonic()
         while True:
@@ -159,7 +163,7 @@ def _base(url: str | None, server: str, port: int) -> str | None:
     return None if url is None else base_url(url, server, f"http://localhost:{port}")
 
 
-def _found(what: str, look: Callable[[], str]) -> Finding:
+def _finding(what: str, look: Callable[[], str]) -> Finding:
     verdict: Verdict = "ok"
     try:
         result = look()
@@ -170,7 +174,7 @@ def _found(what: str, look: Callable[[], str]) -> Finding:
     return Finding(verdict, what, result)
 
 
-def _after(seconds: float) -> str:
+def _delay(seconds: float) -> str:
     return "immediately" if seconds < 0.05 else f"after {seconds:.1f} s"
 
 
@@ -191,8 +195,8 @@ def _answer(base: str, path: str, **query: str) -> Any:
     except http.client.HTTPException:
         raise AssemblyError(f"{base} is not an HTTP server; check the address") from None
     except OSError as error:
-        why = getattr(error, "reason", error)
-        reason = getattr(why, "strerror", None) or str(why) or type(error).__name__
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
         raise AssemblyError(f"cannot connect to {base}: {str(reason).lower()}") from None
     try:
         return json.loads(body)

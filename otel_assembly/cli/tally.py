@@ -1,4 +1,4 @@
-"""The sums of a replay, by conversation and by chain."""
+"""The sums of a replay, such as tokens and dropped items, for each conversation and each policy chain."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
     from otel_assembly.assembly import Assembly
     from otel_assembly.tokens import TokenCounter
 
-#: The share of the previous prompt from which on a prompt counts as cached.
+#: A turn is steady if its prompt begins with at least this share of the previous prompt.
 STEADY = 0.9
 
 _SUMS = ("conversations", "turns", "tokens_in", "tokens_out", "dropped", "overflows", "orphans")
 
 
 class ReplayedExit(NamedTuple):
-    """Items that were dropped or compacted in one turn, with the same policy, outcome, reason and kind."""
+    """The items of one kind that one policy dropped, or compacted, on a turn for the same reason."""
 
     policy: str
     outcome: DecisionOutcome
     reason: str
     kind: str
+    #: The number of the items and of their tokens.
     items: int
     tokens: int
 
 
 @dataclass(slots=True)
 class ReplayedTurn:
-    """One assembly of a replayed conversation."""
+    """The result of one turn of a replay: the context that was assembled for one response of the model."""
 
     number: int
     assembly: Assembly
@@ -50,7 +51,7 @@ class ReplayedTurn:
 
 @dataclass(slots=True)
 class Tally:
-    """The sums of one or all conversations with one chain."""
+    """The sums of one conversation, or of all conversations, with one policy chain."""
 
     conversations: int = 0
     turns: int = 0
@@ -60,9 +61,9 @@ class Tally:
     dropped: int = 0
     overflows: int = 0
     orphans: int = 0
-    #: Tokens of all prompts inside their stable prefix.
+    #: The tokens in the stable prefixes of all prompts, which are equal to the beginning of the previous prompt.
     prefix_tokens: int = 0
-    #: The sums over the turns; None if no turn has a price.
+    #: The sums of the turns' costs, in US dollars; None if no turn has a price.
     cost: float | None = None
     cost_avoided: float | None = None
     #: Dropped and compacted items by outcome and kind, dropped items by reason, and tokens by outcome.
@@ -72,12 +73,12 @@ class Tally:
     #: Turns whose prompt does not begin with the whole previous prompt, by cause.
     breaks: Counter[str] = field(default_factory=Counter)
     _reuse: list[float] = field(default_factory=list)
+    #: The share of the budget that each prompt used; then the same for turns whose input exceeded the budget.
     _used: list[float] = field(default_factory=list)
-    #: The same, of turns whose input exceeded the budget.
     _used_full: list[float] = field(default_factory=list)
 
     def add_turn(self, turn: ReplayedTurn) -> None:
-        """Add a turn."""
+        """Add the numbers of one turn to the sums."""
         totals = turn.assembly.totals
         self.turns += 1
         self.tokens_in += totals.tokens_in
@@ -113,24 +114,27 @@ class Tally:
         if prefix.cause is not None:
             self.breaks[prefix.cause] += 1
 
-    def add(self, other: Tally) -> None:
-        """Add the sums of a conversation."""
+    def add(self, tally: Tally) -> None:
+        """Add the sums of one conversation to these sums."""
         for name in (*_SUMS, "prefix_tokens", "exits", "reasons", "exit_tokens", "breaks"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.max_tokens_out = max(self.max_tokens_out, other.max_tokens_out)
-        self._add_cost(other)
-        self._reuse += other._reuse
-        self._used += other._used
-        self._used_full += other._used_full
+            setattr(self, name, getattr(self, name) + getattr(tally, name))
+        self.max_tokens_out = max(self.max_tokens_out, tally.max_tokens_out)
+        self._add_cost(tally)
+        self._reuse += tally._reuse
+        self._used += tally._used
+        self._used_full += tally._used_full
 
     @property
     def prefix_reuse(self) -> float:
-        """The mean share of the previous prompt that a prompt begins with, without first turns; 0 if there are none."""
+        """The mean share of the previous prompt that a prompt repeats at its beginning; 0 if there is none.
+
+        First turns do not count, because they have no previous prompt.
+        """
         return round(_mean(self._reuse) or 0.0, 4)
 
     @property
     def steady(self) -> float | None:
-        """The share of turns that begin with at least `STEADY` of the previous prompt, without first turns."""
+        """The share of turns, without first turns, whose prompt begins with `STEADY` of the previous one or more."""
         return _mean([reuse >= STEADY for reuse in self._reuse])
 
     @property
@@ -140,16 +144,19 @@ class Tally:
 
     @property
     def used_full(self) -> float | None:
-        """The same, of turns whose input exceeded the budget; only these show the unused budget of stepwise cutting."""
+        """The mean share of the budget that prompts use on turns whose input exceeded it; None if there are none.
+
+        On these turns, an unused rest of the budget shows that the policies dropped more than necessary.
+        """
         return _mean(self._used_full)
 
     @property
     def compacted(self) -> int:
-        """The number of items that were replaced by a shorter one."""
+        """The number of compacted items, each of which was replaced by a shorter item."""
         return sum(count for (outcome, _), count in self.exits.items() if outcome is DecisionOutcome.COMPACTED)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the totals for JSON."""
+        """Return the totals that ``replay --json`` prints."""
         return {
             name: getattr(self, name)
             for name in (
@@ -172,10 +179,10 @@ def _mean(values: list[float] | list[bool]) -> float | None:
 
 @dataclass(slots=True)
 class Variant:
-    """A chain that conversations are replayed with, and its totals."""
+    """A policy chain with which the conversations are replayed, and its totals."""
 
     name: str
-    #: Creates the assembler when the recorder is known, because the assembler logs problems with the chain's order.
+    #: Creates the assembler, which needs the recorder to report problems with the order of its policies.
     make_assembler: Callable[..., Assembler]
     #: The smallest token limit of the chain's policies; None if there is none.
     budget: int | None

@@ -1,4 +1,4 @@
-"""Safe terminal output: text from outside without escape sequences, characters by encoding, and closed pipes."""
+"""Safe terminal output: texts without escape sequences, symbols that the encoding has, and closed pipes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ASCII", "UNICODE", "Glyphs", "discard_output", "reader_may_leave", "safe_text"]
+__all__ = ["ASCII", "UNICODE", "Glyphs", "discard_output", "ignore_closed_pipe", "safe_text"]
 
-# Bodies end at the next escape, so that matching takes linear time also for text with many openings and no end.
+# The body of a sequence ends at the next escape character, so that matching takes linear time even if many sequences
+# are not terminated.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor movements
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboard
@@ -25,7 +26,7 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def safe_text(value: Any) -> str:
-    """Return a value as text without control effects on a terminal.
+    """Return a value as text that has no control effects on a terminal.
 
     Escape sequences, control characters, direction marks and lone surrogates are removed. Line breaks and tabs become
     spaces.
@@ -39,14 +40,14 @@ def _printable(character: str) -> bool:
 
 
 def discard_output() -> None:
-    """Redirect standard output to the null device, so that Python does not fail when it flushes it at exit."""
+    """Redirect standard output to the null device, so that Python's flush at exit does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
+def ignore_closed_pipe() -> Iterator[None]:
     """Continue without output if the reader of standard output, such as ``head``, closes the pipe in this block."""
     try:
         yield
@@ -57,7 +58,7 @@ def reader_may_leave() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of drawings that not every encoding has; `plain` if all other output has to be ASCII, too."""
+    """The symbols of terminal output; `plain` is true if the encoding allows only ASCII, also in all other texts."""
 
     branch: str
     last: str

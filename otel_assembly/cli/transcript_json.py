@@ -21,11 +21,11 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class MalformedError(ValueError):
-    """An error whose message is one line: what was found, and what was expected.
+    """An error in a transcript. Its message is one line that says what was found and what was expected.
 
     Attributes:
-        at: The position in the text, in characters from 0; None if unknown.
-        end: The end of a value that is well-formed but not accepted; None if its end cannot be found.
+        at: The position of the error in the text, in characters from 0; None if unknown.
+        end: The end of the value, if the value is well-formed JSON but not accepted; else None.
     """
 
     def __init__(self, problem: str, *, at: int | None = None, end: int | None = None) -> None:
@@ -51,13 +51,13 @@ def kind_of(value: Any) -> str:
 
 
 def excerpt(value: str) -> str:
-    """Return a text from the file in quotes, truncated to 40 characters, without line breaks."""
+    """Return a text in quotes for an error message, truncated to 40 characters and without line breaks."""
     quoted = repr(value[:_EXCERPT])
     return quoted if len(value) <= _EXCERPT and len(quoted) <= _EXCERPT else f"{quoted[: _EXCERPT - 1]}…"
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return the first position from `at` on that is not white space."""
+    """Return the position of the first character from `at` on that is not white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
@@ -76,7 +76,7 @@ def parse(text: str) -> Any:
 
 
 def value_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, and its end.
+    """Parse the JSON value that begins at `start`; return the value and the position after it.
 
     Raises:
         MalformedError: As for `parse`; `end` is set if the value is well-formed but not accepted.
@@ -84,7 +84,7 @@ def value_at(text: str, start: int) -> tuple[Any, int]:
     reader = _Reader()
     try:
         value, end = reader.decoder.raw_decode(text, start)
-        problem = reader.problem or _unfit(value)
+        problem = reader.problem or _depth_problem(value)
     except json.JSONDecodeError as error:
         raise MalformedError(
             f"not JSON: {error.msg.removesuffix(' at')} (column {error.colno})", at=error.pos
@@ -97,7 +97,7 @@ def value_at(text: str, start: int) -> tuple[Any, int]:
 
 
 class _Reader:
-    """A decoder that records the first problem and continues, so that the end of the value is known."""
+    """A JSON decoder that records the first problem and continues, so that it finds the end of the value."""
 
     def __init__(self) -> None:
         self.problem: str | None = None
@@ -112,12 +112,12 @@ class _Reader:
         self.problem = self.problem or problem
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            seen: set[str] = set()
-            duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            keys: set[str] = set()
+            duplicate = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
             self._fault(f"the key {excerpt(duplicate)} occurs twice in one object, expected once")
-        return found
+        return fields
 
     def _constant(self, name: str) -> None:
         self._fault(f"not JSON: {name}, expected a number or null")
@@ -139,7 +139,7 @@ class _Reader:
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def _unfit(value: Any) -> str | None:
+def _depth_problem(value: Any) -> str | None:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -1,9 +1,9 @@
-"""Convert recorded messages of all supported forms into messages that `describe` reads.
+"""Convert recorded messages of all supported formats into messages that `otel_assembly.messages` reads.
 
-Forms that `otel_assembly.messages` reads are not changed: OpenAI's chat messages and Responses items, and messages of
-Anthropic, Bedrock and Gemini. AutoGen's ``LLMMessage`` of saved states and the messages of OpenTelemetry's GenAI
-conventions (``role`` and typed ``parts``) are converted. Fields that were never sent to the model are removed, such as
-AutoGen's ``is_error`` and the ``thought`` of a text message, so that tokens are those of the request.
+Two formats are converted: AutoGen's ``LLMMessage`` in saved states, and the messages of OpenTelemetry's GenAI
+conventions (``role`` and typed ``parts``). Fields that were never sent to the model are removed, such as AutoGen's
+``is_error`` and the ``thought`` of a text message, so that the tokens are those of the request. Other formats stay
+unchanged: OpenAI's chat messages and Responses items, and messages of Anthropic, Bedrock and Gemini.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.messages import ITEMS, ROLES
 from otel_assembly.messages.event_facts import describe
 
-__all__ = ["AUTOGEN_TYPES", "Converter", "is_item", "named"]
+__all__ = ["AUTOGEN_TYPES", "Converter", "as_name", "is_item"]
 
 AUTOGEN_TYPES = ("SystemMessage", "UserMessage", "AssistantMessage", "FunctionExecutionResultMessage")
 
@@ -27,8 +27,8 @@ _MEDIA_TYPES = frozenset({"blob", "uri", "file"})
 class Converter:
     """Converts the messages of one conversation, in their order.
 
-    Recordings of providers without call ids, such as Gemini, have no ids. A tool result without an id then answers the
-    oldest tool call without an id that has no result yet.
+    Some providers, such as Gemini, have no ids of tool calls. A tool result without an id is assigned to the oldest
+    tool call without an id that has no result yet.
     """
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class Converter:
         self._unanswered: deque[str] = deque()
 
     def convert(self, message: Any) -> list[dict[str, Any]]:
-        """Convert one recorded message into one message, or one for each tool result, or none if it is empty.
+        """Convert a recorded message into messages: one for each tool result in it, and one for its other content.
 
         Raises:
-            MalformedError: The form is not supported, or a field has a wrong type.
+            MalformedError: The format is not supported, or a field has a wrong type.
         """
         if not isinstance(message, dict):
             raise MalformedError(f"is {kind_of(message)}, expected an object with a 'role'")
         if "role" not in message and message.get("type") in AUTOGEN_TYPES:
             converted = _from_autogen(message)
-        elif "parts" in message and message.get("content") is None and not _is_geminis(message["parts"]):
+        elif "parts" in message and message.get("content") is None and not _is_gemini_parts(message["parts"]):
             converted = self._from_parts(message)
         else:
             converted = [message]
@@ -67,9 +67,9 @@ class Converter:
             if role == "tool" and converted and content and not calls:
                 converted[-1]["content"] = [_text(converted[-1]["content"]), *content]
             elif content or calls or not converted:
-                made = {"role": role, "content": _joined(content, calls)}
+                message_fields = {"role": role, "content": _joined_content(content, calls)}
                 name = {"name": message["name"]} if isinstance(message.get("name"), str) else {}
-                converted.append(made | name | ({"tool_calls": calls[:]} if calls else {}))
+                converted.append(message_fields | name | ({"tool_calls": calls[:]} if calls else {}))
             content.clear()
             calls.clear()
 
@@ -86,7 +86,7 @@ class Converter:
         return converted
 
     def _call(self, part: dict[str, Any]) -> dict[str, Any]:
-        call_id = named(part.get("id"))
+        call_id = as_name(part.get("id"))
         if call_id is None:
             self._calls += 1
             call_id = f"unnamed_call_{self._calls}"
@@ -97,28 +97,28 @@ class Converter:
         key = "response" if "response" in part else "result"
         if key not in part:
             raise MalformedError("a tool_call_response part has neither a 'response' nor a 'result'")
-        answered = named(part.get("id"))
-        if answered is None and self._unanswered:
-            answered = self._unanswered.popleft()
-        call = {} if answered is None else {"tool_call_id": answered}
-        return {"role": "tool", **call, "content": _spelled(part[key])}
+        call_id = as_name(part.get("id"))
+        if call_id is None and self._unanswered:
+            call_id = self._unanswered.popleft()
+        call = {} if call_id is None else {"tool_call_id": call_id}
+        return {"role": "tool", **call, "content": _as_text(part[key])}
 
 
 def is_item(value: Any) -> bool:
     """Return whether a value is a message without a role: an item of OpenAI's Responses, or a Gemini content."""
     if not isinstance(value, dict) or "role" in value:
         return False
-    return value.get("type") in ITEMS if isinstance(value.get("type"), str) else _is_geminis(value.get("parts"))
+    return value.get("type") in ITEMS if isinstance(value.get("type"), str) else _is_gemini_parts(value.get("parts"))
 
 
-def _is_geminis(parts: Any) -> bool:
-    """Return whether the parts of a message are Gemini's, which have no type."""
+def _is_gemini_parts(parts: Any) -> bool:
+    """Return whether a message's parts have the format of Gemini: without a ``type``."""
     return isinstance(parts, list) and any(isinstance(part, dict) and "type" not in part for part in parts)
 
 
 def _check(message: dict[str, Any]) -> None:
     role = message.get("role")
-    known = is_item(message) or (role == "model" and _is_geminis(message.get("parts")))
+    known = is_item(message) or (role == "model" and _is_gemini_parts(message.get("parts")))
     if not known and (not isinstance(role, str) or role not in ROLES):
         found = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
         raise MalformedError(f"{found if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}")
@@ -185,13 +185,13 @@ def _part(part: Any) -> dict[str, Any]:
     if kind in ("text", "reasoning"):
         return _text(_field(part, "content", str, "a string"), kind)
     if kind in _MEDIA_TYPES:
-        # Without its bytes, which are not text: their tokens are estimated.
+        # Remove the bytes, which are not text; the tokens of media are estimated.
         return {key: value for key, value in part.items() if key not in ("content", "text", "refusal")}
     content = part.get("content")
-    return _text(content if isinstance(content, str) else _spelled(part))
+    return _text(content if isinstance(content, str) else _as_text(part))
 
 
-def _joined(content: list[dict[str, Any]], calls: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+def _joined_content(content: list[dict[str, Any]], calls: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
     if not content:
         return None if calls else ""
     if len(content) == 1 and content[0]["type"] == "text":
@@ -205,16 +205,16 @@ def _text(text: str, kind: str = "text") -> dict[str, Any]:
 
 
 def _call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    spelled = "" if arguments is None else _spelled(arguments)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": spelled}}
+    text = "" if arguments is None else _as_text(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def _spelled(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def named(value: Any) -> str | None:
-    """Return an id or a name of a record as text; None if it is empty or of another type."""
+def as_name(value: Any) -> str | None:
+    """Return an id or a name in a record as text; None if it is empty, or neither a string nor an integer."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

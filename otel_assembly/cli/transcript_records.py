@@ -32,11 +32,11 @@ _COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04", b"\x1f\x
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One value of a file.
+    """One JSON value of a transcript file, such as a conversation or a message.
 
     Attributes:
         line: The line where the value begins, from 1; None for an error of the whole file.
-        place: The value's line, or its number in a list, from 1; unique in the file.
+        place: The line of the value, or its number in the file's list, from 1; unique in the file.
         value: The parsed value, or a `MalformedError`.
     """
 
@@ -46,22 +46,22 @@ class Record:
 
 
 def records(stream: IO[bytes], path: str) -> Iterator[Record]:
-    """Yield the values of a seekable file, and an error in place of each unreadable one."""
+    """Yield a record for each JSON value of a seekable file; an unreadable value is replaced by a `MalformedError`."""
     lines = _lines(stream)
     first = next(lines, None)
     if first is None:
         return
     _, head = first
-    problem = _no_text(head) if head is not None else None
+    problem = _format_problem(head) if head is not None else None
     if problem is not None:
         yield Record(None, "1", MalformedError(problem))
         return
     by_line = _is_by_line(path, head, lines)
     stream.seek(0)
-    yield from _from_lines(stream) if by_line else _from_document(stream)
+    yield from _line_records(stream) if by_line else _document_records(stream)
 
 
-def _no_text(head: bytes) -> str | None:
+def _format_problem(head: bytes) -> str | None:
     if head.startswith(_COMPRESSED):
         return "is compressed, expected JSON as it is or in gzip: unpack it first"
     if b"\0" in head[:4]:
@@ -75,13 +75,13 @@ def _no_text(head: bytes) -> str | None:
     return None
 
 
-def _is_by_line(path: str, head: bytes | None, following: Iterator[tuple[int, bytes | None]]) -> bool:
-    _, second = next(following, (0, None))
+def _is_by_line(path: str, head: bytes | None, next_lines: Iterator[tuple[int, bytes | None]]) -> bool:
+    _, second = next(next_lines, (0, None))
     if os.path.splitext(path.lower().removesuffix(".gz"))[1] in _LINE_SUFFIXES:
-        # Otherwise an indented document with the suffix .jsonl would be an error on each line.
-        is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _opens(second)))
+        # Accept an indented document with the suffix .jsonl, which would otherwise be an error on each line.
+        is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _begins_value(second)))
         return not is_spread
-    if not _opens(head) or second is None or head is None:
+    if not _begins_value(head) or second is None or head is None:
         return False
     try:
         parse(head.decode())
@@ -92,12 +92,12 @@ def _is_by_line(path: str, head: bytes | None, following: Iterator[tuple[int, by
     return True
 
 
-def _opens(line: bytes | None) -> bool:
+def _begins_value(line: bytes | None) -> bool:
     return line is not None and line.lstrip().startswith((b"{", b"["))
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the lines that are not blank, with their numbers; None for a line that is too long."""
+    """Yield the number and the bytes of each line that is not blank; None in place of a line that is too long."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -111,19 +111,19 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def _from_lines(stream: IO[bytes]) -> Iterator[Record]:
+def _line_records(stream: IO[bytes]) -> Iterator[Record]:
     for number, line in _lines(stream):
         value: Any
         try:
             if line is None:
                 raise MalformedError(f"longer than {MAX_LINE_BYTES >> 20} MiB, expected one conversation per line")
-            value = parse(_decoded(line.rstrip()))
+            value = parse(_decode(line.rstrip()))
         except MalformedError as error:
             value = error
         yield Record(number, str(number), value)
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -131,14 +131,14 @@ def _decoded(data: bytes) -> str:
         raise MalformedError(f"not UTF-8: byte 0x{data[error.start]:02x} at column {at}", at=error.start) from None
 
 
-def _from_document(stream: IO[bytes]) -> Iterator[Record]:
+def _document_records(stream: IO[bytes]) -> Iterator[Record]:
     data = stream.read(MAX_DOCUMENT_BYTES + 1).removeprefix(_BOM)
     if len(data) > MAX_DOCUMENT_BYTES:
         problem = f"longer than {MAX_DOCUMENT_BYTES >> 20} MiB: write one conversation per line (.jsonl)"
         yield Record(None, "1", MalformedError(problem))
         return
     try:
-        text = _decoded(data)
+        text = _decode(data)
     except MalformedError as error:
         yield Record(data.count(b"\n", 0, error.at) + 1, "1", error)
         return
@@ -147,7 +147,7 @@ def _from_document(stream: IO[bytes]) -> Iterator[Record]:
 
 
 class _Document:
-    """One JSON document; the items of a list are read one at a time, so that an error does not lose those before it."""
+    """A JSON document; the items of a list are parsed one at a time, so that an error does not lose earlier items."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -158,26 +158,26 @@ class _Document:
         number = 0
         try:
             start = skip_space(self._text, 0)
-            values = self._items(start + 1) if self._text.startswith("[", start) else self._one(start)
+            values = self._items(start + 1) if self._text.startswith("[", start) else self._single_value(start)
             for number, (at, value) in enumerate(values, 1):
                 yield Record(self._line_of(at), str(number), value)
         except MalformedError as error:
             yield Record(self._line_of(error.at or 0), str(number + 1), error)
 
-    def _one(self, at: int) -> Iterator[tuple[int, Any]]:
+    def _single_value(self, at: int) -> Iterator[tuple[int, Any]]:
         value, end = self._value(at)
         yield at, value
         self._expect_end(end)
 
     def _items(self, at: int) -> Iterator[tuple[int, Any]]:
         at = skip_space(self._text, at)
-        following = not self._text.startswith("]", at)
-        while following:
+        has_more = not self._text.startswith("]", at)
+        while has_more:
             value, end = self._value(at)
             yield at, value
             at = skip_space(self._text, end)
-            following = self._text.startswith(",", at)
-            if following:
+            has_more = self._text.startswith(",", at)
+            if has_more:
                 at = skip_space(self._text, at + 1)
             elif not self._text.startswith("]", at):
                 raise MalformedError("not JSON: expected ',' or ']' after an item of the list", at=at)

@@ -1,4 +1,4 @@
-"""Read recorded conversations from files, one at a time; an unreadable one does not affect the others."""
+"""Read recorded conversations from files, one at a time; an unreadable conversation does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Transcript:
     """One recorded conversation.
 
     Attributes:
-        id: The record's id, else ``file:place``; the id of an agent's context in a team ends with ``/agent``.
-        named: Whether the id is from the record, not made from the file's name.
-        messages: The messages in order, in a form that `describe` reads; at least one.
+        id: The record's id, else ``file:place``. If the record is the state of a team, ``/agent`` is appended.
+        named: True if the id is from the record, false if it was made from the file's name.
+        messages: The messages in order, in a form that `otel_assembly.messages` reads; at least one.
         path: The file, as in the argument.
         line: The line where the record begins, from 1; None if unknown.
         tools: The tool schemas of the record, unchanged.
@@ -50,7 +50,7 @@ class Transcript:
 
 
 def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transcript | TranscriptError]:
-    """Yield the conversations of the files in order, and an error in place of each unreadable one.
+    """Yield the conversations of the files in order, and an error in place of each unreadable conversation.
 
     Errors are yielded, not raised, so that the caller can continue. A file that cannot be read is one error. Files can
     be compressed with gzip; ``-`` is standard input.
@@ -69,21 +69,21 @@ def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transc
 
 
 def _read(path: str, name: str) -> Iterator[Transcript | TranscriptError]:
-    problem = None if path == "-" else _no_file(path)
+    problem = None if path == "-" else _file_problem(path)
     if problem is not None:
         yield TranscriptError(name, None, problem)
         return
     empty = True
-    with _opened(path) as stream:
-        for found in _transcripts(name, records(_unpacked(stream), path)):
+    with _open_file(path) as stream:
+        for transcript in _transcripts(name, records(_decompressed(stream), path)):
             empty = False
-            yield found
+            yield transcript
     if empty:
-        yield TranscriptError(name, None, f"holds nothing, expected {EXPECTED}")
+        yield TranscriptError(name, None, f"contains nothing, expected {EXPECTED}")
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _open_file(path: str) -> Iterator[IO[bytes]]:
     if path != "-":
         with open(path, "rb") as stream:
             yield stream
@@ -95,13 +95,13 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         yield copy
 
 
-def _unpacked(stream: IO[bytes]) -> IO[bytes]:
+def _decompressed(stream: IO[bytes]) -> IO[bytes]:
     packed = stream.read(len(_GZIP)) == _GZIP
     stream.seek(0)
     return cast("IO[bytes]", gzip.open(stream)) if packed else stream
 
 
-def _no_file(path: str) -> str | None:
+def _file_problem(path: str) -> str | None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -114,36 +114,40 @@ def _no_file(path: str) -> str | None:
     return None if stat.S_ISREG(mode) else "is a device or a pipe, expected a regular file, or - for standard input"
 
 
-def _transcripts(path: str, found: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:
-    """Yield the conversations of a file's records: each record is one, or all records are the messages of one.
+def _transcripts(path: str, file_records: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:
+    """Yield the conversations of a file's records.
 
-    The first record that is clearly a message or a conversation decides.
+    Each record is a conversation, or all records are the messages of one conversation. This depends on the first record
+    that has the form of either.
     """
     whole = True
-    for record in found:
+    for record in file_records:
         if is_message(record.value):
-            yield from _of_messages(path, record, found, whole=whole)
+            yield from _conversation_of_messages(path, record, file_records, whole=whole)
             return
-        yield from _of_record(path, record)
+        yield from _conversations_of_record(path, record)
         if is_conversation(record.value):
             break
         whole = False
-    for record in found:
-        yield from _of_record(path, record)
+    for record in file_records:
+        yield from _conversations_of_record(path, record)
 
 
-def _of_messages(
+def _conversation_of_messages(
     path: str, first: Record, rest: Iterator[Record], *, whole: bool
 ) -> Iterator[Transcript | TranscriptError]:
-    """Yield the conversation whose messages are the records; `whole` is false if one was already unreadable."""
+    """Yield the conversation whose messages are the records, or an error for the first unreadable message.
+
+    `whole` is false if an earlier record was unreadable; then no conversation is yielded.
+    """
     converter = Converter()
     messages: list[dict[str, Any]] = []
     for index, record in enumerate(chain([first], rest)):
         value = record.value
         if isinstance(value, dict) and not is_message(value) and is_conversation(value):
             yield TranscriptError(path, first.line, "a message on its own among conversations, expected one of them")
-            for each in chain([record], rest):
-                yield from _of_record(path, each)
+            for following in chain([record], rest):
+                yield from _conversations_of_record(path, following)
             return
         try:
             if isinstance(value, MalformedError):
@@ -153,10 +157,10 @@ def _of_messages(
             yield TranscriptError(path, record.line, f"message {index}: {error}")
             return
     if whole:
-        yield from _of_record(path, Record(first.line, first.place, messages))
+        yield from _conversations_of_record(path, Record(first.line, first.place, messages))
 
 
-def _of_record(path: str, record: Record) -> Iterator[Transcript | TranscriptError]:
+def _conversations_of_record(path: str, record: Record) -> Iterator[Transcript | TranscriptError]:
     value = record.value
     if isinstance(value, MalformedError):
         yield TranscriptError(path, record.line, str(value))
@@ -166,14 +170,16 @@ def _of_record(path: str, record: Record) -> Iterator[Transcript | TranscriptErr
     )
     places = [(f"{record.place}.{number}", item) for number, item in enumerate(value, 1)] if several else []
     for place, item in places or [(record.place, value)]:
-        for found in conversations(item):
-            if isinstance(found, Conversation):
-                yield _transcript(path, record, place, found)
+        for conversation in conversations(item):
+            if isinstance(conversation, Conversation):
+                yield _transcript(path, record, place, conversation)
             else:
-                yield TranscriptError(path, record.line, str(found))
+                yield TranscriptError(path, record.line, str(conversation))
 
 
-def _transcript(path: str, record: Record, place: str, found: Conversation) -> Transcript:
-    name = found.id if found.id is not None else f"{os.path.basename(path)}:{place}"
-    transcript_id = f"{name}/{found.agent}" if found.agent else name
-    return Transcript(transcript_id, found.id is not None, found.messages, path, record.line, found.tools)
+def _transcript(path: str, record: Record, place: str, conversation: Conversation) -> Transcript:
+    name = conversation.id if conversation.id is not None else f"{os.path.basename(path)}:{place}"
+    transcript_id = f"{name}/{conversation.agent}" if conversation.agent else name
+    return Transcript(
+        transcript_id, conversation.id is not None, conversation.messages, path, record.line, conversation.tools
+    )

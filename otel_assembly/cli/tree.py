@@ -41,7 +41,7 @@ _LONGEST_TEXT = 400
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``tree`` and its options to the command line."""
     parser = commands.add_parser(
         "tree",
         help="print the spans of a file as a tree",
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_tree(spans: Sequence[StoredSpan], *, content: bool = False) -> None:
-    """Print the tree of these spans in the width, the colors and the encoding of standard output."""
+    """Print spans as a tree, with the width, the colors and the encoding of standard output."""
     from otel_assembly.telemetry.store_reader import span_tree
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -116,21 +116,21 @@ def render_tree(
         force_jupyter=False,
         legacy_windows=False,
     )
-    for line in _Page(console, ASCII if ascii else UNICODE, content).lines(nodes):
+    for line in _Drawing(console, ASCII if ascii else UNICODE, content).lines(nodes):
         line.rstrip()
         console.print(line, markup=False, highlight=False, emoji=False, no_wrap=True, overflow="ignore", crop=False)
     return stream.getvalue()
 
 
 @dataclass(slots=True)
-class _Page:
-    """One drawing.
+class _Drawing:
+    """The drawing of span trees on one console.
 
     Attributes:
-        console: The console that it is printed on.
+        console: The console, whose width is that of the drawing.
         glyphs: The characters that may be used.
         content: Whether to show captured content.
-        kinds: The kinds in the bars so far, for the legend.
+        kinds: The kinds of content in all bars so far, for the legend.
     """
 
     console: Console
@@ -152,7 +152,7 @@ class _Page:
             yield from self.block(legend(self.kinds, self.glyphs), "", "")
 
     def tree(self, root: SpanNode) -> Iterator[Text]:
-        """Yield the lines of a tree, depth first; without recursion, because a trace can be deeper than the stack."""
+        """Yield the lines of a tree, depth first. No recursion: a trace can be deeper than Python's stack."""
         pending: list[tuple[SpanNode | Text, str, str, str]] = [(root, "", "", "")]
         while pending:
             entry, above, first, rest = pending.pop()
@@ -200,7 +200,7 @@ class _Page:
         budget, counted = (integer(span.attributes.get(name)) for name in (names.BUDGET_LIMIT, names.BUDGET_USED))
         budget, used = max(0, budget or 0), total if counted is None else counted
         after = f" {100 * used / budget:.1f}%" if budget else ""
-        ceiling = budget and budget + max(0, total - used)  # a limit of the messages alone does not count the rest
+        ceiling = budget and budget + max(0, total - used)  # add the tokens that a limit on messages does not count
         cells = max(8, min(_BAR_WIDTH, room - len(after) - 2))
         self.kinds.update(tokens)
         bar = fill_bar(tokens, ceiling, cells, self.glyphs)
@@ -223,11 +223,14 @@ class _Page:
         return Text(self.glyphs.printable(value, _LONGEST_TEXT), style)
 
     def indent(self, guide: str) -> int:
-        """Return the columns of an indent; a deep tree stops indenting, so that its text keeps enough columns."""
+        """Return the width of an indent: that of its guide lines, limited so that deep spans keep room for text."""
         return min(len(guide), int(self.console.width * _DEEPEST_INDENT))
 
     def block(self, pieces: Sequence[Text], first: str, rest: str, right: Text | None = None) -> Iterator[Text]:
-        """Yield lines of pieces side by side, wrapped between pieces, or inside a piece longer than a line."""
+        """Yield lines of pieces side by side, wrapped between pieces, or inside a piece that is longer than a line.
+
+        `first` is the indent of the first line, `rest` of the others. `right` is put at the end of the first line.
+        """
         edge = right.cell_len + 2 if right is not None else 0
         row, has_piece = self.row(first), False
         for piece in pieces:
@@ -235,14 +238,14 @@ class _Page:
             for part in piece.wrap(self.console, room) if piece.cell_len > room else (piece,):
                 part.rstrip()
                 if has_piece and row.cell_len + 2 + part.cell_len > self.console.width - edge:
-                    yield self.ended(row, right)
+                    yield self.with_right_text(row, right)
                     right, edge = None, 0
                     row, has_piece = self.row(rest), False
                 row.append("  " if has_piece else "").append_text(part)
                 has_piece = True
-        yield self.ended(row, right)
+        yield self.with_right_text(row, right)
 
-    def ended(self, row: Text, right: Text | None) -> Text:
+    def with_right_text(self, row: Text, right: Text | None) -> Text:
         if right is not None:
             row.append(" " * max(1, self.console.width - row.cell_len - right.cell_len)).append_text(right)
         return row

@@ -1,4 +1,4 @@
-"""The one-line facts of spans and events in a span tree."""
+"""The facts that a span tree shows about each span and event, such as tokens and dropped items."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ CONTENT = (
     "gen_ai.tool.call.arguments",
     "gen_ai.tool.call.result",
 )
-"""Attributes that contain captured content."""
+"""The span attributes that contain captured content, in the order in which a tree shows them."""
 
 _SEVERITIES = {"info": "cyan", "warning": "yellow", "critical": "bold red", "fatal": "bold white on red"}
 
 
 class Fact(NamedTuple):
-    """A short text, which may be unsafe to print, and its style; an empty style is the terminal's default."""
+    """A short text about a span, which may be unsafe to print, and its style; empty for the default style."""
 
     text: str
     style: str = ""
 
 
 def span_facts(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
-    """Return the facts of a span, by the first word of its name; none for spans of other programs."""
+    """Return the facts of a span of this package, which depend on its operation; an empty list for other spans."""
     facts = _FACTS.get(node.span.name.partition(" ")[0])
     return facts(node, glyphs) if facts else []
 
 
 def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fact, str]:
-    """Return the mark and the detail of a span event."""
+    """Return the mark of a span event, such as ``HALT``, and its detail, such as the reason of the halt."""
     attributes = event.attributes
     if event.name == names.EVENT_ALERT:
         severity = str(attributes.get(names.ALERT_SEVERITY, "")).lower()
         mark = glyphs.stop if severity == "fatal" else glyphs.warning
         fact = Fact(f"{mark} {severity.upper()} alert", _SEVERITIES.get(severity, "yellow"))
-        return fact, _joined(attributes.get(names.ALERT_SOURCE), attributes.get(names.ALERT_MESSAGE))
+        return fact, _join_texts(attributes.get(names.ALERT_SOURCE), attributes.get(names.ALERT_MESSAGE))
     if event.name == names.EVENT_HALT:
-        detail = _joined(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
+        detail = _join_texts(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
         return Fact(f"{glyphs.stop} HALT", "bold red"), detail
     if event.name == names.EVENT_OVERFLOW:
         return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), overflow_text({**span.attributes, **attributes})
@@ -64,12 +64,15 @@ def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fa
 
 
 def overflow_text(attributes: Mapping[str, Any]) -> str:
-    """Return the cause and the excess of an overflow, from the attributes of a turn or a step."""
-    return _joined(str(attributes.get(names.OVERFLOW_CAUSE, "")).replace("_", " "), _excess(attributes))
+    """Return why and by how many tokens a prompt exceeded a limit, from the attributes of a turn or a step."""
+    return _join_texts(str(attributes.get(names.OVERFLOW_CAUSE, "")).replace("_", " "), _excess(attributes))
 
 
 def _excess(attributes: Mapping[str, Any]) -> str:
-    """Return by how many tokens the limit was exceeded, and which tokens a framework's own policy does not count."""
+    """Return by how many tokens a prompt exceeded which limit.
+
+    A framework's own limit may not count the whole prompt; then the text names the tokens that it does not count.
+    """
     over, budget = _number(attributes, names.OVERFLOW_TOKENS), _budget(attributes)
     if over is None:
         return ""
@@ -91,15 +94,15 @@ def _excess(attributes: Mapping[str, Any]) -> str:
 
 
 def _budget(attributes: Mapping[str, Any]) -> int | None:
-    """Return the budget of a turn, or of a step from its settings."""
-    found = _number(attributes, names.BUDGET_LIMIT)
+    """Return the token limit of a turn, or of a step, whose limit is in the settings of its policy."""
+    budget = _number(attributes, names.BUDGET_LIMIT)
     with suppress(ValueError, TypeError, AttributeError):
-        return found or integer(json.loads(attributes.get(names.POLICY_CONFIG, "")).get("max_tokens"))
-    return found
+        return budget or integer(json.loads(attributes.get(names.POLICY_CONFIG, "")).get("max_tokens"))
+    return budget
 
 
 def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
-    """Return the tokens of each kind in the prompt, in prompt order, without zeros."""
+    """Return the tokens of each kind of content in the prompt, in prompt order, without zeros."""
     tokens: Counter[str] = Counter()
     for name, count in pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)):
         if count > 0:
@@ -120,7 +123,7 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     if used is not None and budget is not None:
         facts.append(Fact(f"messages {used:,} / {budget:,}"))
     if dropped:
-        details = [*([f"{tokens:,} tokens"] if tokens else []), *_newly(attributes)]
+        details = [*([f"{tokens:,} tokens"] if tokens else []), *_newly_dropped(attributes)]
         facts.append(Fact(f"dropped {dropped:,}" + (f" ({', '.join(details)})" if details else ""), "yellow"))
     before, after, compacted = (
         _number(attributes, key) for key in (names.TOKENS_IN, names.TOKENS_OUT, names.COMPACTED_TOKENS)
@@ -145,7 +148,7 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     dropped = reasons.total() if dropped is None else dropped
     if dropped:
         why = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
-        details = "; ".join(filter(None, [", ".join(_newly(attributes)), why]))
+        details = "; ".join(filter(None, [", ".join(_newly_dropped(attributes)), why]))
         facts.append(Fact(f"dropped {dropped:,}" + (f" ({details})" if details else ""), "yellow"))
     facts += _counts(attributes)
     if alerts := _number(attributes, names.ALERTS_DELIVERED):
@@ -209,14 +212,17 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
     return [Fact(f"{what} {count:,}") for what, key in counts if (count := _number(attributes, key))]
 
 
-def _newly(attributes: Mapping[str, Any]) -> list[str]:
-    """Return how many items are newly dropped, and how many were dropped before this ledger resumed."""
+def _newly_dropped(attributes: Mapping[str, Any]) -> list[str]:
+    """Return texts on how many items are newly dropped, and how many were dropped before the ledger was resumed."""
     newly, resumed = _number(attributes, names.NEWLY_DROPPED_COUNT), _number(attributes, names.RESUMED_COUNT)
     return [*([f"{newly:,} newly"] if newly else []), *([f"{resumed:,} before resuming"] if resumed else [])]
 
 
 def _reasons(node: SpanNode) -> Counter[str]:
-    """Return a policy's dropped items by reason; items that are not listed share one entry for all their reasons."""
+    """Count a policy's dropped items by reason.
+
+    A span lists a limited number of items. The others have one entry, which names all their reasons.
+    """
     attributes = whole_attributes(node.span, (child.span for child in node.children))
     reasons: Counter[str] = Counter()
     for run, reason in zip(
@@ -230,7 +236,7 @@ def _reasons(node: SpanNode) -> Counter[str]:
     return reasons
 
 
-def _joined(*parts: Any) -> str:
+def _join_texts(*parts: Any) -> str:
     return ": ".join(str(part) for part in parts if part)
 
 

@@ -24,7 +24,7 @@ _OUTPUT = "assemblies.html"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add the command ``view`` and its options to the command line."""
     parser = commands.add_parser(
         "view",
         help="write an HTML page that shows what filled the budget on each turn, and what was dropped and why",
@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page; return 0, or 1 if the spans contain no assembly.
+    """Write the HTML page; return 0, or 1 if the spans contain no assembly.
 
     Raises:
         ConfigurationError: The options do not fit together, or the page cannot be written.
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_jaeger_options(arguments)
     files = _SpanFiles()
     if arguments.jaeger:
-        spans, only = spans_of_jaeger(arguments, files.add, one=False)
+        spans, only = spans_of_jaeger(arguments, files.add, only_one=False)
     else:
         spans, only = list(chain.from_iterable(map(files.spans, arguments.paths))), None
     model = page_model(
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"otel-assembly: no assembly in {model['spans']:,} spans", file=sys.stderr)
         return 1
     if only is not None or has_selection(arguments):
-        _choose(model, spans, arguments, only)
+        _keep_selected(model, spans, arguments, only)
     if arguments.with_text:
         _add_texts(model, arguments.with_text)
     if arguments.output == "-":
@@ -95,10 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(
+def _keep_selected(
     model: dict[str, Any], spans: list[StoredSpan], arguments: argparse.Namespace, only: set[str] | None
 ) -> None:
-    """Remove the ledgers that the options do not select."""
+    """Remove the ledgers that the options do not select from the data of the page."""
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
     ledgers = read_ledgers(spans, allocations=True).values()
@@ -116,14 +116,14 @@ def _add_texts(model: Mapping[str, Any], paths: Sequence[str]) -> None:
     missing = total - add_texts(model, read_local(paths))
     if missing:
         print(
-            f"otel-assembly: no texts for {missing:,} of {_many(total, 'ledger')}: no conversation in "
+            f"otel-assembly: no texts for {missing:,} of {_plural(total, 'ledger')}: no conversation in "
             f"{safe_text(', '.join(paths))} matches the spans",
             file=sys.stderr,
         )
 
 
 class _SpanFiles(Problems):
-    """Reads span files; keeps their problems, and the file of each trace."""
+    """Reads span files; collects the problems in them, and the file name of each trace id in `files`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,13 +151,14 @@ def _result(model: Mapping[str, Any], path: Path) -> str:
     ledgers = [ledger for conversation in conversations for ledger in conversation["ledgers"]]
     turns = sum(len(ledger["turns"]) for ledger in ledgers)
     problems = sum(ledger.get("problemCount", 0) for ledger in ledgers)
-    variants = f" ({_many(len(ledgers), 'ledger')})" if len(ledgers) > len(conversations) else ""
-    missing = f"; {_many(problems, 'problem')} in the spans, listed on the page" if problems else ""
+    variants = f" ({_plural(len(ledgers), 'ledger')})" if len(ledgers) > len(conversations) else ""
+    missing = f"; {_plural(problems, 'problem')} in the spans, listed on the page" if problems else ""
     size = "" if is_written_into(path) else f", {path.stat().st_size / 1e6:.1f} MB"
     return safe_text(
-        f"wrote {path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}{size}{missing}"
+        f"wrote {path}: {_plural(len(conversations), 'conversation')}{variants}, {_plural(turns, 'turn')}"
+        f"{size}{missing}"
     )
 
 
-def _many(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number:,} {what}" + "s" * (number != 1)

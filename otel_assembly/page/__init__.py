@@ -1,4 +1,4 @@
-"""A self-contained HTML page of assemblies, turn by turn, from exported spans."""
+"""A self-contained HTML page that shows, from exported spans, how the context of each model call was assembled."""
 
 from otel_assembly.page.document import render_page, save_page, write_page
 from otel_assembly.page.fields import MAX_TEXT

@@ -40,7 +40,7 @@ _UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def render_page(model: Mapping[str, Any]) -> str:
-    """Return the HTML page of a `page_model`; it needs no server and no network."""
+    """Return the HTML page of the data that `page_model` returned. The page needs no server and no network."""
     script = _embeddable(_script())
     style = _asset("page.css")
     policy = "; ".join(
@@ -67,19 +67,19 @@ def render_page(model: Mapping[str, Any]) -> str:
 def write_page(
     spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title: str, trace_link: str | None = None
 ) -> dict[str, Any]:
-    """Write the page of these spans; an existing file is replaced only when the page is complete.
+    """Write an HTML page of these spans; an existing file is replaced only when the page is complete.
 
     Args:
         spans: Exported spans.
         path: The page's file.
         title: The page's heading.
-        trace_link: As in `page_model`.
+        trace_link: The address of a Jaeger or another URL for links to traces, as in `page_model`.
 
     Returns:
-        The page's model.
+        The data of the page, as `page_model` returns it.
 
     Raises:
-        ConfigurationError: The page cannot be written there, or the link is not an http(s) URL.
+        ConfigurationError: The page cannot be written to `path`, or the link is not an http(s) URL.
     """
     model = page_model(spans, title=title, trace_link=trace_link)
     save_page(model, path)
@@ -87,22 +87,22 @@ def write_page(
 
 
 def save_page(model: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the page of a `page_model`.
+    """Write the HTML page of the data that `page_model` returned.
 
     Raises:
-        ConfigurationError: The page cannot be written there.
+        ConfigurationError: The page cannot be written to `path`.
     """
     page = render_page(model)
     target = Path(path)
     try:
         write_whole({target: page.encode()})
     except OSError as error:
-        why = (error.strerror or "failed").lower()
-        raise ConfigurationError(f"{target}: the page cannot be written: {why}; name another file") from error
+        reason = (error.strerror or "failed").lower()
+        raise ConfigurationError(f"{target}: the page cannot be written: {reason}; name another file") from error
 
 
 def _json(model: Mapping[str, Any]) -> str:
-    """Return JSON that is safe inside a script element and valid in UTF-8."""
+    """Return the data as JSON that is safe inside a script element and can be encoded as UTF-8."""
     return _UNSAFE.sub(
         lambda found: f"\\u{ord(found[0]):04x}",
         json.dumps(model, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
@@ -120,7 +120,10 @@ def _asset(name: str) -> str:
 
 
 def _embeddable(script: str) -> str:
-    """Escape ``</script``, ``<!--`` and ``<script`` in a script, in which they occur only in strings and patterns."""
+    """Escape ``</script``, ``<!--`` and ``<script`` in a script, because they would end or nest the script element.
+
+    The scripts contain them only in strings and regular expressions, where the escape sequence has the same meaning.
+    """
     script = script.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
 

@@ -1,11 +1,11 @@
-"""The items of a ledger on the page, and the changes of each turn against the turn before."""
+"""The items of a ledger on the page, and how the prompt of each turn differs from the previous prompt."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.page.fields import known
+from otel_assembly.page.fields import nonempty
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, item_key, runs_of
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | None) -> dict[str, Any]:
-    """Return the items that arrived, were dropped and so on, as runs; `before` is the last turn with a prompt."""
+    """Return how a turn's prompt differs from the previous one: items that arrived, were injected, dropped and so on.
+
+    Each list contains item ids and ranges of them, such as ``3-7``. `before` is the last turn before with a prompt.
+    """
     if not turn.sent:
         return {}
     kept, kept_before = set(turn.kept), set(before.kept) if before is not None else set()
@@ -30,7 +33,7 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | No
     not_offered = {item for item in kept_before & exits.keys() if exits[item] is None and turn.offered is not None}
     dropped = exits.keys() - compacted - not_offered
     added = kept - kept_before
-    return known(
+    return nonempty(
         {
             "after": before.number if before is not None and before.number != turn.number - 1 else None,
             "arrived": _runs(added & new - injected),
@@ -45,9 +48,9 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | No
 
 
 def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
-    """Return a JSON object per item, sorted by id, from its first arrival.
+    """Return a JSON object for each item of a ledger, sorted by item id, with the values that its first turn recorded.
 
-    The list `n` has a pair `[index of the turn, tokens]` for each turn in which the item was new or changed.
+    The field `n` has a pair `[index of the turn, tokens]` for each turn in which the item was new or changed.
     """
     rows: dict[str, dict[str, Any]] = {}
     for place, turn in enumerate(ledger.turns):
@@ -60,7 +63,7 @@ def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
                 "t": arrival.turn,
                 "s": arrival.sources.texts,
             }
-            rows.setdefault(item, known(first) | {"n": []})["n"].append([place, arrival.tokens])
+            rows.setdefault(item, nonempty(first) | {"n": []})["n"].append([place, arrival.tokens])
         contents = as_list(turn.attributes.get(names.ARRIVED_CONTENTS))
         # A text belongs to the item at the same index. If redaction removed some texts, the indexes are wrong.
         if len(contents) == len(turn.arrived):

@@ -31,34 +31,39 @@ class LocalConversation:
 
 
 def add_texts(model: Mapping[str, Any], conversations: Iterable[LocalConversation]) -> int:
-    """Add texts to each ledger of a `page_model` whose items all have the same bytes as a conversation's events.
+    """Add texts from local conversations to the ledgers of a `page_model`.
+
+    A ledger gets the texts of a conversation if its items have the same sizes in bytes as the conversation's events.
+    Conversations with the id or the file of the ledger are tried first; any other has to be the only one that matches.
 
     Returns:
-        The number of ledgers that have texts now.
+        The number of ledgers whose texts were found.
     """
-    known = list(conversations)
+    candidates = list(conversations)
     texts = Texts(model["texts"])
     filled = 0
     for conversation in model["conversations"]:
         for ledger in conversation["ledgers"]:
-            named = _with_name(conversation, known)
-            matching = [local for local in named or known if _matches(ledger, local)]
-            # Without a name, the sizes have to be unambiguous.
-            if named or len(matching) == 1:
+            same_name = _with_same_name(conversation, candidates)
+            matching = [local for local in same_name or candidates if _matches(ledger, local)]
+            # Without the same name, only one conversation may have these sizes.
+            if same_name or len(matching) == 1:
                 filled += bool(matching)
                 for local in matching[:1]:
                     _fill(ledger, local, texts)
     return filled
 
 
-def _with_name(conversation: Mapping[str, Any], known: Sequence[LocalConversation]) -> list[LocalConversation]:
+def _with_same_name(
+    conversation: Mapping[str, Any], candidates: Sequence[LocalConversation]
+) -> list[LocalConversation]:
     name, file = conversation.get("id"), conversation.get("file")
-    named = [local for local in known if name is not None and local.id == name]
-    return named or [local for local in known if local.file == file]
+    same_id = [local for local in candidates if name is not None and local.id == name]
+    return same_id or [local for local in candidates if local.file == file]
 
 
 def _input_items(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the input items, without items that policies made."""
+    """Return the items of a ledger's input, without the items that policies made."""
     return [row for row in ledger["items"] if row["o"].isdecimal()]
 
 

@@ -1,11 +1,11 @@
-"""The data of a page: conversations, their ledgers, and the turns and items of each ledger."""
+"""The data of a page: conversations, their ledgers (one for each agent), and the turns and items of each ledger."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.page.fields import Texts, known
+from otel_assembly.page.fields import Texts, nonempty
 from otel_assembly.page.items import changes, item_rows
 from otel_assembly.page.turns import halts_of, turn_row
 from otel_assembly.telemetry import conventions as names
@@ -31,7 +31,7 @@ def page_model(
     trace_link: str | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the data of a page of these spans, for JSON; values that the spans do not record are absent.
+    """Return the data of a page as a JSON object; values that the spans do not record are absent.
 
     Ledgers with the same ``gen_ai.conversation.id`` are shown as one conversation. So are ledgers without an id whose
     assemblers have different names and whose input items have the same kinds and bytes.
@@ -41,22 +41,22 @@ def page_model(
         title: The page's heading.
         trace_link: The link to a trace: the address of a Jaeger, or an http(s) URL that contains ``{trace}`` and
             optionally ``{span}``.
-        files: The file of each trace, by trace id; it names conversations. It is read after all spans.
+        files: The file name of each trace, by trace id, as the name of conversations. It is read after all spans.
 
     Raises:
-        ConfigurationError: The link is not such a URL.
+        ConfigurationError: `trace_link` is not such a URL.
     """
     link = None if trace_link is None else _link(trace_link)
-    read = list(spans)
-    children = children_of(read)
-    found = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
+    span_list = list(spans)
+    children = children_of(span_list)
+    by_id = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
     texts = Texts()
-    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(read, allocations=True).values()]
-    _halt_after(found.values(), ledgers)
+    ledgers = [_Row(ledger, by_id, children, texts) for ledger in read_ledgers(span_list, allocations=True).values()]
+    _add_halts(by_id.values(), ledgers)
     unreadable = [problem for row in ledgers if not row.turns for problem in row.shown.get("problems", ())]
-    return known({"traceLink": link}) | {
+    return nonempty({"traceLink": link}) | {
         "title": title,
-        "spans": len(found),
+        "spans": len(by_id),
         "conversations": _conversations([row for row in ledgers if row.turns], files),
         "problems": unreadable[:_MAX_PROBLEMS],
         "texts": texts.all(),
@@ -64,7 +64,7 @@ def page_model(
 
 
 class _Row:
-    """A ledger, with the values by which ledgers are grouped into conversations."""
+    """The data of a ledger, and the values by which ledgers are grouped into conversations."""
 
     def __init__(
         self, ledger: LedgerHistory, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
@@ -82,7 +82,7 @@ class _Row:
         self.name = text(first.get(names.NAME))
         self.items = item_rows(ledger, texts)
         self.inputs = tuple((row["k"], row["b"]) for row in self.items if not item_key(row["o"])[0])
-        self.shown = known(
+        self.shown = nonempty(
             {
                 "id": ledger.id,
                 "name": self.name,
@@ -95,43 +95,43 @@ class _Row:
 
 
 def _link(url: str) -> str:
-    """Return a URL with placeholders for the trace id and the span id."""
+    """Return the URL of a trace, with placeholders for the trace id and the span id."""
     base = base_url(url, "a page of traces", "http://localhost:16686")
     return url if "{trace}" in url else f"{base}/trace/{{trace}}?uiFind={{span}}"
 
 
 def _conversations(rows: Sequence[_Row], files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the conversations in the order of the spans, each with its ledgers."""
+    """Group ledgers into conversations: by conversation id, or if they have none, by equal input items."""
     groups: dict[Any, list[_Row]] = {}
     for row in rows:
         key: Any = ("id", row.conversation) if row.conversation is not None else ("inputs", row.inputs)
         group = groups.get(key)
-        if row.conversation is None and (not row.inputs or (group and row.name in {other.name for other in group})):
+        if row.conversation is None and (not row.inputs or (group and row.name in {member.name for member in group})):
             key = ("single", id(row))
         groups.setdefault(key, []).append(row)
     return [
-        known({"id": group[0].conversation, "file": files.get(group[0].turns[0]["trace"])})
-        | known({"alike": group[0].conversation is None and len(group) > 1})
+        nonempty({"id": group[0].conversation, "file": files.get(group[0].turns[0]["trace"])})
+        | nonempty({"alike": group[0].conversation is None and len(group) > 1})
         | {"ledgers": [row.shown for row in group]}
         for group in groups.values()
     ]
 
 
-def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
-    """Add each halt outside an assembly to a turn.
+def _add_halts(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
+    """Add each halt that was recorded outside an assembly to the signals of a turn.
 
-    Such a halt is recorded on another span, and belongs to the last turn of its trace. If no span was open, it has a
-    span of its own, and belongs to the turn that this span links to.
+    The halt belongs to the last turn in the trace of its span. If no span was open at the halt, it has a span of its
+    own; then it belongs to the last turn in the trace that this span links to.
     """
     turns: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for turn in row.turns:
             turns.setdefault(turn["trace"], []).append(turn)
-    ours = (names.SPAN_ASSEMBLE_CONTEXT, names.SPAN_APPLY_POLICY)
+    assembly_spans = (names.SPAN_ASSEMBLE_CONTEXT, names.SPAN_APPLY_POLICY)
     for span in spans:
-        for halt in halts_of(span) if not span.name.startswith(ours) else ():
+        for halt in halts_of(span) if not span.name.startswith(assembly_spans) else ():
             traces = (span.trace_id, *(link.trace_id for link in getattr(span, "links", ())))
-            among = next((turns[trace] for trace in traces if trace in turns), [])
-            has_halt = any(signal["what"] == "halt" for turn in among for signal in turn.get("signals", ()))
-            if among and not has_halt:
-                max(among, key=lambda turn: turn["start"]).setdefault("signals", []).append(halt | {"after": True})
+            candidates = next((turns[trace] for trace in traces if trace in turns), [])
+            has_halt = any(signal["what"] == "halt" for turn in candidates for signal in turn.get("signals", ()))
+            if candidates and not has_halt:
+                max(candidates, key=lambda turn: turn["start"]).setdefault("signals", []).append(halt | {"after": True})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import OverflowCause
-from otel_assembly.page.fields import known
+from otel_assembly.page.fields import nonempty
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, below, integer, pairs, text, whole_attributes
 from otel_assembly.tokens import input_price
@@ -24,11 +24,11 @@ _DEEPEST: Final = 6
 
 
 def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Texts) -> dict[str, Any]:
-    """Return the data of a turn, without the changes of its items."""
+    """Return the data of a turn, without its differences from the previous turn."""
     attributes = turn.attributes
     policies = [child for child in below(span, children) if child.name.startswith(names.SPAN_APPLY_POLICY)]
     signals = _signals(span, policies)
-    return known(
+    return nonempty(
         {
             "n": turn.number,
             "trace": turn.trace_id,
@@ -65,7 +65,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
 
 
 def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the tokens that an overflowed prompt needed; None if it did not need more than was sent."""
+    """Return how many tokens the prompt of an overflowed turn needed; None if that is not more than was sent."""
     budget, sent = integer(turn.attributes.get(names.BUDGET_LIMIT)), integer(turn.attributes.get(names.TOKENS_OUT))
     overflows = (
         signal for signal in signals if signal["what"] == "overflow" and signal.get("cause") != OverflowCause.WINDOW
@@ -86,7 +86,7 @@ def _cost(attributes: Mapping[str, Any]) -> float | None:
 
 def _step(step: ReportedStep) -> dict[str, Any]:
     attributes = step.attributes
-    return known(
+    return nonempty(
         {
             "policy": step.policy,
             "index": step.index,
@@ -119,27 +119,30 @@ def _measures(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _signals(assembly: SpanLike, policies: Iterable[SpanLike]) -> list[dict[str, Any]]:
-    """Return the signals of a turn, each once; a signal of a policy's span is preferred to that of the assembly's."""
-    found: list[dict[str, Any]] = []
+    """Return the signals of a turn without duplicates: alerts, halts, overflows and errors.
+
+    If a policy's span and the assembly's span record the same signal, that of the policy is kept: it names the policy.
+    """
+    signals: list[dict[str, Any]] = []
     for span in (*policies, assembly):
         for signal in (*_event_signals(span), *_errors(span)):
-            if not any(_same(signal, other) for other in found):
-                found.append(signal)
-    stated = integer(assembly.attributes.get(names.ALERTS_DELIVERED)) or 0
-    without_event = stated - sum(signal["what"] == "alert" for signal in found)
+            if not any(_is_same_signal(signal, known_signal) for known_signal in signals):
+                signals.append(signal)
+    count = integer(assembly.attributes.get(names.ALERTS_DELIVERED)) or 0
+    without_event = count - sum(signal["what"] == "alert" for signal in signals)
     if without_event > 0:
-        found.append({"what": "alert", "count": without_event, "untold": True})
+        signals.append({"what": "alert", "count": without_event, "untold": True})
     halts = integer(assembly.attributes.get(names.HALTS_EMITTED)) or 0
-    if not any(signal["what"] == "halt" for signal in found):
+    if not any(signal["what"] == "halt" for signal in signals):
         if halts:
-            found.append({"what": "halt", "untold": True})
+            signals.append({"what": "halt", "untold": True})
         elif assembly.attributes.get(names.ERROR_TYPE) == names.ERROR_ASSEMBLY_HALT:  # halted before this turn
-            found.append({"what": "error", "says": names.ERROR_ASSEMBLY_HALT})
-    return found
+            signals.append({"what": "error", "says": names.ERROR_ASSEMBLY_HALT})
+    return signals
 
 
 def halts_of(span: SpanLike) -> list[dict[str, Any]]:
-    """Return the halts that are recorded on a span other than an assembly's, such as the run's."""
+    """Return the halts among the events of a span, such as the span of an agent's run."""
     return [signal for signal in _event_signals(span) if signal["what"] == "halt"]
 
 
@@ -148,7 +151,7 @@ def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
     for event in getattr(span, "events", ()):
         attributes = event.attributes
         if event.name == names.EVENT_ALERT:
-            yield known(
+            yield nonempty(
                 {
                     "what": "alert",
                     "severity": text(attributes.get(names.ALERT_SEVERITY)),
@@ -158,7 +161,7 @@ def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
                 }
             )
         elif event.name == names.EVENT_HALT:
-            yield known(
+            yield nonempty(
                 {
                     "what": "halt",
                     "source": text(attributes.get(names.HALT_SOURCE)),
@@ -173,7 +176,7 @@ def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
     attributes = span.attributes
     policy = text(attributes.get(names.POLICY_NAME))
     if attributes.get(names.OVERFLOWED) is True:
-        yield known(
+        yield nonempty(
             {
                 "what": "overflow",
                 "cause": text(attributes.get(names.OVERFLOW_CAUSE)),
@@ -183,25 +186,25 @@ def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
         )
     error = text(attributes.get(names.ERROR_TYPE))
     if error is not None and error not in (names.ERROR_CONTEXT_OVERFLOW, names.ERROR_ASSEMBLY_HALT):
-        yield known({"what": "error", "says": error, "policy": policy})
+        yield nonempty({"what": "error", "says": error, "policy": policy})
 
 
-def _same(signal: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether a signal repeats another one, whatever the policy; an alert on a policy's span never does."""
+def _is_same_signal(signal: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two signals differ only in their policy; an alert of a policy never equals another alert."""
     if signal["what"] == "alert" and signal.get("policy") is not None:
         return False
     return {**signal, "policy": None} == {**other, "policy": None}
 
 
 def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]]:
-    """Return the allocations below an assembly, each with its blocks in decision order."""
-    found = []
-    for span, policy in ((assembly, None), *_below(assembly, children, None, _DEEPEST)):
+    """Return the budget allocations of an assembly, each with its blocks in the order in which they were decided."""
+    allocations = []
+    for span, policy in ((assembly, None), *_descendants(assembly, children, None, _DEEPEST)):
         if span.name.startswith(names.SPAN_ALLOCATE_BUDGET):
             attributes = span.attributes
             inside = below(span, children)
-            found.append(
-                known(
+            allocations.append(
+                nonempty(
                     {
                         "policy": policy,
                         "window": integer(attributes.get(names.BUDGET_WINDOW)),
@@ -218,39 +221,42 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
                             for child in inside
                             if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)
                         ],
-                        "others": _others(whole_attributes(span, inside)),
+                        "others": _blocks_without_span(whole_attributes(span, inside)),
                         "attempts": [
                             _attempt(child) for child in inside if child.name.startswith(names.SPAN_COMPACT_BLOCK)
                         ],
                     }
                 )
             )
-    return found
+    return allocations
 
 
 def _attempts(assembly: SpanLike, children: _Children) -> list[dict[str, Any]]:
-    """Return the compactions of policies, without those of allocations."""
+    """Return the compactions that policies made outside budget allocations."""
     return [
-        _attempt(span) | known({"policy": policy})
-        for span, policy in _below(assembly, children, None, _DEEPEST, into_allocations=False)
+        _attempt(span) | nonempty({"policy": policy})
+        for span, policy in _descendants(assembly, children, None, _DEEPEST, into_allocations=False)
         if span.name.startswith(names.SPAN_COMPACT_BLOCK)
     ]
 
 
-def _below(
+def _descendants(
     span: SpanLike, children: _Children, policy: str | None, depth: int, *, into_allocations: bool = True
 ) -> Iterator[tuple[SpanLike, str | None]]:
-    """Yield descendants with their policy, down to `depth`, because damaged spans can have a cycle of parents."""
+    """Yield the descendants of a span, each with the name of the policy that it belongs to.
+
+    They are read only down to `depth` levels, because damaged spans can have a cycle of parents.
+    """
     for child in below(span, children) if depth else ():
         child_policy = text(child.attributes.get(names.POLICY_NAME)) or policy
         yield child, child_policy
         if into_allocations or not child.name.startswith(names.SPAN_ALLOCATE_BUDGET):
-            yield from _below(child, children, child_policy, depth - 1, into_allocations=into_allocations)
+            yield from _descendants(child, children, child_policy, depth - 1, into_allocations=into_allocations)
 
 
 def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
     attributes = span.attributes
-    return known(
+    return nonempty(
         {
             "name": text(attributes.get(names.BLOCK_NAME)),
             "kind": text(attributes.get(names.BLOCK_KIND)),
@@ -271,21 +277,21 @@ def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
     )
 
 
-def _others(attributes: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the blocks without a span of their own."""
+def _blocks_without_span(attributes: Mapping[str, Any]) -> list[list[Any]]:
+    """Return name, outcome, reason and tokens of each block that has no span of its own."""
     columns = (names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS)
     return [list(row) for row in zip(*(as_list(attributes.get(column)) for column in columns), strict=False)]
 
 
 def _attempt(span: SpanLike) -> dict[str, Any]:
-    """Return a compaction with all its attributes under ``assembly.compaction.``, so that new ones need no change."""
+    """Return a compaction with all attributes under ``assembly.compaction.``; new attributes need no new code."""
     attributes = span.attributes
     details = {
         key.removeprefix(_COMPACTION): ", ".join(map(str, as_list(value)))
         for key, value in attributes.items()
         if key.startswith(_COMPACTION)
     }
-    return known(
+    return nonempty(
         {
             "kind": span.name.removeprefix(names.SPAN_COMPACT_BLOCK).strip() or None,
             "in": integer(attributes.get(names.TOKENS_IN)),

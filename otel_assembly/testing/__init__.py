@@ -1,4 +1,4 @@
-"""Test doubles: telemetry recorded in memory, conversations written in words, a model with scripted answers.
+"""Helpers for tests: telemetry recorded in memory, conversations made from words, and a model with scripted answers.
 
 Only `RecordedTelemetry` needs the OpenTelemetry SDK, when it is created. With
 ``pytest_plugins = ["otel_assembly.testing.plugin"]`` in the root ``conftest.py``, tests have a fixture::

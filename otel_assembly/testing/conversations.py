@@ -1,4 +1,4 @@
-"""Conversations written in words, for tests and assertions."""
+"""Make the events of a conversation from words such as ``ask`` and ``answer``, and describe events in these words."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _WORDS = "ask, answer, call, result, results, error, summary, system, alert, fat
 
 
 def conversation(*words: str) -> list[Any]:
-    """Return the events for these words, with the same texts and ids in every run.
+    """Return one event for each word, with the same texts and ids in every run.
 
-    ``ask``, ``answer``, ``call a`` (``call a b``: two calls in one response), ``result a`` (``results a b``: two in one
-    event), ``error a``, ``summary``, ``system`` (a chat message), ``alert``, ``fatal`` and ``note``, which no model
-    receives. Write your own text after a colon: ``"ask: Where is my bag?"``, ``"result a: At gate 14."``
+    The words are ``ask`` (a request of the user), ``answer``, ``call a`` (a tool call with the id ``a``; ``call a b``
+    is a response with two calls), ``result a`` (``results a b`` is one event with two results), ``error a`` (the call
+    failed), ``summary``, ``system`` (a chat message), ``alert``, ``fatal`` (a FATAL alert) and ``note`` (an event
+    that no model receives). To set the text, write it after a colon: ``"ask: Where is my bag?"``.
 
     Raises:
         ConfigurationError: A word is unknown, or needs the id of a call and has none.
@@ -41,25 +42,27 @@ def conversation(*words: str) -> list[Any]:
 
 
 def _event(word: str, index: int) -> Any:
-    head, colon, own = word.partition(":")
-    what, *ids = head.split() or [""]
-    text = own.strip() if colon else f"{head.strip()} {index}"
-    name = f"{index}-{what}"
-    if what in {"call", "result", "results", "error"} and not ids:
-        raise ConfigurationError(f"{word!r} needs the id of a call: '{what} a'")
-    match what:
+    head, colon, own_text = word.partition(":")
+    keyword, *ids = head.split() or [""]
+    text = own_text.strip() if colon else f"{head.strip()} {index}"
+    name = f"{index}-{keyword}"
+    if keyword in {"call", "result", "results", "error"} and not ids:
+        raise ConfigurationError(f"{word!r} needs the id of a call: '{keyword} a'")
+    match keyword:
         case "ask":
             return ModelRequest(id=name, content=text)
         case "answer":
             return ModelResponse(id=name, content=text)
         case "call":
             arguments = json.dumps({"text": text})
-            calls = tuple(ToolCallEvent(id=one, name="tool", arguments=arguments) for one in ids)
+            calls = tuple(ToolCallEvent(id=call_id, name="tool", arguments=arguments) for call_id in ids)
             return ModelResponse(id=name, content="", tool_calls=calls)
         case "result":
             return ToolResultEvent(id=name, parent_id=ids[0], name="tool", content=text)
         case "results":
-            parts = (ToolResultEvent(id=f"{name}-{one}", parent_id=one, name="tool", content=text) for one in ids)
+            parts = (
+                ToolResultEvent(id=f"{name}-{call_id}", parent_id=call_id, name="tool", content=text) for call_id in ids
+            )
             return ToolResultsEvent(id=name, results=tuple(parts))
         case "error":
             return ToolErrorEvent(id=name, parent_id=ids[0], name="tool", error=text)
@@ -68,7 +71,7 @@ def _event(word: str, index: int) -> Any:
         case "system":
             return {"role": "system", "content": text}
         case "alert" | "fatal":
-            severity = Severity.FATAL if what == "fatal" else Severity.WARNING
+            severity = Severity.FATAL if keyword == "fatal" else Severity.WARNING
             return ObserverAlert(id=name, source="observer", severity=severity, message=text)
         case "note":
             return TurnStarted(id=name, turn=index)
@@ -76,22 +79,22 @@ def _event(word: str, index: int) -> Any:
 
 
 def said(events: Iterable[Any]) -> list[str]:
-    """Events of any described type as the words of `conversation`, without their texts."""
+    """Return the words of `conversation` for these events, without texts. Messages of frameworks are events, too."""
     return [_word(event) for event in events]
 
 
 def _word(event: Any) -> str:
     facts = describe(event)
-    opened, closed = " ".join(facts.opens), " ".join(facts.closes)
+    opening_ids, closing_ids = " ".join(facts.opens), " ".join(facts.closes)
     match facts.kind:
         case EventKind.REQUEST:
             return "ask"
         case EventKind.RESPONSE | EventKind.TOOL_CALL:
-            return f"call {opened}" if opened else "answer"
+            return f"call {opening_ids}" if opening_ids else "answer"
         case EventKind.TOOL_RESULT:
             if isinstance(event, ToolErrorEvent):
-                return f"error {closed}"
-            return f"results {closed}" if isinstance(event, ToolResultsEvent) else f"result {closed}"
+                return f"error {closing_ids}"
+            return f"results {closing_ids}" if isinstance(event, ToolResultsEvent) else f"result {closing_ids}"
         case EventKind.ALERT:
             return "fatal" if getattr(event, "severity", None) == Severity.FATAL else "alert"
         case EventKind.OTHER:
@@ -101,14 +104,14 @@ def _word(event: Any) -> str:
 
 
 def assert_paired(events: Iterable[Any]) -> None:
-    """Every tool result has its call before it, and every call its result, but for calls that are still pending.
+    """Assert that no tool result lacks its call and no tool call lacks its result, except calls that are still pending.
 
     Raises:
-        AssertionError: Names the events that have lost the other half of their pair.
+        AssertionError: Tool calls or results lack their counterpart; the message names them.
     """
-    given = list(events)
-    broken = broken_pairs([describe(event) for event in given])
+    event_list = list(events)
+    broken = broken_pairs([describe(event) for event in event_list])
     if broken:
-        words = said(given)
+        words = said(event_list)
         lost = ", ".join(f"{words[position]!r} (index {position})" for position in broken)
         raise AssertionError(f"not paired: {lost}; in {words}")

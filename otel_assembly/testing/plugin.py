@@ -1,6 +1,6 @@
 """A pytest plugin with one fixture, `assembly_telemetry`. It imports OpenTelemetry's SDK on first use.
 
-Ask for it in the `conftest.py` of the root folder::
+Load the plugin in the `conftest.py` of the root folder::
 
     pytest_plugins = ["otel_assembly.testing.plugin"]
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def assembly_telemetry() -> Iterator[RecordedTelemetry]:
-    """Record the telemetry of assemblers without a recorder of their own, in memory."""
+    """Record in memory the telemetry of all assemblers that have no recorder of their own."""
     from otel_assembly.testing import RecordedTelemetry
 
     telemetry = RecordedTelemetry()

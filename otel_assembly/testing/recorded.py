@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordedLog:
-    """A log record with an event's name."""
+    """A log record; the ids are in hexadecimal digits, and the severity is a name such as ``WARN``."""
 
     name: str
     attributes: dict[str, Any]
@@ -39,7 +39,7 @@ class RecordedLog:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The data of a histogram; a value is in the bucket of the first bound that it does not exceed."""
+    """The data of a histogram. Each value is counted in the bucket of the first bound that is not below it."""
 
     count: int
     sum: float
@@ -51,7 +51,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One series of a metric."""
+    """The value of a metric for one set of attributes: a number, or the `Distribution` of a histogram."""
 
     attributes: dict[str, Any]
     value: float | Distribution
@@ -92,12 +92,12 @@ class RecordedTelemetry:
         self._spans = InMemorySpanExporter()
         self._logs: InMemoryLogRecordExporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
         self._metrics = InMemoryMetricReader()
-        with _no_variables():
+        with _without_otel_variables():
             self.tracer_provider = TracerProvider(
                 sampler=sampler or ALWAYS_ON,
                 resource=Resource.get_empty(),
                 shutdown_on_exit=False,
-                id_generator=_counted_ids(),
+                id_generator=_sequential_ids(),
             )
             self.meter_provider = MeterProvider([self._metrics], resource=Resource.get_empty(), shutdown_on_exit=False)
             self.logger_provider = LoggerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
@@ -121,7 +121,7 @@ class RecordedTelemetry:
         return self.tracer_provider.get_tracer(name)
 
     def clear(self) -> None:
-        """Remove the recorded spans and log records; metrics continue."""
+        """Remove the recorded spans and log records; metrics keep their values."""
         self._spans.clear()
         self._logs.clear()
 
@@ -150,12 +150,12 @@ class RecordedTelemetry:
             AssertionError: There is no such span; the message lists the existing names.
         """
         spans = self.spans
-        found = [span for span in spans if span.name == name]
-        if not found:
+        matching = [span for span in spans if span.name == name]
+        if not matching:
             counted = Counter(span.name for span in spans)
             there = ", ".join(f"{span_name!r}" + (f" × {n}" if n > 1 else "") for span_name, n in counted.items())
             raise AssertionError(f"no span is named {name!r}; there are: {there or 'none at all'}")
-        return found[-1]
+        return matching[-1]
 
     def tree(self) -> str:
         """Return the names of all spans, each indented under its parent."""
@@ -164,10 +164,10 @@ class RecordedTelemetry:
     @property
     def logs(self) -> list[RecordedLog]:
         """All log records, in order."""
-        found: list[RecordedLog] = []
+        records: list[RecordedLog] = []
         for data in self._logs.get_finished_logs():
             record = data.log_record
-            found.append(
+            records.append(
                 RecordedLog(
                     name=record.event_name or "",
                     attributes=plain(record.attributes),
@@ -177,7 +177,7 @@ class RecordedTelemetry:
                     body=record.body,
                 )
             )
-        return found
+        return records
 
     def logs_named(self, name: str) -> list[RecordedLog]:
         """Return the log records with this event name, in order."""
@@ -185,15 +185,15 @@ class RecordedTelemetry:
 
     @property
     def metrics(self) -> dict[str, list[Point]]:
-        """All metrics of this package by name, one `Point` per series."""
+        """All metrics of this package by name, with a `Point` for each set of attributes."""
         data = self._metrics.get_metrics_data()
-        found: dict[str, list[Point]] = {}
+        points_by_name: dict[str, list[Point]] = {}
         for resource in data.resource_metrics if data is not None else ():
             for scope in resource.scope_metrics:
                 if scope.scope.name == names.SCOPE:
                     for metric in scope.metrics:
-                        found[metric.name] = [_point(point) for point in metric.data.data_points]
-        return found
+                        points_by_name[metric.name] = [_point(point) for point in metric.data.data_points]
+        return points_by_name
 
     def metric(self, name: str, **attributes: Any) -> Any:
         """Return the value of a metric: the sum of a counter, or the `Distribution` of a histogram.
@@ -210,30 +210,30 @@ class RecordedTelemetry:
         points = metrics.get(name)
         if points is None:
             raise AssertionError(f"no metric is named {name!r}; there are: {', '.join(sorted(metrics)) or 'none'}")
-        found = [point for point in points if attributes.items() <= _short(point.attributes).items()]
-        if not found:
+        matching = [point for point in points if attributes.items() <= _short(point.attributes).items()]
+        if not matching:
             there = "; ".join(str(_short(point.attributes)) for point in points)
             raise AssertionError(f"{name} has no series with {attributes}; there are: {there}")
-        if not isinstance(found[0].value, Distribution):
-            return sum(point.value for point in found if not isinstance(point.value, Distribution))
-        if len(found) > 1:
-            there = "; ".join(str(_short(point.attributes)) for point in found)
+        if not isinstance(matching[0].value, Distribution):
+            return sum(point.value for point in matching if not isinstance(point.value, Distribution))
+        if len(matching) > 1:
+            there = "; ".join(str(_short(point.attributes)) for point in matching)
             raise AssertionError(f"{name} has several series with {attributes}: {there}")
-        return found[0].value
+        return matching[0].value
 
     def violations(self) -> list[str]:
-        """Return the violations of the contract (``docs/semantic-conventions.md``), one sentence each."""
-        found: list[str] = []
+        """Return a sentence for each violation of this package's semantic conventions in the telemetry."""
+        sentences: list[str] = []
         for span in self.spans:
             if span.scope == names.SCOPE:
-                found += violations(span.name, span.attributes, [(e.name, e.attributes) for e in span.events])
+                sentences += violations(span.name, span.attributes, [(e.name, e.attributes) for e in span.events])
         for log in self.logs:
-            found += event_violations(log.name, log.attributes)
+            sentences += event_violations(log.name, log.attributes)
         for name, points in self.metrics.items():
             for point in points:
                 kind = "histogram" if isinstance(point.value, Distribution) else "counter"
-                found += metric_violations(name, kind, point.attributes)
-        return found
+                sentences += metric_violations(name, kind, point.attributes)
+        return sentences
 
 
 def _branch(node: SpanNode, depth: int) -> Iterable[str]:
@@ -244,7 +244,9 @@ def _branch(node: SpanNode, depth: int) -> Iterable[str]:
 
 def _point(point: Any) -> Point:
     attributes = plain(point.attributes)
-    exemplars = tuple((f"{one.trace_id or 0:032x}", f"{one.span_id or 0:016x}") for one in point.exemplars)
+    exemplars = tuple(
+        (f"{exemplar.trace_id or 0:032x}", f"{exemplar.span_id or 0:016x}") for exemplar in point.exemplars
+    )
     if not hasattr(point, "bucket_counts"):
         return Point(attributes, point.value, exemplars)
     counts, bounds = tuple(point.bucket_counts), tuple(point.explicit_bounds)
@@ -252,7 +254,7 @@ def _point(point: Any) -> Point:
 
 
 def _short(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as keywords: without the prefixes ``assembly.`` and ``gen_ai.``, dots as underscores."""
+    """Rename attributes to keywords: remove the prefixes ``assembly.`` and ``gen_ai.``, replace dots by underscores."""
     return {
         name.removeprefix("assembly.").removeprefix("gen_ai.").replace(".", "_"): value
         for name, value in attributes.items()
@@ -260,22 +262,22 @@ def _short(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _no_variables() -> Iterator[None]:
-    """Hide ``OTEL_*`` variables, so that a test has the same result on every machine."""
-    held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
+def _without_otel_variables() -> Iterator[None]:
+    """Hide ``OTEL_*`` environment variables during the block, so that a test has the same result everywhere."""
+    removed_variables = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
     try:
         yield
     finally:
-        os.environ.update(held)
+        os.environ.update(removed_variables)
 
 
-def _counted_ids() -> Any:
-    """Ids that count from 1, so that a test sees the same ones on every run."""
+def _sequential_ids() -> Any:
+    """Return a generator of trace and span ids that count from 1, so that every run of a test has the same ids."""
     from itertools import count
 
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-    class CountedIds(IdGenerator):
+    class SequentialIds(IdGenerator):
         def __init__(self) -> None:
             self._traces, self._spans = count(1), count(1)
 
@@ -285,4 +287,4 @@ def _counted_ids() -> Any:
         def generate_span_id(self) -> int:
             return next(self._spans)
 
-    return CountedIds()
+    return SequentialIds()

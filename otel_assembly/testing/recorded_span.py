@@ -1,4 +1,4 @@
-"""`RecordedSpan`: a finished span with the items of its ledger, for assertions."""
+"""`RecordedSpan`: a finished span, with properties for assertions on the items that it records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 
 class Arrived(NamedTuple):
-    """The description of an arriving item; `tokens` is None until it is counted."""
+    """What a span records about an item that is new or changed on its turn.
+
+    Attributes:
+        kind: The kind of content, such as ``request``.
+        tokens: The item's tokens; None if they are not counted yet.
+        bytes: The size of its texts in UTF-8.
+        atom: The group of items with which it is kept or dropped, such as a tool call and its results.
+    """
 
     kind: str
     tokens: int | None
@@ -26,7 +33,10 @@ class Arrived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan(StoredSpan):
-    """A finished span, with the items of its ledger, including those on `list_items` spans."""
+    """A finished span, with properties for the items that it records.
+
+    A long list continues on child spans named ``list_items``; the properties include these children.
+    """
 
     _among: dict[tuple[str, str | None], list[RecordedSpan]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -43,7 +53,7 @@ class RecordedSpan(StoredSpan):
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The attributes; arrays include their rest on `list_items` spans."""
+        """The span's attributes, in which long arrays are completed from its ``list_items`` spans."""
         return whole_attributes(self, self.children)
 
     def events_named(self, name: str) -> list[StoredEvent]:
@@ -52,32 +62,32 @@ class RecordedSpan(StoredSpan):
 
     @property
     def offered(self) -> list[str]:
-        """The item ids of the input, in the caller's order."""
+        """The ids of the items in the input, in the order of the caller."""
         return self._ids(names.OFFERED_ITEMS)
 
     @property
     def kept(self) -> list[str]:
-        """The item ids of the whole output, in prompt order."""
+        """The ids of all items in the output, in the order of the prompt."""
         return self._ids(names.KEPT_ITEMS)
 
     @property
     def arrived(self) -> dict[str, Arrived]:
-        """The descriptions of the arriving items, by id."""
-        held = self.whole
+        """The descriptions of the items that are new or changed on this turn, by item id."""
+        attributes = self.whole
         columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
-        rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
+        rows = zip(*(attributes.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
         return {
             item: Arrived(kind, tokens if tokens >= 0 else None, size, atom) for item, kind, tokens, size, atom in rows
         }
 
     @property
     def contents(self) -> dict[str, str]:
-        """The captured text of each arriving item; empty if content is not captured."""
+        """The captured texts of the `arrived` items, by item id; empty if content is not captured."""
         return self._by_id(names.ARRIVED_ITEMS, names.ARRIVED_CONTENTS)
 
     @property
     def dropped_reasons(self) -> dict[str, str]:
-        """The reason of each listed dropped item, by id."""
+        """The reason of each dropped item that the span lists, by item id."""
         return self._by_id(names.DROPPED_ITEMS, names.DROPPED_REASONS)
 
     @property
@@ -99,7 +109,7 @@ class RecordedSpan(StoredSpan):
 
 
 def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:
-    """Return a span of the SDK as a `RecordedSpan`."""
+    """Convert a span of the SDK; `among` maps the trace id and the id of each parent span to its child spans."""
     context = span.get_span_context()
     if context is None:  # pragma: no cover - the SDK's type allows it, its spans never are
         raise AssertionError("a span without a context")
@@ -129,5 +139,5 @@ def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[R
 
 
 def plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return attributes of the SDK in the form of a stored span."""
+    """Return attributes of the SDK as in a stored span: a dictionary, with lists in place of tuples."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in (attributes or {}).items()}

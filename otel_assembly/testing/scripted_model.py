@@ -28,7 +28,7 @@ class ScriptedModel:
     """A model that gives scripted answers, one per call.
 
     An answer is a text, a `ModelResponse`, an exception, which is raised, or a function of ``(prompts, events)``, async
-    or not, that returns one of these. A list of texts is an answer in pieces, and an exception in it ends the stream.
+    or not, that returns one of these. A list of texts is streamed in these pieces; an exception in it ends the stream.
 
     Args:
         answers: One answer per call, in order.
@@ -53,7 +53,7 @@ class ScriptedModel:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
-        """Return the next answer of the script.
+        """Record the request and return the next answer of the script.
 
         Raises:
             ConfigurationError: The script has no more answers, or the answer has an invalid type.
@@ -63,19 +63,19 @@ class ScriptedModel:
         if number >= len(self._answers):
             raise ConfigurationError(
                 f"ScriptedModel was called {number + 1} times and has {len(self._answers)} answers; "
-                "give it one for each call"
+                "give it an answer for each call"
             )
         answer = self._answers[number]
-        if callable(answer) and not _raises(answer):
+        if callable(answer) and not _is_exception(answer):
             answer = answer(prompts, events)
             if inspect.isawaitable(answer):
                 answer = await answer
-        if _raises(answer):
+        if _is_exception(answer):
             raise answer
         if isinstance(answer, list | tuple):
-            if wrong := [piece for piece in answer if not (isinstance(piece, str) or _raises(piece))]:
+            if invalid := [piece for piece in answer if not (isinstance(piece, str) or _is_exception(piece))]:
                 raise ConfigurationError(
-                    f"answer {number} of ScriptedModel has a piece of type {type(wrong[0]).__qualname__}; "
+                    f"answer {number} of ScriptedModel has a piece of type {type(invalid[0]).__qualname__}; "
                     "give texts, and an exception where the stream is to end"
                 )
             return _in_pieces(answer, None)
@@ -89,7 +89,7 @@ class ScriptedModel:
         return _in_pieces(_words(answer.content), answer) if self._streams else answer
 
 
-def _raises(answer: Any) -> bool:
+def _is_exception(answer: Any) -> bool:
     return isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException))
 
 
@@ -100,11 +100,11 @@ def _words(text: str) -> list[str]:
 async def _in_pieces(
     pieces: Sequence[Any], whole: ModelResponse | None
 ) -> AsyncIterator[ResponseChunk | ModelResponse]:
-    said: list[str] = []
+    sent_pieces: list[str] = []
     for piece in pieces:
-        if _raises(piece):
+        if _is_exception(piece):
             raise piece
         if piece:
-            said.append(piece)
+            sent_pieces.append(piece)
             yield ResponseChunk(content=piece)
-    yield whole if whole is not None else ModelResponse(content="".join(said))
+    yield whole if whole is not None else ModelResponse(content="".join(sent_pieces))

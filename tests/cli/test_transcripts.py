@@ -456,9 +456,9 @@ def packed(content):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.jsonl", b"", "holds nothing, expected a conversation"),
-        ("a.json", b" \n\r\n\t", "holds nothing, expected a conversation"),
-        ("a.json", b"[ ]", "holds nothing, expected a conversation"),
+        ("a.jsonl", b"", "contains nothing, expected a conversation"),
+        ("a.json", b" \n\r\n\t", "contains nothing, expected a conversation"),
+        ("a.json", b"[ ]", "contains nothing, expected a conversation"),
         ("a.bin", bytes(range(255, 0, -1)), "is not UTF-8, expected JSON in UTF-8"),
         ("a.jsonl", bytes(range(255, 0, -1)) * 10, "is not UTF-8, expected JSON in UTF-8"),
         ("a.json", "[]".encode("utf-16-le"), "is binary or UTF-16, expected JSON in UTF-8"),
@@ -468,7 +468,7 @@ def packed(content):
             gzip.compress(gzip.compress(b"[]", mtime=0), mtime=0),
             "is compressed, expected JSON as it is or in gzip",
         ),
-        ("a.gz", packed(b"[ ]"), "holds nothing, expected a conversation"),
+        ("a.gz", packed(b"[ ]"), "contains nothing, expected a conversation"),
         ("cut.jsonl.gz", packed(b"{}" * 100)[:-9], "its gzip data is damaged or ends too early"),
         ("bad.jsonl.gz", packed(b"{}" * 100)[:15] + b"\xff" * 30, "its gzip data is damaged"),
         ("notes.txt", b"Dear diary,\ntoday\n", "not JSON: Expecting value (column 1)"),

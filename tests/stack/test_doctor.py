@@ -150,7 +150,7 @@ def test_a_prometheus_without_our_rules_without_an_alertmanager_and_without_the_
     assert f"accepted the metric, but http://{address} does not have it after 1 s" in told["✖ probe metric"]
     assert told["✖ alert rules"].startswith("AssemblyBudgetOverflow and Watchdog not loaded")
     assert "add dashboards/rules/*.yaml to rule_files" in told["✖ alert rules"]
-    assert "has no Alertmanager, so alerts reach no one" in told[f"✖ {KNOWS}"]
+    assert "has no Alertmanager, so alerts are not delivered" in told[f"✖ {KNOWS}"]
 
 
 def test_addresses_that_are_mixed_up_are_told(stack, doctor):
