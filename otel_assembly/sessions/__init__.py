@@ -1,4 +1,8 @@
-"""Sessions between agents, kept as logs of envelopes, with a view for each participant."""
+"""Sessions: durable logs of messages that several agents share.
+
+A `Hub` creates sessions, accepts messages (`Envelope`) and delivers them. A `SessionLog` stores the messages, and a
+`SessionAdapter` contains the rules of a protocol. `serve` runs an agent as a participant of sessions.
+"""
 
 from __future__ import annotations
 

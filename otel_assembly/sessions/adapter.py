@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class AdapterState(Protocol):
-    """An adapter's state of one session, computed by folding the session's envelopes in order.
+    """The state that an adapter computes from a session's envelopes; it may be of any type.
 
-    Snapshots store dataclasses and pydantic models without further code. For any other type, the adapter defines
-    ``dump_state`` and ``load_state``. Without them, a hub that opens the session folds its log from the start.
+    Hubs store snapshots of it, so that they need not read a session's log from the start. Dataclasses and pydantic
+    models are stored without further code. For any other type, the adapter defines ``dump_state(state)``, which returns
+    JSON data, and ``load_state(data)``; without them, no snapshots are stored.
     """
 
 
@@ -26,8 +27,8 @@ class AdapterResult:
     """The effect of an accepted envelope on its session.
 
     Attributes:
-        next_state: The session's new state; None leaves the state unchanged.
-        auto_close_reason: The reason for closing, as recorded in the log.
+        next_state: `SessionState.CLOSED` closes an active session; None leaves the state unchanged.
+        auto_close_reason: The reason for closing, which the log records.
     """
 
     next_state: SessionState | None = None
@@ -41,8 +42,8 @@ class ExpectedTurn:
     Attributes:
         participant_id: The participant's id.
         triggering_envelope_id: The envelope that started the turn; None if the session's opening started it.
-        again: True if the participant also had the previous turn. A participant's own envelope is not delivered to it,
-            so `serve` starts this turn without a delivery.
+        again: True if the participant also had the previous turn. Participants do not receive their own envelopes, so
+            `serve` starts this turn without a delivery.
     """
 
     participant_id: str
@@ -51,15 +52,15 @@ class ExpectedTurn:
 
 
 class AgentReply(Protocol):
-    """The part of an agent's reply that `SessionAdapter.build_round_envelope` needs."""
+    """The part of an agent's reply that `SessionAdapter.build_round_envelope` reads."""
 
     @property
     def content(self) -> str:
-        """The text of the reply; empty for a silent round."""
+        """The text of the reply; empty if the agent did not answer."""
         ...
 
 
-#: An event that is the input of the next speaker's turn, used instead of a plain text.
+#: An event of the runtime that is the input of the next participant's turn, for input that is not a plain text.
 Input: TypeAlias = Any
 
 
@@ -69,7 +70,7 @@ class SessionAdapter(Protocol):
 
     A hub finds an adapter by (`manifest.type`, `manifest.version`). `fold` must be pure and deterministic: then every
     hub that reads the log computes the same state. The other methods read the state and do not change it.
-    `initial_state` and `fold` return the states; the hub does not look into them.
+    `initial_state` and `fold` return the states; the hub does not interpret them.
     An adapter may also define ``expected_next(metadata, state) -> ExpectedTurn | None``, which returns the next turn.
     """
 
@@ -80,11 +81,11 @@ class SessionAdapter(Protocol):
         ...
 
     def fold(self, envelope: Envelope, state: Any) -> AdapterState:
-        """Return the state after one more envelope; an envelope of an unknown type changes nothing."""
+        """Return the session's state after one more envelope; an envelope of an unknown type must not change it."""
         ...
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` if the session is invalid: for example too few participants, or a missing knob."""
+        """Raise `ProtocolError` if a new session is invalid, for example if a setting (`metadata.knobs`) is missing."""
         ...
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> None:
@@ -96,7 +97,7 @@ class SessionAdapter(Protocol):
         ...
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> Any:
-        """Return the default `ViewPolicy` for a participant: it renders the session for the participant's model."""
+        """Return a participant's default `ViewPolicy`, which selects the envelopes that its model receives."""
         ...
 
     def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
@@ -112,11 +113,20 @@ class SessionAdapter(Protocol):
         state: Any,
         hub: Any,
     ) -> Envelope | None:
-        """Return the envelope to post for an agent's reply; None to post nothing."""
+        """Return the envelope to post for an agent's reply; None to post nothing.
+
+        Args:
+            metadata: The session's metadata.
+            sender_id: The participant that replies.
+            reply: The reply of its agent.
+            events: The events of the agent's turn, such as tool calls and their results.
+            state: The session's current state.
+            hub: The `Hub` that posts the envelope.
+        """
         ...
 
     def render_envelope(self, envelope: Envelope) -> str | None:
-        """Return the text of an envelope for a model; None if views omit the envelope."""
+        """Return the text that represents an envelope in a model's input; None if the input omits the envelope."""
         ...
 
 
@@ -146,5 +156,5 @@ def default_build_round_envelope(
 
 
 def default_expected_next(metadata: SessionMetadata, state: AdapterState) -> ExpectedTurn | None:
-    """Return None: any participant may speak next."""
+    """Return None, which means that any participant may speak next."""
     return None

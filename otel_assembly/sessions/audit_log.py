@@ -1,4 +1,4 @@
-"""The audit log of sessions: one line for each refused envelope."""
+"""The audit log of sessions: a logger that receives one line for each refused envelope."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
     from otel_assembly.sessions.envelope import Envelope
 
-_audit: Final = logging.getLogger("otel_assembly.sessions.audit")
+_audit_log: Final = logging.getLogger("otel_assembly.sessions.audit")
 
 
 @contextmanager
-def audited(envelope: Envelope) -> Iterator[None]:
-    """Write to the audit log if the block refuses the envelope: its session, sender, type and the error."""
+def audit_refusal(envelope: Envelope) -> Iterator[None]:
+    """Log a warning with the envelope's session, sender and type if the block raises `NetworkError`.
+
+    The error is raised again. The logger is ``otel_assembly.sessions.audit``.
+    """
     try:
         yield
     except NetworkError as error:
-        _audit.warning(
+        _audit_log.warning(
             "refused: session=%r sender=%r type=%r error=%s: %s",
             envelope.session_id,
             envelope.sender_id,

@@ -43,7 +43,7 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
         return ConsultingState()
 
     def fold(self, envelope: Envelope, state: ConsultingState) -> ConsultingState:
-        """Take the first text as the question and the second as the answer; other envelopes change nothing."""
+        """Record the first text as the question and the second as the answer; ignore other envelopes."""
         if envelope.event_type != EV_TEXT or state.respondent_replied:
             return state
         return ConsultingState(
@@ -57,19 +57,19 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
         super().validate_send(metadata, envelope, state)
         if envelope.event_type != EV_TEXT:
             return
-        where = f"consulting {metadata.session_id!r}"
+        session = f"consulting {metadata.session_id!r}"
         if state.respondent_replied:
             raise ProtocolError(
-                f"{where} is already complete: it was asked and answered; create another one to ask more"
+                f"{session} is already complete: its question was answered; create another session to ask another one"
             )
-        role, awaited = (
+        role, expected_sender = (
             ("respondent", _respondent(metadata)) if state.initiator_sent else ("initiator", metadata.creator_id)
         )
-        if envelope.sender_id != awaited:
-            what = "its answer" if state.initiator_sent else "its question"
+        if envelope.sender_id != expected_sender:
+            text_kind = "the answer" if state.initiator_sent else "the question"
             raise ProtocolError(
-                f"{where} expects {what} from the {role} {awaited!r}, and {envelope.sender_id!r} sent a text; "
-                f"wait for {awaited!r}"
+                f"{session} expects {text_kind} from the {role} {expected_sender!r}, but {envelope.sender_id!r} sent a "
+                f"text; wait for {expected_sender!r}"
             )
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> AdapterResult:
@@ -79,11 +79,11 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
         return super().on_accepted(metadata, envelope, state)
 
     def expected_next(self, metadata: SessionMetadata, state: ConsultingState) -> ExpectedTurn | None:
-        """Return the creator's turn, then the other participant's turn, and None after the answer."""
+        """Return the creator's turn; after the question, the other participant's; after the answer, None."""
         if state.respondent_replied:
             return None
-        awaited = _respondent(metadata) if state.initiator_sent else metadata.creator_id
-        return ExpectedTurn(awaited, state.last_envelope_id)
+        speaker = _respondent(metadata) if state.initiator_sent else metadata.creator_id
+        return ExpectedTurn(speaker, state.last_envelope_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
         """Return a view of the full transcript, which has at most two texts."""

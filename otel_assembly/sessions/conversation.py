@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from otel_assembly.sessions.envelope import EV_TEXT, Envelope
 from otel_assembly.sessions.metadata import Expectation, SessionMetadata
 from otel_assembly.sessions.text_adapter import TextAdapter
 from otel_assembly.sessions.views import BuiltInView, WindowedSummary
 
-_RECENT = 10
+_TEXTS_IN_VIEW: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ConversationState:
 
 
 class ConversationAdapter(TextAdapter[ConversationState]):
-    """Two participants may send texts at any time, until one of them closes the session or its TTL ends."""
+    """Two participants may send texts at any time, until one of them closes the session or its lifetime ends."""
 
     type: ClassVar[str] = "conversation"
     participants_most: ClassVar[int | None] = 2
@@ -40,11 +40,11 @@ class ConversationAdapter(TextAdapter[ConversationState]):
         return ConversationState()
 
     def fold(self, envelope: Envelope, state: ConversationState) -> ConversationState:
-        """Count each text as a turn; other envelopes change nothing."""
+        """Count each text as a turn and record its sender; ignore other envelopes."""
         if envelope.event_type != EV_TEXT:
             return state
         return ConversationState(state.turn_count + 1, envelope.sender_id, envelope.envelope_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
         """Return a view of the ten newest texts, with one line in place of the older ones."""
-        return WindowedSummary(_RECENT)
+        return WindowedSummary(_TEXTS_IN_VIEW)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One envelope in one participant's inbox.
+    """One envelope in one participant's inbox, as returned by `Hub.inbox`.
 
     Attributes:
         envelope: The envelope.
         participant_id: The recipient.
         count: The number of envelopes addressed to the participant so far, including this one.
-        expired: True if the envelope's TTL ended before its first delivery. It then starts no turn.
+        expired: True if the envelope's `ttl_seconds` had passed at its first delivery; `serve` then starts no turn.
     """
 
     envelope: Envelope

@@ -12,7 +12,7 @@ from otel_assembly.sessions.metadata import Expectation, SessionMetadata
 from otel_assembly.sessions.text_adapter import TextAdapter
 from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
 
-#: The only supported value of the knob ``ordering``.
+#: The only supported value of a session's setting ``ordering``.
 ORDERING_ROUND_ROBIN: Final = "round_robin"
 
 
@@ -42,7 +42,7 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
 
     A participant that exceeds the time limit of its turn is hidden: the rotation skips it. A hidden participant may
     post at any time. Its text returns it to its place in the rotation and does not change whose turn it is.
-    The session ends when a participant closes it or its TTL ends.
+    The session ends when a participant closes it or its lifetime ends.
     """
 
     type: ClassVar[str] = "discussion"
@@ -57,20 +57,23 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
         return DiscussionState(metadata.participants, metadata.creator_id)
 
     def fold(self, envelope: Envelope, state: DiscussionState) -> DiscussionState:
-        """Pass the turn on after a text, or if a violation hides the participant whose turn it is."""
+        """Give the turn to the next participant after a text, and hide participants that exceeded their time limit.
+
+        An ``EV_EXPECTATION_VIOLATED`` envelope with the action ``hide`` names the participants to hide.
+        """
         if envelope.event_type == EV_EXPECTATION_VIOLATED and envelope.event_data.get("action") == "hide":
-            return _without(envelope.event_data.get("waited_for"), state)
+            return _hide(envelope.event_data.get("waited_for"), state)
         speaker = envelope.sender_id
         if envelope.event_type != EV_TEXT or speaker not in state.participant_order:
             return state
         hidden = tuple(p for p in state.hidden if p != speaker)
         if state.expected_next_speaker in (speaker, None):
-            awaited = _next_after(speaker, state.participant_order, hidden)
+            next_speaker = _next_after(speaker, state.participant_order, hidden)
         else:
-            awaited = state.expected_next_speaker
+            next_speaker = state.expected_next_speaker
         return replace(
             state,
-            expected_next_speaker=awaited,
+            expected_next_speaker=next_speaker,
             last_speaker_id=speaker,
             last_envelope_id=envelope.envelope_id,
             turn_count=state.turn_count + 1,
@@ -78,7 +81,7 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
         )
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` for too few participants, and for an unsupported ordering."""
+        """Raise `ProtocolError` for invalid participants, and for an unsupported setting ``ordering``."""
         super().validate_create(metadata)
         ordering = metadata.knobs.get("ordering", ORDERING_ROUND_ROBIN)
         if ordering != ORDERING_ROUND_ROBIN:
@@ -88,7 +91,7 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
             )
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: DiscussionState) -> None:
-        """Raise `ProtocolError` for a text out of turn, unless its sender is hidden."""
+        """Raise `ProtocolError` for a text out of turn; hidden participants may send one at any time."""
         super().validate_send(metadata, envelope, state)
         if envelope.event_type == EV_TEXT and envelope.sender_id not in state.hidden:
             self.refuse_out_of_turn(metadata, envelope, state.expected_next_speaker)
@@ -104,18 +107,18 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
         return NamedWindowedSummary(max(2 * len(metadata.participants), 4))
 
 
-def _without(silent: object, state: DiscussionState) -> DiscussionState:
-    """Hide the silent participants, and pass the turn on if it was theirs."""
-    named = [p for p in silent if isinstance(p, str)] if isinstance(silent, list | tuple) else []
-    new = [p for p in dict.fromkeys(named) if p in state.participant_order and p not in state.hidden]
-    hidden = (*state.hidden, *new)
-    awaited = state.expected_next_speaker
-    if awaited in new:
-        awaited = _next_after(awaited, state.participant_order, hidden)
-    return replace(state, hidden=hidden, expected_next_speaker=awaited)
+def _hide(participants: object, state: DiscussionState) -> DiscussionState:
+    """Hide the participants; if one of them has the turn, give the turn to the next one that is not hidden."""
+    names = [p for p in participants if isinstance(p, str)] if isinstance(participants, list | tuple) else []
+    newly_hidden = [p for p in dict.fromkeys(names) if p in state.participant_order and p not in state.hidden]
+    hidden = (*state.hidden, *newly_hidden)
+    speaker = state.expected_next_speaker
+    if speaker in newly_hidden:
+        speaker = _next_after(speaker, state.participant_order, hidden)
+    return replace(state, hidden=hidden, expected_next_speaker=speaker)
 
 
 def _next_after(speaker: str, order: tuple[str, ...], hidden: tuple[str, ...]) -> str | None:
-    """Return the next participant in the rotation that is not hidden; the speaker itself is the last choice."""
-    at = order.index(speaker) + 1
-    return next((p for p in (*order[at:], *order[:at]) if p not in hidden), None)
+    """Return the next participant in the rotation that is not hidden, which can be the speaker; None if all are."""
+    start = order.index(speaker) + 1
+    return next((p for p in (*order[start:], *order[:start]) if p not in hidden), None)

@@ -45,8 +45,8 @@ SYSTEM_TYPES: Final = frozenset(
 #: The maximum length of ids and idempotency keys, in characters.
 MAX_ID_CHARACTERS: Final = 256
 
-_LATER_PREFIX: Final = "ag2.channel."
-_OUR_PREFIX: Final = "ag2.session."
+_CHANNEL_PREFIX: Final = "ag2.channel."
+_SESSION_PREFIX: Final = "ag2.session."
 #: PostgreSQL cannot store NUL characters, and UTF-8 cannot encode unpaired surrogates.
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
@@ -69,7 +69,7 @@ class Envelope:
         created_at: The time of acceptance, in seconds since the epoch; it never decreases within a session.
         causation_id: The id of the envelope that caused this one.
         idempotency_key: The sender's key for this post: a second post of the same content and key returns the first.
-        ttl_seconds: The time in which the envelope is delivered, in seconds after `created_at`; None for no limit.
+        ttl_seconds: The time limit for the first delivery, in seconds after `created_at`; None for no limit.
         trace: The trace context of the post, as W3C headers (``traceparent``, ``tracestate``).
     """
 
@@ -105,7 +105,7 @@ class Envelope:
         return self.audience is None or participant_id == self.sender_id or participant_id in self.audience
 
     def same_content(self, other: Envelope) -> bool:
-        """Return True if type, data, audience, causation id and TTL are equal; fields that the hub sets are ignored."""
+        """Return True if type, data, audience, causation id and TTL are equal; other fields may differ."""
         return _content(self) == _content(other)
 
     def to_json(self) -> str:
@@ -124,30 +124,30 @@ class Envelope:
         """Parse the output of `to_json`; unknown fields, such as those of a later release, are ignored.
 
         Raises:
-            ProtocolError: The text is not an envelope.
+            ProtocolError: The text is not JSON, lacks a field, or a field is invalid.
         """
         try:
-            found = json.loads(text)
+            decoded = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"an envelope is not valid JSON: {error}") from error
-        return cls.from_dict(found)
+        return cls.from_dict(decoded)
 
     @classmethod
     def from_dict(cls, found: Any) -> Envelope:
-        """Build an envelope from the decoded object of `to_json`.
+        """Build an envelope from the JSON object that `to_json` writes; unknown fields are ignored.
 
         Raises:
-            ProtocolError: The object is not an envelope.
+            ProtocolError: `found` is not a JSON object, lacks a field, or a field is invalid.
         """
         if not isinstance(found, dict):
             raise ProtocolError(f"an envelope is a JSON object, not {type(found).__name__}")
-        known = {name: found[name] for name in _FIELDS if name in found}
-        if isinstance(audience := known.get("audience"), list):
-            known["audience"] = tuple(audience)
-        if isinstance(kind := known.get("event_type"), str) and kind.startswith(_LATER_PREFIX):
-            known["event_type"] = _OUR_PREFIX + kind.removeprefix(_LATER_PREFIX)
+        values = {name: found[name] for name in _FIELDS if name in found}
+        if isinstance(audience := values.get("audience"), list):
+            values["audience"] = tuple(audience)
+        if isinstance(kind := values.get("event_type"), str) and kind.startswith(_CHANNEL_PREFIX):
+            values["event_type"] = _SESSION_PREFIX + kind.removeprefix(_CHANNEL_PREFIX)
         try:
-            envelope = cls(**known)
+            envelope = cls(**values)
         except TypeError as error:
             raise ProtocolError(f"an envelope lacks a field: {error}") from error
         check_envelope(envelope)
@@ -158,14 +158,14 @@ _FIELDS: Final = tuple(f.name for f in fields(Envelope))
 
 
 def _content(envelope: Envelope) -> tuple[Any, ...]:
-    said = json.dumps(envelope.event_data, sort_keys=True)
-    return envelope.event_type, said, envelope.audience, envelope.causation_id, envelope.ttl_seconds
+    data = json.dumps(envelope.event_data, sort_keys=True)
+    return envelope.event_type, data, envelope.audience, envelope.causation_id, envelope.ttl_seconds
 
 
 def check_envelope(envelope: Envelope) -> None:
     """Raise a `ProtocolError` that names the first field with an invalid type, length or character.
 
-    The session's adapter checks what the protocol allows.
+    This function does not check the protocol's rules; `SessionAdapter.validate_send` does.
     """
     for name in ("session_id", "sender_id", "event_type"):
         check_id(name, getattr(envelope, name))
@@ -186,11 +186,16 @@ def check_envelope(envelope: Envelope) -> None:
         raise ProtocolError(f"ttl_seconds of an envelope is {ttl!r}; give seconds above 0, or None")
 
 
-def check_id(what: str, given: Any) -> None:
-    """Raise a `ProtocolError` unless the value is a text of 1 to 256 characters that every store can hold."""
-    if not isinstance(given, str):
-        raise ProtocolError(f"{what} is a text, not {type(given).__name__}")
-    if not 0 < len(given) <= MAX_ID_CHARACTERS:
-        raise ProtocolError(f"{what} has {len(given)} characters; it takes 1 to {MAX_ID_CHARACTERS}")
-    if _UNSTORABLE.search(given):
-        raise ProtocolError(f"{what} contains a NUL or an unpaired surrogate, which no store can hold")
+def check_id(name: str, value: Any) -> None:
+    """Raise a `ProtocolError` unless the value is a text of 1 to 256 characters that every log can store.
+
+    Args:
+        name: The name of the field, for the error message.
+        value: The value of the field.
+    """
+    if not isinstance(value, str):
+        raise ProtocolError(f"{name} is a text, not {type(value).__name__}")
+    if not 0 < len(value) <= MAX_ID_CHARACTERS:
+        raise ProtocolError(f"{name} has {len(value)} characters; it takes 1 to {MAX_ID_CHARACTERS}")
+    if _UNSTORABLE.search(value):
+        raise ProtocolError(f"{name} contains a NUL or an unpaired surrogate, which logs cannot store; remove it")

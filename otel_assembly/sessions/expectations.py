@@ -1,8 +1,9 @@
-"""Expectations: time limits for replies, turns and acknowledgments, computed from a session's log.
+"""Expectations: a protocol's time limits for replies, turns and the answers to invitations.
 
-`PendingWaits` records the current waits, `deadlines` applies the manifest's expectations to them, and `violation`
-builds the envelope of a missed deadline. Nothing here reads a clock: `Hub.sweep` compares the deadlines with its clock
-and appends the violations. A violation in the log is reported once, because all hubs read the same log.
+`PendingWaits` records who has to act and since when, `deadlines` applies the protocol's expectations to it, and
+`violation` builds the envelope that reports a missed deadline. This module does not read a clock: `Hub.sweep` compares
+the deadlines with its clock and appends the violations. All of this is computed from the session's log, which all hubs
+share, so each violation is appended once.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.adapter import ExpectedTurn
     from otel_assembly.sessions.metadata import SessionMetadata
 
-#: The event types that ask for a reply and that count as a reply.
-_SAID: Final = frozenset({EV_TEXT, EV_PACKET})
+#: The event types that ask for a reply. Each of them also counts as a reply.
+_REPLY_TYPES: Final = frozenset({EV_TEXT, EV_PACKET})
 _TASK_PREFIX: Final = "ag2.task."
 
 
@@ -51,16 +52,19 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class PendingWaits:
-    """The pending waits of a session. It is immutable: `after` returns a new value.
+    """The participants that a session is waiting for, each with the envelope that started the wait.
+
+    Immutable: `after` returns a new value.
 
     Attributes:
         invited: The participants that have not answered their invitation, each with the invitation.
         opened: The envelope that opened the session; None before all participants have joined.
-        heard: The newest envelope that is neither a system event nor a task event.
+        heard: The newest envelope that is neither a system event nor a task event (``ag2.task.*``).
         unanswered: For each participant, the first text or packet addressed to it since its own newest one.
-        turn: The participant whose turn it is, with the envelope that started the turn.
-        turn_cause: The envelope that started the turn according to the adapter.
-        violated: Logged violations of pending waits: the row that started the wait, and the violation's key.
+        turn: The participant whose turn it is, with the envelope after which it had the turn.
+        turn_cause: The id of the envelope that the adapter names as the cause of the turn.
+        violated: The logged violations of waits that are still pending: the row of the envelope that started the wait,
+            and the violation's idempotency key.
     """
 
     invited: tuple[tuple[str, Since], ...] = ()
@@ -79,36 +83,36 @@ class PendingWaits:
             metadata: The session's metadata.
             expected: The next turn after the envelope, as returned by the adapter's ``expected_next``.
         """
-        here = Since(envelope.seq, envelope.envelope_id, envelope.created_at)
+        since = Since(envelope.seq, envelope.envelope_id, envelope.created_at)
         kind, sender = envelope.event_type, envelope.sender_id
         waits = self
         if kind == EV_SESSION_INVITE:
             recipients = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
-            waits = replace(waits, invited=_with(waits.invited, recipients, here))
+            waits = replace(waits, invited=_add_waits(waits.invited, recipients, since))
         elif kind in (EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT):
-            waits = replace(waits, invited=_without(waits.invited, sender))
+            waits = replace(waits, invited=_remove_wait(waits.invited, sender))
         elif kind == EV_SESSION_OPENED and waits.opened is None:
-            waits = replace(waits, opened=here)
+            waits = replace(waits, opened=since)
         elif kind == EV_EXPECTATION_VIOLATED:
-            since = envelope.event_data.get("since_seq")
-            if type(since) is int and envelope.idempotency_key:
-                waits = replace(waits, violated=(*waits.violated, (since, envelope.idempotency_key)))
+            row = envelope.event_data.get("since_seq")
+            if type(row) is int and envelope.idempotency_key:
+                waits = replace(waits, violated=(*waits.violated, (row, envelope.idempotency_key)))
         if kind not in SYSTEM_TYPES and not kind.startswith(_TASK_PREFIX):
-            waits = replace(waits, heard=here)
-        if kind in _SAID:
+            waits = replace(waits, heard=since)
+        if kind in _REPLY_TYPES:
             recipients = [p for p in metadata.participants if p != sender and envelope.visible_to(p)]
-            waits = replace(waits, unanswered=_with(_without(waits.unanswered, sender), recipients, here))
-        return _still_waited_for(_with_turn(waits, here, expected))
+            waits = replace(waits, unanswered=_add_waits(_remove_wait(waits.unanswered, sender), recipients, since))
+        return _remove_ended_violations(_update_turn(waits, since, expected))
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A pending expectation.
+    """The time limit of one wait, computed from an expectation of the protocol.
 
     Attributes:
-        kind: The kind of wait.
-        action: The action if the deadline is missed.
-        seconds: The length of the wait.
+        kind: The event that the expectation requires.
+        action: The reaction if the deadline is missed.
+        seconds: The maximum length of the wait.
         waited_for: The participants that have to act; empty for ``max_silence``.
         since: The envelope that started the wait.
     """
@@ -126,12 +130,18 @@ class Deadline:
 
     @property
     def key(self) -> str:
-        """The idempotency key of the violation. It is the same in every hub, so the log accepts one violation."""
+        """The idempotency key of the envelope that reports the missed deadline; the same in every hub.
+
+        The log therefore accepts one such envelope, even if several hubs post one.
+        """
         return f"ag2.expectation:{self.kind}:{self.action}:{self.seconds!r}:{self.since.seq}"
 
 
 def deadlines(metadata: SessionMetadata, state: SessionState, waits: PendingWaits) -> tuple[Deadline, ...]:
-    """Return the pending deadlines without those whose violation is in the log, the earliest first."""
+    """Return the deadlines of a session's current waits, the earliest first.
+
+    A deadline whose violation is already in the log is omitted.
+    """
     reported = {key for _, key in waits.violated}
     pending = [
         Deadline(expectation.kind, expectation.action, float(expectation.seconds), participants, since)
@@ -144,8 +154,9 @@ def deadlines(metadata: SessionMetadata, state: SessionState, waits: PendingWait
 def violation(metadata: SessionMetadata, deadline: Deadline, sender_id: str) -> Envelope:
     """Return the envelope that reports a missed deadline.
 
-    The action selects the audience. ``notify`` addresses the participants that have to act, and the creator. ``hide``
-    and ``auto_close`` address all participants. ``audit`` and ``warn`` address none: the log records the violation.
+    The deadline's action selects the audience. ``notify`` addresses the participants that have to act, and the creator.
+    ``hide`` and ``auto_close`` address all participants. ``audit`` and ``warn`` address none: the envelope is only
+    recorded in the log.
 
     Args:
         metadata: The session's metadata.
@@ -175,22 +186,22 @@ def violation(metadata: SessionMetadata, deadline: Deadline, sender_id: str) -> 
     )
 
 
-def _with_turn(waits: PendingWaits, here: Since, expected: ExpectedTurn | None) -> PendingWaits:
-    """Return the waits with the current turn; its time starts at the envelope that started the turn."""
+def _update_turn(waits: PendingWaits, since: Since, expected: ExpectedTurn | None) -> PendingWaits:
+    """Return the waits with the turn that the adapter expects; a new turn starts at the envelope `since`."""
     if expected is None or waits.opened is None:
         return replace(waits, turn=None, turn_cause=None)
     cause = expected.triggering_envelope_id
     if waits.turn is not None and (waits.turn[0], waits.turn_cause) == (expected.participant_id, cause):
         return waits
-    return replace(waits, turn=(expected.participant_id, here), turn_cause=cause)
+    return replace(waits, turn=(expected.participant_id, since), turn_cause=cause)
 
 
-def _still_waited_for(waits: PendingWaits) -> PendingWaits:
+def _remove_ended_violations(waits: PendingWaits) -> PendingWaits:
     """Remove the violations of waits that have ended; otherwise they would accumulate."""
     if not waits.violated:
         return waits
-    waited = [since for _, since in (*waits.invited, *waits.unanswered, *((waits.turn,) if waits.turn else ()))]
-    rows = {since.seq for since in (*waited, waits.heard or waits.opened) if since is not None}
+    starts = [since for _, since in (*waits.invited, *waits.unanswered, *((waits.turn,) if waits.turn else ()))]
+    rows = {since.seq for since in (*starts, waits.heard or waits.opened) if since is not None}
     return replace(waits, violated=tuple(v for v in waits.violated if v[0] in rows))
 
 
@@ -199,28 +210,31 @@ def _waits_of(
 ) -> Iterable[tuple[Since, tuple[str, ...]]]:
     """Return the waits of an expectation: the envelope that started each, and the participants that have to act."""
     if expectation.kind == "acks_within":
-        return _by_since(waits.invited) if state is SessionState.PENDING else ()
+        return _group_by_start(waits.invited) if state is SessionState.PENDING else ()
     if state is not SessionState.ACTIVE:
         return ()
     if expectation.kind == "reply_within":
-        return _by_since(waits.unanswered)
+        return _group_by_start(waits.unanswered)
     if expectation.kind == "turn_within":
         return () if waits.turn is None else ((waits.turn[1], (waits.turn[0],)),)
-    heard = waits.heard or waits.opened
-    return () if heard is None else ((heard, ()),)
+    newest = waits.heard or waits.opened
+    return () if newest is None else ((newest, ()),)
 
 
-def _by_since(waiting: tuple[tuple[str, Since], ...]) -> Iterable[tuple[Since, tuple[str, ...]]]:
-    since: dict[Since, list[str]] = {}
-    for participant_id, begun in waiting:
-        since.setdefault(begun, []).append(participant_id)
-    return [(begun, tuple(who)) for begun, who in since.items()]
+def _group_by_start(waits: tuple[tuple[str, Since], ...]) -> Iterable[tuple[Since, tuple[str, ...]]]:
+    groups: dict[Since, list[str]] = {}
+    for participant_id, since in waits:
+        groups.setdefault(since, []).append(participant_id)
+    return [(since, tuple(participants)) for since, participants in groups.items()]
 
 
-def _with(waiting: tuple[tuple[str, Since], ...], more: Iterable[str], here: Since) -> tuple[tuple[str, Since], ...]:
-    known = {participant_id for participant_id, _ in waiting}
-    return (*waiting, *((p, here) for p in more if p not in known))
+def _add_waits(
+    waits: tuple[tuple[str, Since], ...], participants: Iterable[str], since: Since
+) -> tuple[tuple[str, Since], ...]:
+    """Add a wait for each participant that has none; an older wait keeps its start."""
+    waiting = {participant_id for participant_id, _ in waits}
+    return (*waits, *((p, since) for p in participants if p not in waiting))
 
 
-def _without(waiting: tuple[tuple[str, Since], ...], removed: str) -> tuple[tuple[str, Since], ...]:
-    return tuple(wait for wait in waiting if wait[0] != removed)
+def _remove_wait(waits: tuple[tuple[str, Since], ...], participant_id: str) -> tuple[tuple[str, Since], ...]:
+    return tuple(wait for wait in waits if wait[0] != participant_id)

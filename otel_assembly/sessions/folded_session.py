@@ -1,4 +1,4 @@
-"""`FoldedSession`: a session's state, computed from its log."""
+"""`FoldedSession`: a session's state, computed from the envelopes in its log."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class FoldedSession:
         state: The session's lifecycle state.
         joined: The participants that have joined, in the order of the metadata.
         addressed: The number of envelopes addressed to each participant so far, in the order of the metadata.
-        seq: The number of the newest folded row; 0 for none.
+        seq: The number of the newest row that the state includes; 0 for none.
         envelope_id: The envelope id of that row.
         created_at: The time at which that row was accepted, in seconds since the epoch.
-        waits: The pending waits that expectations are checked against.
+        waits: The participants that the session is waiting for; the protocol's time limits apply to them.
     """
 
     adapter_state: Any
@@ -73,7 +73,7 @@ class FoldedSession:
         """
         who = metadata.participants
         try:
-            adapter_state = adapter.fold(envelope, _own(self.adapter_state))
+            adapter_state = adapter.fold(envelope, _modifiable(self.adapter_state))
         except Exception as error:
             manifest = metadata.manifest
             where = f"session {metadata.session_id!r}, row {envelope.seq}"
@@ -91,7 +91,12 @@ class FoldedSession:
         return folded.moved(envelope, who)
 
     def moved(self, envelope: Envelope, who: tuple[str, ...]) -> FoldedSession:
-        """Return the session with `joined` and `state` updated for one envelope."""
+        """Return the session with only `joined` and `state` updated for one more envelope.
+
+        Args:
+            envelope: The envelope.
+            who: The ids of all participants, in the order of the metadata.
+        """
         kind, pending = envelope.event_type, self.state is SessionState.PENDING
         if kind == EV_SESSION_INVITE_ACK:
             joined = tuple(p for p in who if p in self.joined or p == envelope.sender_id)
@@ -105,7 +110,7 @@ class FoldedSession:
         return self
 
     def ended(self, state: SessionState) -> FoldedSession:
-        """Return the session in an end state; a session that has already ended does not change."""
+        """Return the session with this end state; a session that has already ended keeps its own."""
         return self if self.over else replace(self, state=state)
 
     @property
@@ -119,7 +124,7 @@ class FoldedSession:
 
 
 def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_state: Any) -> ExpectedTurn | None:
-    """Return the next turn; None if the adapter has no ``expected_next``, or any participant may speak.
+    """Return the next turn; None if any participant may speak, or the adapter has no ``expected_next``.
 
     Raises:
         AdapterError: The adapter's ``expected_next`` raised.
@@ -136,9 +141,9 @@ def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_st
 
 
 def is_for(envelope: Envelope, participant_id: str) -> bool:
-    """Return True if an envelope is delivered to a participant that may see it and did not send it.
+    """Return True if an envelope is delivered to a participant: it may see the envelope and did not send it.
 
-    ``EV_ENVELOPE_EXPIRED`` is recorded in the log only and is never delivered.
+    Envelopes of the type ``EV_ENVELOPE_EXPIRED`` are only recorded in the log and never delivered.
     """
     return (
         envelope.sender_id != participant_id
@@ -147,7 +152,7 @@ def is_for(envelope: Envelope, participant_id: str) -> bool:
     )
 
 
-def _own(state: Any) -> Any:
+def _modifiable(state: Any) -> Any:
     """Return a state that ``fold`` may modify: a deep copy, or the state itself if its type is frozen."""
     if isinstance(state, BaseModel):
         return state if state.model_config.get("frozen") else state.model_copy(deep=True)

@@ -1,4 +1,4 @@
-"""`TransitionGraph`: the order of speakers in a workflow, stored as JSON in the session's knobs."""
+"""`TransitionGraph`: the order of speakers in a workflow, stored as JSON in the session's settings (`knobs`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 class TransitionRegistry:
-    """The targets and conditions that a graph's data may name, including the built-in ones."""
+    """The classes of targets and conditions that a graph's JSON data may name, including the built-in ones.
+
+    A condition says when a transition applies, and a target says who speaks next.
+    """
 
     def __init__(self) -> None:
         targets = (AgentTarget, RoundRobinTarget, StayTarget, RevertToInitiatorTarget, TerminateTarget)
@@ -43,41 +46,41 @@ class TransitionRegistry:
         self._conditions: dict[str, type[TransitionCondition]] = {kind.name: kind for kind in conditions}
 
     def register_target(self, kind: type[TransitionTarget]) -> None:
-        """Register a target under its name; it replaces an earlier target of the same name."""
+        """Register a target class under its `name`; it replaces an earlier class of the same name."""
         self._targets[kind.name] = kind
 
     def register_condition(self, kind: type[TransitionCondition]) -> None:
-        """Register a condition under its name; it replaces an earlier condition of the same name."""
+        """Register a condition class under its `name`; it replaces an earlier class of the same name."""
         self._conditions[kind.name] = kind
 
     def target(self, found: Any) -> TransitionTarget:
-        """Build a target from its data.
+        """Build a target from its JSON object, ``{"name": …, "args": {…}}``.
 
         Raises:
-            ConfigurationError: The name is not registered, or the fields do not fit.
+            ConfigurationError: The name is not registered, or the target does not accept the arguments.
         """
-        return cast("TransitionTarget", _made(found, self._targets, "target"))
+        return cast("TransitionTarget", _build(found, self._targets, "target"))
 
     def condition(self, found: Any) -> TransitionCondition:
-        """Build a condition from its data.
+        """Build a condition from its JSON object, ``{"name": …, "args": {…}}``.
 
         Raises:
-            ConfigurationError: The name is not registered, or the fields do not fit.
+            ConfigurationError: The name is not registered, or the condition does not accept the arguments.
         """
-        return cast("TransitionCondition", _made(found, self._conditions, "condition"))
+        return cast("TransitionCondition", _build(found, self._conditions, "condition"))
 
 
-_DEFAULT: Final = TransitionRegistry()
+_PROCESS_REGISTRY: Final = TransitionRegistry()
 
 
 def register_target(kind: type[TransitionTarget]) -> None:
     """Register a target class for all graphs in this process."""
-    _DEFAULT.register_target(kind)
+    _PROCESS_REGISTRY.register_target(kind)
 
 
 def register_condition(kind: type[TransitionCondition]) -> None:
     """Register a condition class for all graphs in this process."""
-    _DEFAULT.register_condition(kind)
+    _PROCESS_REGISTRY.register_condition(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +110,29 @@ class TransitionGraph:
             raise ConfigurationError(f"max_turns of a graph is {self.max_turns!r}; give 1 or more, or None")
 
     def select(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the decision about the next speaker; `state` is the state after the envelope."""
+        """Return who speaks next after an envelope, or that the session ends; `state` is the state after it."""
         for transition in sorted(self.transitions, key=lambda transition: transition.priority):
             if transition.when.evaluate(state, envelope):
                 return transition.then.resolve(state, envelope)
         return self.default_target.resolve(state, envelope)
 
     def named(self) -> tuple[str, ...]:
-        """Return the first speaker and the participants that built-in targets and conditions name."""
+        """Return the ids of all participants that the graph names: the first speaker, then those of its rules.
+
+        Only built-in targets and conditions are searched, and an id can occur several times.
+        """
         parts = [*(t.when for t in self.transitions), *(t.then for t in self.transitions), self.default_target]
         return (self.initial_speaker, *(part.agent_id for part in parts if isinstance(part, AgentTarget | FromSpeaker)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as a JSON object for a session's knobs; `loads` reads it."""
+        """Return the graph as a JSON object for a session's settings (`knobs`); `loads` reads it."""
         return {
             "initial_speaker": self.initial_speaker,
             "transitions": [
-                {"when": _described(rule.when), "then": _described(rule.then), "priority": rule.priority}
+                {"when": _to_object(rule.when), "then": _to_object(rule.then), "priority": rule.priority}
                 for rule in self.transitions
             ],
-            "default_target": _described(self.default_target),
+            "default_target": _to_object(self.default_target),
             "max_turns": self.max_turns,
         }
 
@@ -145,7 +151,7 @@ class TransitionGraph:
         Raises:
             ConfigurationError: The data is not a graph, or contains an unregistered name; the message names the place.
         """
-        known = _DEFAULT if registry is None else registry
+        registry = _PROCESS_REGISTRY if registry is None else registry
         if isinstance(found, str):
             try:
                 found = json.loads(found)
@@ -153,23 +159,23 @@ class TransitionGraph:
                 raise ConfigurationError(f"a graph is not valid JSON: {error}") from error
         if not isinstance(found, Mapping):
             raise ConfigurationError(f"a graph is a JSON object, not {type(found).__name__}")
-        listed = found.get("transitions") or []
-        if not isinstance(listed, list | tuple):
-            raise ConfigurationError(f"transitions of a graph is a list, not {type(listed).__name__}")
+        rules = found.get("transitions") or []
+        if not isinstance(rules, list | tuple):
+            raise ConfigurationError(f"transitions of a graph is a list, not {type(rules).__name__}")
         default = found.get("default_target")
         return cls(
             initial_speaker=found.get("initial_speaker"),  # type: ignore[arg-type]  # __post_init__ checks it
-            transitions=tuple(_transition(rule, index, known) for index, rule in enumerate(listed)),
-            default_target=TerminateTarget() if default is None else known.target(default),
+            transitions=tuple(_transition(rule, index, registry) for index, rule in enumerate(rules)),
+            default_target=TerminateTarget() if default is None else registry.target(default),
             max_turns=found.get("max_turns"),
         )
 
     @classmethod
     def round_robin(cls, participants: Iterable[str], *, max_turns: int | None = None) -> TransitionGraph:
-        """Return a graph in which all participants speak in the session's order, until `max_turns`.
+        """Return a graph in which all participants speak in turn, in the order of the session's participants.
 
         Args:
-            participants: The participants; only the first is used, as the first speaker.
+            participants: Participants of the session. The first one speaks first; the others are ignored.
             max_turns: The number of turns after which the session ends; None for no limit.
 
         Raises:
@@ -194,44 +200,45 @@ class TransitionGraph:
         steps = list(steps)
         if not steps:
             raise ConfigurationError("sequence takes at least 1 step")
-        if twice := sorted({step for step in steps if steps.count(step) > 1}):
+        if repeated := sorted({step for step in steps if steps.count(step) > 1}):
             raise ConfigurationError(
-                f"sequence names {', '.join(map(repr, twice))} twice, but the speaker alone selects the next step; "
+                f"sequence names {', '.join(map(repr, repeated))} twice, but the speaker alone selects the next step; "
                 "write transitions with conditions that distinguish the two steps"
             )
         pairs = pairwise(steps)
-        transitions = tuple(Transition(FromSpeaker(speaker), AgentTarget(after)) for speaker, after in pairs)
+        transitions = tuple(Transition(FromSpeaker(speaker), AgentTarget(successor)) for speaker, successor in pairs)
         return cls(steps[0], transitions, TerminateTarget("sequence_complete"), len(steps))
 
 
-def _transition(found: Any, index: int, known: TransitionRegistry) -> Transition:
-    if not isinstance(found, Mapping):
-        raise ConfigurationError(f"transition {index} of a graph is a JSON object, not {type(found).__name__}")
-    priority = found.get("priority", 0)
+def _transition(rule: Any, index: int, registry: TransitionRegistry) -> Transition:
+    if not isinstance(rule, Mapping):
+        raise ConfigurationError(f"transition {index} of a graph is a JSON object, not {type(rule).__name__}")
+    priority = rule.get("priority", 0)
     if type(priority) is not int or abs(priority) > LARGEST_INTEGER:
         raise ConfigurationError(f"priority of transition {index} of a graph is {priority!r}; give a whole number")
     try:
-        return Transition(known.condition(found.get("when")), known.target(found.get("then")), priority)
+        return Transition(registry.condition(rule.get("when")), registry.target(rule.get("then")), priority)
     except ConfigurationError as error:
         raise ConfigurationError(f"transition {index} of a graph: {error}") from error
 
 
-def _made(found: Any, kinds: Mapping[str, Any], what: str) -> Any:
-    name = found.get("name") if isinstance(found, Mapping) else None
+def _build(data: Any, classes: Mapping[str, Any], role: str) -> Any:
+    """Build a target or a condition from its JSON object; `role` is "target" or "condition"."""
+    name = data.get("name") if isinstance(data, Mapping) else None
     if not isinstance(name, str):
-        raise ConfigurationError(f"a {what} is a JSON object with a name, not {found!r}")
-    if name not in kinds:
-        raise ConfigurationError(f"there is no transition {what} {name!r}; known: {', '.join(sorted(kinds))}")
-    args = found.get("args") or {}
+        raise ConfigurationError(f"a {role} is a JSON object with a name, not {data!r}")
+    if name not in classes:
+        raise ConfigurationError(f"there is no transition {role} {name!r}; known: {', '.join(sorted(classes))}")
+    args = data.get("args") or {}
     try:
-        made = kinds[name](**args)
+        part = classes[name](**args)
     except TypeError as error:
-        raise ConfigurationError(f"transition {what} {name!r} does not accept {args!r}: {error}") from error
-    wrong = [key for key in ("agent_id", "tool_name", "key", "reason") if not isinstance(args.get(key, ""), str)]
-    if wrong:
-        raise ConfigurationError(f"{wrong[0]} of transition {what} {name!r} is {args[wrong[0]]!r}; give a text")
-    return made
+        raise ConfigurationError(f"transition {role} {name!r} does not accept {args!r}: {error}") from error
+    for key in ("agent_id", "tool_name", "key", "reason"):
+        if not isinstance(args.get(key, ""), str):
+            raise ConfigurationError(f"{key} of transition {role} {name!r} is {args[key]!r}; give a text")
+    return part
 
 
-def _described(part: Any) -> dict[str, Any]:
+def _to_object(part: Any) -> dict[str, Any]:
     return {"name": part.name, "args": asdict(part) if is_dataclass(type(part)) else {}}

@@ -24,7 +24,7 @@ from otel_assembly.errors import (
     NotFoundError,
     ProtocolError,
 )
-from otel_assembly.sessions.audit_log import audited
+from otel_assembly.sessions.audit_log import audit_refusal
 from otel_assembly.sessions.delivery import Delivery
 from otel_assembly.sessions.envelope import (
     EV_ENVELOPE_EXPIRED,
@@ -63,16 +63,17 @@ _PAGE: Final = 200
 
 
 class Hub:
-    """Creates sessions, accepts envelopes and delivers them, on a log that several hubs can share.
+    """Creates sessions, accepts envelopes (messages) and delivers them to the participants.
 
-    A hub computes a session's state from the log. An append succeeds only if it follows the row that the hub folded
-    last. Hubs can therefore start and stop at any time, in any process; all hubs see an accepted envelope.
-    A hub belongs to one event loop. It is an async context manager.
+    Several hubs, in any processes, can share one log: a hub computes a session's state from the log, and an append
+    succeeds only if it follows the newest row that the hub has read. Hubs can therefore start and stop at any time, and
+    all hubs see an accepted envelope. A hub belongs to one event loop. It is an async context manager.
 
     Args:
         log: The store of the sessions' logs. The hub does not close it.
         adapters: The supported protocols.
-        inbox_limit: The number of unconfirmed envelopes of a participant at which posts to it wait or are refused.
+        inbox_limit: The maximum number of unconfirmed envelopes of a participant. Further posts to it wait at
+            most for the `timeout` of `post`, and are then refused.
         snapshot_every: The number of envelopes between two snapshots of a session's state; 0 saves no snapshots. With a
             snapshot, another hub does not have to read the whole log.
         max_envelope_bytes: The maximum size of an envelope as JSON.
@@ -107,9 +108,9 @@ class Hub:
         self._snapshot_every = snapshot_every
         self._max_bytes = max_envelope_bytes
         self._clock = clock
-        self._known: dict[str, HubSession] = {}
-        self._hydrating: dict[str, asyncio.Task[HubSession]] = {}
-        self._follower = LogSubscription(log)
+        self._sessions: dict[str, HubSession] = {}
+        self._hydrations: dict[str, asyncio.Task[HubSession]] = {}
+        self._subscription = LogSubscription(log)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,14 +121,14 @@ class Hub:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop following the log. The log stays open. A second call does nothing."""
-        await self._follower.aclose()
+        """End the hub's subscription to the log and all iterators of `changes`. The log stays open."""
+        await self._subscription.aclose()
 
     # --- sessions
 
     async def create(
         self,
-        type: str,  # noqa: A002 - the manifest's word
+        type: str,  # noqa: A002 - named like SessionManifest.type
         creator_id: str,
         participants: Sequence[str],
         *,
@@ -151,20 +152,20 @@ class Hub:
             NotFoundError: This hub has no such adapter.
             ProtocolError: The session is invalid, or its id is already in use.
         """
-        adapter = self._adapter(type, version)
-        who = tuple(participants) if creator_id in participants else (creator_id, *participants)
-        for participant_id in who:
+        adapter = self._find_adapter(type, version)
+        members = tuple(participants) if creator_id in participants else (creator_id, *participants)
+        for participant_id in members:
             check_id("participant", participant_id)
-        if len(set(who)) != len(who) or HUB_ID in who:
+        if len(set(members)) != len(members) or HUB_ID in members:
             raise ProtocolError(
-                f"the participants are {', '.join(map(repr, who))}; name each once, and do not use {HUB_ID!r}"
+                f"the participants are {', '.join(map(repr, members))}; name each once, and do not use {HUB_ID!r}"
             )
         if ttl_seconds is not None and not 0 < ttl_seconds < math.inf:
             raise ProtocolError(f"ttl_seconds of a session is {ttl_seconds!r}; give seconds above 0, or None")
         name = session_id if session_id is not None else secrets.token_hex(16)
         check_id("session_id", name)
         now = self._clock()
-        metadata = SessionMetadata(name, adapter.manifest, creator_id, who, dict(knobs or {}), now, ttl_seconds)
+        metadata = SessionMetadata(name, adapter.manifest, creator_id, members, dict(knobs or {}), now, ttl_seconds)
         # Other hubs read the metadata from JSON, in which a tuple among the knobs becomes a list.
         metadata = SessionMetadata.from_json(metadata.to_json())
         try:
@@ -174,7 +175,7 @@ class Hub:
         except Exception as error:
             raise AdapterError(adapter.manifest.type, adapter.manifest.version, "validate_create", error) from error
         fresh = FoldedSession.fresh(metadata, adapter)
-        invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(who)}), fresh, now)
+        invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(members)}), fresh, now)
         with recorded_post(invite) as recording:
             recording.known(metadata)
             await self._create(metadata, recording.carried(invite))
@@ -200,14 +201,14 @@ class Hub:
             else:
                 return
 
-    def _adapter(self, type: str, version: int | None) -> SessionAdapter:  # noqa: A002
+    def _find_adapter(self, type: str, version: int | None) -> SessionAdapter:  # noqa: A002
         if version is None:
             version = max((v for t, v in self._adapters if t == type), default=None)
         adapter = self._adapters.get((type, version)) if version is not None else None
         if adapter is None:
-            known = ", ".join(f"{t} {v}" for t, v in sorted(self._adapters)) or "none"
-            of = f" version {version}" if version is not None else ""
-            raise NotFoundError(f"this hub has no adapter {type!r}{of}; it has: {known}")
+            supported = ", ".join(f"{t} {v}" for t, v in sorted(self._adapters)) or "none"
+            of_version = f" version {version}" if version is not None else ""
+            raise NotFoundError(f"this hub has no adapter {type!r}{of_version}; it has: {supported}")
         return adapter
 
     async def session_ids(self) -> Sequence[str]:
@@ -242,13 +243,16 @@ class Hub:
             return session.folded
 
     async def _session(self, session_id: str) -> HubSession:
-        """Return a session, possibly outdated; concurrent calls share one hydration."""
-        if (known := self._known.get(session_id)) is not None:
-            return known
-        task = self._hydrating.get(session_id)
+        """Return this hub's copy of a session, which may lack the newest rows of the log.
+
+        The first call for a session reads it from the log; concurrent calls share this read.
+        """
+        if (session := self._sessions.get(session_id)) is not None:
+            return session
+        task = self._hydrations.get(session_id)
         if task is None:
-            task = self._hydrating[session_id] = asyncio.create_task(self._hydrate(session_id))
-            task.add_done_callback(lambda _: self._hydrating.pop(session_id, None))
+            task = self._hydrations[session_id] = asyncio.create_task(self._hydrate(session_id))
+            task.add_done_callback(lambda _: self._hydrations.pop(session_id, None))
         return await asyncio.shield(task)
 
     async def _hydrate(self, session_id: str) -> HubSession:
@@ -257,12 +261,12 @@ class Hub:
         if text is None:
             raise NotFoundError(f"there is no session {session_id!r}")
         metadata = SessionMetadata.from_json(text)
-        adapter = self._adapter(metadata.manifest.type, metadata.manifest.version)
+        adapter = self._find_adapter(metadata.manifest.type, metadata.manifest.version)
         session = HubSession(metadata, adapter, self._log)
         with recorded_hydration(metadata) as recording:
-            read = await session.hydrate()
-            recording.folded(read, session.folded.seq, from_snapshot=session.snapshot_seq > 0)
-        return self._known.setdefault(session_id, session)
+            envelope_count = await session.hydrate()
+            recording.folded(envelope_count, session.folded.seq, from_snapshot=session.snapshot_seq > 0)
+        return self._sessions.setdefault(session_id, session)
 
     # --- posting
 
@@ -282,15 +286,15 @@ class Hub:
                 valid, and ends the turn.
 
         Returns:
-            The accepted envelope with its row number, id and time. If the sender posted the same content with this
-            idempotency key before, the envelope that was accepted then.
+            The accepted envelope with its row number, id and time. If the sender has posted the same content with this
+            idempotency key before, the result is the envelope that was accepted then.
 
         Raises:
             NotFoundError: There is no such session, or this hub has no adapter for it.
             AccessDeniedError: The sender is not a participant.
             ProtocolError: The protocol does not allow the envelope, or a field is invalid.
             InboxFull: A recipient has too many unconfirmed envelopes.
-            AdapterError: The adapter raised.
+            AdapterError: A method of the protocol's adapter raised an unexpected error.
             TurnClaimLostError: The claim is no longer valid.
             SessionLogError: The append to the log failed.
         """
@@ -298,18 +302,18 @@ class Hub:
 
     async def join(self, session_id: str, participant_id: str) -> Envelope:
         """Accept an invitation; the session opens when all participants have joined. A second call does nothing."""
-        return await self._step(session_id, participant_id, EV_SESSION_INVITE_ACK, key="ag2.join")
+        return await self._post_lifecycle(session_id, participant_id, EV_SESSION_INVITE_ACK, key="ag2.join")
 
     async def reject(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
-        """Refuse an invitation, which closes the session."""
-        return await self._step(session_id, participant_id, EV_SESSION_INVITE_REJECT, reason)
+        """Reject an invitation, which closes the session; the log records the reason."""
+        return await self._post_lifecycle(session_id, participant_id, EV_SESSION_INVITE_REJECT, reason)
 
     async def close(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
-        """Close a session; its log stays readable."""
-        return await self._step(session_id, participant_id, EV_SESSION_CLOSED, reason)
+        """Close a session for all participants; the log records the reason and stays readable."""
+        return await self._post_lifecycle(session_id, participant_id, EV_SESSION_CLOSED, reason)
 
     async def expire(self, session_id: str) -> bool:
-        """End a session whose TTL has passed.
+        """End a session if its lifetime (`ttl_seconds`) has passed.
 
         Returns:
             True if this call ended the session.
@@ -318,41 +322,42 @@ class Hub:
         ttl = session.metadata.ttl_seconds
         if ttl is None or session.folded.over or self._clock() <= session.metadata.created_at + ttl:
             return False
-        over = Envelope(session_id, HUB_ID, EV_SESSION_EXPIRED, idempotency_key="ag2.expired")
+        expiration = Envelope(session_id, HUB_ID, EV_SESSION_EXPIRED, idempotency_key="ag2.expired")
         try:
-            await self._post_own(session, over)
+            await self._post_as_hub(session, expiration)
         except ProtocolError:
             # Another post ended the session first.
             return False
         return True
 
     async def sweep(self, session_id: str | None = None) -> Sequence[Envelope]:
-        """Append violations of expectations, and end the sessions whose TTL has passed.
+        """Report missed deadlines in the log, and end sessions whose lifetime has passed.
 
-        Each missed deadline is appended once, even if several hubs sweep. Call this method every few seconds; `serve`
-        does so for the sessions that it serves.
+        The deadlines are the protocol's time limits (`SessionManifest.expectations`). Each missed deadline is appended
+        to the session's log once, even if several hubs sweep. Call this method every few seconds; `serve` does so for
+        the sessions that it serves.
 
         Args:
             session_id: The session to sweep; None for all sessions. If None, a session that cannot be read is skipped
                 with a warning.
 
         Returns:
-            The violations that this call appended.
+            The envelopes of missed deadlines that this call appended.
 
         Raises:
             NetworkError: The session, or the log, cannot be read.
         """
         if session_id is not None:
             return await self._sweep(session_id)
-        found: list[Envelope] = []
+        violations: list[Envelope] = []
         for name in await self._log.session_ids():
-            if (known := self._known.get(name)) is not None and known.folded.over:
+            if (session := self._sessions.get(name)) is not None and session.folded.over:
                 continue
             try:
-                found += await self._sweep(name)
+                violations += await self._sweep(name)
             except (NotFoundError, AdapterError, LogDamagedError, LogRegressed) as error:
                 _log.warning("session %r was not swept: %s", name, error)
-        return found
+        return violations
 
     async def _sweep(self, session_id: str) -> list[Envelope]:
         session = await self._session(session_id)
@@ -360,39 +365,50 @@ class Hub:
         await self.expire(session_id)
         return await append_violations(session, self._log, self._clock)
 
-    async def _step(
-        self, session_id: str, who: str, event_type: str, reason: str = "", key: str | None = None
+    async def _post_lifecycle(
+        self, session_id: str, sender_id: str, event_type: str, reason: str = "", key: str | None = None
     ) -> Envelope:
         data = {"reason": reason} if reason else {}
-        return await self._post(Envelope(session_id, who, event_type, data, idempotency_key=key), 0.0, step=True)
+        envelope = Envelope(session_id, sender_id, event_type, data, idempotency_key=key)
+        return await self._post(envelope, 0.0, allow_system_type=True)
 
     async def _post(
-        self, envelope: Envelope, patience: float, *, step: bool = False, claim: TurnClaim | None = None
+        self, envelope: Envelope, patience: float, *, allow_system_type: bool = False, claim: TurnClaim | None = None
     ) -> Envelope:
-        """Post for a participant, and write refusals to the audit log; only a `step` may have a system type."""
-        with recorded_post(envelope) as recording, audited(envelope):
+        """Post an envelope of a participant, and log a refusal to the audit log.
+
+        Args:
+            envelope: The envelope.
+            patience: The maximum time to wait for room in the recipients' inboxes, in seconds.
+            allow_system_type: True for the types in `SYSTEM_TYPES`, which participants cannot post directly.
+            claim: The claim on the turn that the envelope answers.
+        """
+        with recorded_post(envelope) as recording, audit_refusal(envelope):
             check_envelope(envelope)
-            if envelope.event_type in SYSTEM_TYPES and not step:
+            if envelope.event_type in SYSTEM_TYPES and not allow_system_type:
                 raise ProtocolError(
                     f"{envelope.event_type!r} is a system type; use join(), reject(), close() or expire()"
                 )
             session = await self._session(envelope.session_id)
             recording.known(session.metadata)
-            folding = self._as_read(envelope)
+            stored = self._copy_as_stored(envelope)
             strangers = {envelope.sender_id, *(envelope.audience or ())} - set(session.metadata.participants)
             if envelope.sender_id in strangers:
-                raise AccessDeniedError(f"session {envelope.session_id!r}: {envelope.sender_id!r} takes no part in it")
+                raise AccessDeniedError(f"session {envelope.session_id!r}: {envelope.sender_id!r} is not a participant")
             if strangers:
-                named = ", ".join(map(repr, sorted(strangers)))
-                raise ProtocolError(f"session {envelope.session_id!r}: {named} of the audience take no part in it")
+                ids = ", ".join(map(repr, sorted(strangers)))
+                raise ProtocolError(
+                    f"session {envelope.session_id!r}: the audience contains {ids}, not among the participants; "
+                    "address participants only"
+                )
             if await self.expire(envelope.session_id):
                 raise ProtocolError(f"session {envelope.session_id!r} is expired and accepts no more envelopes")
-            accepted = await self._posted(session, folding, patience, recording, claim)
-        # The caller may change the returned data, so it must not be the data that was folded.
+            accepted = await self._run_post(session, stored, patience, recording, claim)
+        # The caller may change the returned data, which must not change the data that the hub has processed.
         return replace(accepted, event_data=envelope.event_data)
 
-    def _as_read(self, envelope: Envelope) -> Envelope:
-        """Return a copy of the envelope with the data that readers of the log will see, decoded from JSON."""
+    def _copy_as_stored(self, envelope: Envelope) -> Envelope:
+        """Return a copy of the envelope with the data as readers of the log see it: encoded as JSON and decoded."""
         text = envelope.to_json()
         if len(text) > self._max_bytes:
             raise ProtocolError(
@@ -401,13 +417,13 @@ class Hub:
             )
         return replace(envelope, event_data=json.loads(text)["event_data"])
 
-    async def _post_own(self, session: HubSession, envelope: Envelope) -> Envelope:
-        """Post an envelope of the hub itself."""
+    async def _post_as_hub(self, session: HubSession, envelope: Envelope) -> Envelope:
+        """Post an envelope whose sender is the hub; refusals are not logged to the audit log."""
         with recorded_post(envelope) as recording:
             recording.known(session.metadata)
-            return await self._posted(session, envelope, 0.0, recording)
+            return await self._run_post(session, envelope, 0.0, recording)
 
-    async def _posted(
+    async def _run_post(
         self,
         session: HubSession,
         envelope: Envelope,
@@ -415,9 +431,10 @@ class Hub:
         recording: PostRecording,
         claim: TurnClaim | None = None,
     ) -> Envelope:
-        carried = recording.carried(envelope)
+        """Append an envelope with the current trace context; afterwards, save a snapshot if one is due."""
+        traced = recording.carried(envelope)
         limit = self._inbox_limit
-        post = Post(session, carried, log=self._log, clock=self._clock, inbox_limit=limit, claim=claim)
+        post = Post(session, traced, log=self._log, clock=self._clock, inbox_limit=limit, claim=claim)
         recording.watch(post)
         accepted = await post.run(patience)
         recording.accepted(accepted)
@@ -437,7 +454,7 @@ class Hub:
             session_id: The session.
             participant_id: Return only the envelopes that this participant may see; None for all envelopes.
             after_seq: Return only the envelopes after this row.
-            limit: The maximum number of rows to read, before the filter by `participant_id`.
+            limit: The maximum number of rows to read, before the filter by `participant_id`; None for no limit.
 
         Raises:
             NetworkError: There is no such session, or its log cannot be read.
@@ -446,24 +463,30 @@ class Hub:
         if participant_id is not None:
             self._require_participant(session, participant_id)
         rows = await self._log.tail(session_id, after_seq + 1, limit)
-        found = [envelope_of(row) for row in rows]
-        return [e for e in found if participant_id is None or e.visible_to(participant_id)]
+        envelopes = [envelope_of(row) for row in rows]
+        return [e for e in envelopes if participant_id is None or e.visible_to(participant_id)]
 
     async def posted_under(self, session_id: str, sender_id: str, key: str) -> Envelope | None:
-        """Return the accepted envelope of a participant with an idempotency key, or None."""
+        """Return the envelope that a sender posted with this idempotency key; None if there is none."""
         row = await self._log.by_key(session_id, sender_id, key)
         return None if row is None else envelope_of(row)
 
     async def envelope(self, session_id: str, envelope_id: str) -> Envelope | None:
-        """Return the envelope with this id, or None."""
+        """Return a session's envelope with this id; None if there is none."""
         row = await self._log.by_id(session_id, envelope_id)
         return None if row is None else envelope_of(row)
 
     async def inbox(self, session_id: str, participant_id: str, *, limit: int = 100) -> Sequence[Delivery]:
-        """Return a participant's unconfirmed envelopes, in order. Delivery is at least once.
+        """Return the envelopes for a participant that it has not confirmed, in order.
 
-        If an envelope's TTL has passed, its delivery has `Delivery.expired` set. The log records this once for each
-        recipient, and the envelope then counts as expired in every hub.
+        Each envelope is returned again until it is confirmed (at-least-once delivery). If an envelope's `ttl_seconds`
+        have passed, its delivery has `expired` set. The log records this once for each recipient, and from then on the
+        envelope is expired in every hub.
+
+        Args:
+            session_id: The session.
+            participant_id: The participant.
+            limit: The maximum number of envelopes.
 
         Raises:
             NetworkError: There is no such session or participant, or the log cannot be read.
@@ -471,33 +494,35 @@ class Hub:
         session = await self._session(session_id)
         self._require_participant(session, participant_id)
         cursor = (await self._log.cursors(session_id)).get(participant_id, Cursor(0, 0))
-        # Nothing up to here is for the participant, so that a long log of others' messages is read once.
-        searched = session.searched.get(participant_id, cursor)
-        seq, count = (searched.seq, searched.count) if searched.seq > cursor.seq else (cursor.seq, cursor.count)
-        found, last, before = list[Delivery](), seq, count
-        while len(found) < limit:
+        # The rows up to `start` hold nothing unconfirmed: a long log of envelopes for others is read only once.
+        start = max(cursor, session.inbox_starts.get(participant_id, cursor), key=lambda position: position.seq)
+        seq, count = start.seq, start.count
+        deliveries, last = list[Delivery](), seq
+        while len(deliveries) < limit:
             rows = await self._log.tail(session_id, seq + 1, _PAGE)
             for row in rows:
                 envelope = envelope_of(row)
-                if is_for(envelope, participant_id) and len(found) < limit:
+                if is_for(envelope, participant_id) and len(deliveries) < limit:
                     count += 1
-                    expired = await self._expired(session, envelope, participant_id)
-                    found.append(Delivery(envelope, participant_id, count, expired))
+                    expired = await self._is_expired(session, envelope, participant_id)
+                    deliveries.append(Delivery(envelope, participant_id, count, expired))
             last = rows[-1].seq if rows else seq
             if len(rows) < _PAGE:
                 break
             seq = last
-        session.searched[participant_id] = Cursor(found[0].envelope.seq - 1 if found else last, before)
+        last_empty = deliveries[0].envelope.seq - 1 if deliveries else last
+        session.inbox_starts[participant_id] = Cursor(last_empty, start.count)
         addressed = session.folded.addressed_to(participant_id, session.metadata)
-        record_unconfirmed(session.metadata, max(len(found), addressed - cursor.count))
-        return found
+        record_unconfirmed(session.metadata, max(len(deliveries), addressed - cursor.count))
+        return deliveries
 
     async def confirm(self, delivery: Delivery) -> None:
-        """Mark an envelope, and all earlier ones addressed to the participant, as processed."""
+        """Mark an envelope and all earlier envelopes of the participant's inbox as processed."""
         cursor = Cursor(delivery.envelope.seq, delivery.count)
         await self._log.move_cursor(delivery.envelope.session_id, delivery.participant_id, cursor)
 
-    async def _expired(self, session: HubSession, envelope: Envelope, participant_id: str) -> bool:
+    async def _is_expired(self, session: HubSession, envelope: Envelope, participant_id: str) -> bool:
+        """Return True if an envelope expired before its delivery; post an ``EV_ENVELOPE_EXPIRED`` the first time."""
         if envelope.ttl_seconds is None:
             return False
         name = session.metadata.session_id
@@ -510,23 +535,26 @@ class Hub:
         note = Envelope(
             name, HUB_ID, EV_ENVELOPE_EXPIRED, data, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
         )
-        await self._post_own(session, note)
+        await self._post_as_hub(session, note)
         return True
 
     def _require_participant(self, session: HubSession, participant_id: str) -> None:
         if participant_id not in session.metadata.participants:
-            raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
+            raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} is not a participant")
 
     def turn_lease(self, session_id: str, participant_id: str, seconds: float) -> TurnLease:
-        """Return a lease with which only one server of a participant works on a turn at a time.
+        """Return a lease, which lets only one server of a participant work on a turn at a time.
 
         Args:
             session_id: The session.
             participant_id: The participant.
-            seconds: The time for which a turn stays claimed after its server stopped.
+            seconds: The time after which another server may take over the turn of a server that stopped.
         """
         return TurnLease(self._log, session_id, participant_id, self._clock, seconds)
 
     def changes(self) -> AsyncGenerator[str | None, None]:
-        """Yield the ids of changed sessions. None comes first, and means that any session may have changed."""
-        return self._follower.changes()
+        """Yield the ids of sessions that have new envelopes, until `aclose`.
+
+        None means that any session may have changed; it is the first item.
+        """
+        return self._subscription.changes()

@@ -1,8 +1,8 @@
 """`SessionLog`: the storage interface of a hub.
 
-A log contains the rows of each session, numbered from 1 without gaps. An append names the row that it follows. The key
-(session, seq) is the only lock: of two appends after the same row, the second is refused. No hub owns a session, so any
-number of hubs in any process can serve it.
+A log contains the rows of each session, numbered from 1 without gaps. An append names the row that it follows: of two
+appends after the same row, the second is refused. Correctness needs no other lock and no hub that owns a session, so
+any number of hubs in any process can serve the same session.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class LogRow:
     """One envelope, as a log stores it.
 
     Attributes:
-        session_id: Its session.
-        seq: Its number in the session, from 1.
-        envelope_id: Its id, unique in the session.
-        sender_id: The sender.
-        key: The sender's idempotency key, unique for each (session, sender); None for none.
-        body: The envelope, as ASCII JSON.
+        session_id: The id of the envelope's session.
+        seq: The row's number in the session, from 1.
+        envelope_id: The envelope's id, unique in the session.
+        sender_id: The id of the sender.
+        key: The sender's idempotency key, unique for each (session, sender); None for no key.
+        body: The whole envelope, as ASCII JSON.
         checksum: The CRC-32 of the body; it detects damaged rows.
     """
 
@@ -43,10 +43,16 @@ class LogRow:
 
     @classmethod
     def of(cls, envelope: Envelope) -> Self:
-        """Return the row of an envelope that a hub has stamped."""
+        """Return the row of an envelope whose number, id and time the hub has set."""
         body = envelope.to_json()
-        names = (envelope.session_id, envelope.seq, envelope.envelope_id, envelope.sender_id, envelope.idempotency_key)
-        return cls(*names, body, checksum_of(body))
+        columns = (
+            envelope.session_id,
+            envelope.seq,
+            envelope.envelope_id,
+            envelope.sender_id,
+            envelope.idempotency_key,
+        )
+        return cls(*columns, body, checksum_of(body))
 
 
 def checksum_of(text: str) -> int:
@@ -56,7 +62,12 @@ def checksum_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The row of a session that an append follows."""
+    """The row of a session that an append follows.
+
+    Attributes:
+        seq: The row's number.
+        envelope_id: The id of the row's envelope.
+    """
 
     seq: int
     envelope_id: str
@@ -64,10 +75,10 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A participant's position: the newest envelope that it confirmed.
+    """A participant's position in a session: the newest envelope that it confirmed.
 
     Attributes:
-        seq: The last row of the session that it confirmed.
+        seq: The row of that envelope.
         count: The number of envelopes addressed to the participant up to and including that row.
     """
 
@@ -77,11 +88,11 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The folded state of a session up to a row, as JSON.
+    """The state of a session up to a row, saved so that hubs need not read the earlier rows.
 
     Attributes:
         seq: The last row that the state includes.
-        state: The adapter's serialized state, and the state that the hub keeps for each session.
+        state: The state as JSON: that of the adapter and that of the hub.
     """
 
     seq: int
@@ -90,14 +101,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TurnClaim:
-    """A server's claim on a turn. While it is valid, no other server can store work or an answer.
+    """A server's claim on a participant's turn; a server is a running `serve`.
+
+    While the claim is valid, no other server can store steps or an answer of the turn.
 
     Attributes:
         session_id: The session.
         participant_id: The participant whose turn it is.
-        seq: The row of the session that the turn answers.
-        continues: True if the participant sent that row itself and continues after it.
-        token: Unique for each claim; empty if no server holds the turn.
+        seq: The row of the session that started the turn.
+        continues: True if the participant sent that row itself and has the next turn as well.
+        token: A random text, unique for each claim; empty if no server has claimed the turn.
     """
 
     session_id: str
@@ -114,11 +127,11 @@ class StoredTurn:
     Attributes:
         claim: The newest claim.
         version: A number that grows with each change of the turn.
-        seconds: The length of the lease.
-        remaining: The seconds until the lease is over, by the log's clock; 0 or less if it is over.
+        seconds: The length of the claim's lease, in seconds.
+        remaining: The seconds until the lease expires, by the log's clock; 0 or less if it has expired.
         entries: The number of stored work entries of unfinished turns.
         answered: The newest row of another sender whose turn is finished; 0 for none.
-        continued: The newest own row after which the participant finished continuing; 0 for none.
+        continued: The newest row of the participant itself whose turn is finished; 0 for none.
     """
 
     claim: TurnClaim
@@ -130,17 +143,22 @@ class StoredTurn:
     continued: int
 
     def is_finished(self, seq: int, *, continues: bool) -> bool:
-        """Return True if the turn that answers a row is finished, or a later one of its kind is."""
+        """Return True if the turn that a row started is finished, or a later turn is.
+
+        Args:
+            seq: The row.
+            continues: True if the participant sent the row itself; as in `TurnClaim`.
+        """
         return seq <= (self.continued if continues else self.answered)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkEntry:
-    """One step of a turn that is not finished.
+    """One stored step of an unfinished turn, such as a tool call; another server can continue the turn after it.
 
     Attributes:
-        seq: The row that the turn answers.
-        number: Its number in the participant's work, from 1.
+        seq: The row that started the turn.
+        number: The step's number among the participant's stored steps, from 1.
         body: The step's event, as JSON.
     """
 
@@ -151,14 +169,13 @@ class WorkEntry:
 
 @runtime_checkable
 class SessionLog(Protocol):
-    """Storage for the logs of sessions.
+    """Storage for the logs of sessions. A log object belongs to one event loop.
 
     Every method raises `LogUnavailableError` if the storage does not answer; `append` and `create` raise it only if
-    nothing was written. Methods that read verify checksums, and raise `LogDamagedError` for a missing or damaged row. A
-    write is *accepted* once `append` or `create` returns: it is then synced on the primary. A canceled write may or may
-    not be stored, as after `LogUnsureError`; the log stays usable. The lock of `press` belongs to the task that entered
-    it and to the tasks that it starts. Their calls proceed; other tasks that append to the session wait. A log belongs
-    to one event loop.
+    nothing was written. Methods that read verify checksums, and raise `LogDamagedError` for a missing or damaged row.
+
+    A write is *accepted* once `append` or `create` returns: it is then synced to disk, on PostgreSQL's primary server.
+    If a write is canceled, it may or may not be stored, as after `LogUnsureError`; the log stays usable.
     """
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
@@ -181,7 +198,8 @@ class SessionLog(Protocol):
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """Append rows of one session after its row `on` in one transaction.
 
-        With a claim, the rows are the answer of its turn: in the same commit the turn is finished, as by `end_turn`.
+        With a claim, the rows are the answer of the claimed turn, and the same transaction finishes the turn as
+        `end_turn` does.
 
         Raises:
             TurnClaimLostError: The claim is no longer valid; nothing was written.
@@ -195,11 +213,11 @@ class SessionLog(Protocol):
         ...
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
-        """Return the row with this envelope id."""
+        """Return the row with this envelope id; None if there is none."""
         ...
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
-        """Return the row that this sender posted with this idempotency key."""
+        """Return the row that this sender posted with this idempotency key; None if there is none."""
         ...
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
@@ -207,21 +225,21 @@ class SessionLog(Protocol):
         ...
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """Move a participant's cursor forward; an older cursor is ignored."""
+        """Store a participant's cursor; ignore a cursor that is not newer than the stored one."""
         ...
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """Return the newest snapshot of this adapter name and version."""
+        """Return the session's stored snapshot for an adapter, such as ``discussion/1``; None if there is none."""
         ...
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """Store a snapshot; an older one than the stored one is ignored."""
+        """Store a session's snapshot for an adapter; ignore a snapshot that is not newer than the stored one."""
         ...
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
         """Return the newest turn of a participant; None if it never had one.
 
-        Leases expire by the clock of the database server. A log without a server uses `now`.
+        PostgreSQL's clock decides if the turn's lease has expired; logs without a server use `now` instead.
 
         Args:
             session_id: The session.
@@ -231,20 +249,21 @@ class SessionLog(Protocol):
         ...
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """Claim a turn, if nothing has changed since `turn` returned `seen`; return True if the claim holds.
+        """Claim a turn unless it has changed since `turn` returned `seen`; return True if it is now claimed.
 
-        The caller decides if the turn is free. If several callers pass the same `seen`, one of them succeeds.
+        The caller decides from `seen` if it may claim the turn. If several callers pass the same `seen`, one of them
+        succeeds.
 
         Args:
             claim: The claim, with a token that no other claim has.
             seen: The result of `turn`.
-            now: As for `turn`.
-            seconds: The length of the lease.
+            now: The caller's time, in seconds since the epoch.
+            seconds: The length of the lease, in seconds.
         """
         ...
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """Restart the lease of a claim; return False if the claim is no longer valid."""
+        """Extend the lease of a claim to `seconds` from now; return False if the claim is no longer valid."""
         ...
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
@@ -252,17 +271,17 @@ class SessionLog(Protocol):
 
         Args:
             claim: The claim.
-            finished: True if the turn is over: its work is deleted, and it is never claimed again. False if another
-                server is to continue it.
+            finished: True if the turn is over: its stored steps are deleted, and it is never claimed again. False if
+                another server is to continue it.
         """
         ...
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """Store a step of a turn; return False if the claim is no longer valid. The call is idempotent.
+        """Store a step of a claimed turn; return False if the claim is no longer valid. The call is idempotent.
 
         Args:
             claim: The claim.
-            number: The step's number, one more than the newest.
+            number: The step's number: that of the newest stored step plus 1, or 1.
             body: The step's event, as JSON.
 
         Raises:
@@ -281,14 +300,19 @@ class SessionLog(Protocol):
     def changes(self) -> AsyncIterator[str | None]:
         """Yield the id of each session that gets new rows; None if ids may have been missed.
 
-        After None, the caller checks all sessions. The first item is None, sent once the log listens for changes.
+        After None, the caller must check all sessions. The first item is None: from then on, no change is missed.
         """
         ...
 
     def press(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a fair lock for reading, deciding and appending, so that no writer starves."""
+        """Return a context manager that locks a session for reading, deciding and appending.
+
+        A hub uses it if its appends keep losing to concurrent ones. Waiting tasks get the lock in order, so no writer
+        starves. The lock belongs to the task that entered it and to the tasks that this task starts: their calls
+        proceed, and other tasks that append to the session wait.
+        """
         ...
 
     async def close(self) -> None:
-        """Release files and connections; closing twice is no error."""
+        """Release files and connections. A second call does nothing."""
         ...

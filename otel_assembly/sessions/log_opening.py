@@ -1,4 +1,4 @@
-"""`open_log`: opens a log for reading."""
+"""`open_log`: opens a stored log of sessions for reading."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 def open_log(where: str) -> LogReader:
     """Open the log in an SQLite file, or in PostgreSQL if `where` is a DSN (``postgresql://…``).
 
-    The reader writes nothing, and hubs may append at the same time. It does not verify checksums.
+    The returned reader writes nothing and does not verify checksums. Hubs may append to the log at the same time.
 
     Raises:
         ConfigurationError: There is no log at this place, or it is another kind of file or database.
         LogDamagedError: The log cannot be read at all.
-        LogUnavailableError: The server does not answer.
+        LogUnavailableError: The database does not answer.
     """
     if where.startswith(("postgresql://", "postgres://")):
         from otel_assembly.sessions.postgres_reader import PostgresReader

@@ -1,4 +1,4 @@
-"""`LogReader`: reads a whole log without writing, while hubs may append to it. All methods block."""
+"""`LogReader`: the interface for reading a whole log without writing, while hubs may append to it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from otel_assembly.sessions.log_sql import (
     CURSORS_OF,
     PAGE_OF_ROWS,
     PAGE_OF_SESSIONS,
+    REPEATED_KEYS,
+    ROWS_WITHOUT_SESSION,
     SESSION_OF_ID,
     SNAPSHOTS,
-    STRAYS,
-    TWICE,
 )
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-#: How many rows are held at a time; a row may be a megabyte.
+#: The number of rows in memory at a time; a row may have a megabyte.
 _PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as a log stores it, unverified.
+    """A session as a log stores it; the checksum is not verified.
 
     Attributes:
-        number: Its number in the order of creation.
-        id: Its id.
-        metadata: Its metadata, as JSON.
-        checksum: The checksum of the metadata.
+        number: The session's number, which grows in the order of creation.
+        id: The session's id.
+        metadata: The session's metadata, as JSON.
+        checksum: The stored checksum of the metadata.
     """
 
     number: int
@@ -45,7 +45,7 @@ class StoredSession:
 
 
 class LogReader(ABC):
-    """Reads the unverified content of a log, one page at a time. It is a context manager."""
+    """Reads a log one page at a time, without verifying checksums. A context manager; all methods block."""
 
     def __enter__(self) -> Self:
         return self
@@ -61,65 +61,74 @@ class LogReader(ABC):
 
     @abstractmethod
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
-        """Return the rows that a statement selects.
+        """Return the rows that an SQL statement selects.
+
+        Args:
+            what: The name of the rows, for error messages.
+            statement: The statement; ``?`` is an argument.
+            arguments: The statement's arguments.
 
         Raises:
-            LogDamagedError: The rows cannot be read; the message contains `what`.
-            LogUnavailableError: The log does not answer.
+            LogDamagedError: The rows cannot be read.
+            LogUnavailableError: The database does not answer.
         """
 
     def problems(self) -> Iterator[str]:
-        """Yield descriptions of damage to the log that concerns no single session."""
-        for number, count in self.ask("the rows of all sessions", STRAYS):
+        """Yield a message for each damage that does not concern an existing session, such as rows without a session."""
+        for number, count in self.ask("the rows of all sessions", ROWS_WITHOUT_SESSION):
             rows = "1 row" if count == 1 else f"{count:,} rows"
-            yield f"{rows} of session number {number}, which is not there; restore the log"
+            yield f"{rows} of session number {number}, which does not exist; restore the log from a backup"
 
     def sessions(self) -> Iterator[StoredSession]:
         """Yield all sessions, in the order of their creation."""
         number = -1
         while True:
-            found = self.ask("the list of sessions", PAGE_OF_SESSIONS, number, _PAGE)
-            for one in found:
-                yield StoredSession(*one)
-            if len(found) < _PAGE:
+            page = self.ask("the list of sessions", PAGE_OF_SESSIONS, number, _PAGE)
+            for columns in page:
+                yield StoredSession(*columns)
+            if len(page) < _PAGE:
                 return
-            number = found[-1][0]
+            number = page[-1][0]
 
     def session(self, session_id: str) -> StoredSession | None:
-        """Return the session with this id."""
-        found = self.ask(f"session {session_id!r}", SESSION_OF_ID, session_id)
-        return StoredSession(*found[0]) if found else None
+        """Return the session with this id; None if there is none."""
+        rows = self.ask(f"session {session_id!r}", SESSION_OF_ID, session_id)
+        return StoredSession(*rows[0]) if rows else None
 
     def rows(self, session: StoredSession, first_seq: int = 1) -> Iterator[Sequence[Any]]:
-        """Yield pages of rows from `first_seq` on: seq, envelope id, sender, key, body, checksum.
+        """Yield a session's rows from `first_seq` on, each as (seq, envelope id, sender, key, body, checksum).
 
         Raises:
-            LogDamagedError: A row cannot be read; the message names it. All rows before it were yielded.
+            LogDamagedError: A row cannot be read; the message names the row. All rows before it were yielded.
         """
         size = _PAGE
         while True:
             what = f"session {session.id!r}: row {first_seq}"
             try:
-                found = self.ask(what, PAGE_OF_ROWS, session.number, first_seq, size)
+                page = self.ask(what, PAGE_OF_ROWS, session.number, first_seq, size)
             except LogDamagedError:
                 if size == 1:
                     raise
+                # Read row by row, so that the rows before the unreadable one are yielded.
                 size = 1
                 continue
-            yield from found
-            if len(found) < size or type(found[-1][0]) is not int:
+            yield from page
+            if len(page) < size or type(page[-1][0]) is not int:
                 return
-            first_seq = max(found[-1][0], first_seq) + 1
+            first_seq = max(page[-1][0], first_seq) + 1
 
     def snapshots(self, session: StoredSession) -> list[tuple[str, Any, Any, Any]]:
-        """Return a session's snapshots: the adapter's name, the row, the state and its checksum."""
+        """Return a session's snapshots, each as (adapter, seq, state, checksum)."""
         return self.ask(f"session {session.id!r}: its snapshots", SNAPSHOTS, session.number)
 
     def cursors(self, session: StoredSession) -> dict[str, Cursor]:
-        """Return the cursor of each participant."""
-        found = self.ask(f"session {session.id!r}: its cursors", CURSORS_OF, session.number)
-        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+        """Return the cursor of each participant that has confirmed an envelope."""
+        rows = self.ask(f"session {session.id!r}: its cursors", CURSORS_OF, session.number)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 
     def posted_twice(self, session: StoredSession) -> list[tuple[str, str, int]]:
-        """Return idempotency keys that a sender used for several rows: sender, key, last row."""
-        return self.ask(f"session {session.id!r}: its keys", TWICE, session.number)
+        """Return the idempotency keys that a sender used for several rows, each as (sender, key, last row).
+
+        A log without damage has none.
+        """
+        return self.ask(f"session {session.id!r}: its keys", REPEATED_KEYS, session.number)

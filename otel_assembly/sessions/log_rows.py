@@ -1,4 +1,4 @@
-"""Checks that all logs share: no gaps in appended rows, and verified checksums in rows that are read."""
+"""Functions that all `SessionLog` classes share: checks of written and read rows, and the holders of `press` locks."""
 
 from __future__ import annotations
 
@@ -20,113 +20,119 @@ logger = logging.getLogger("otel_assembly")
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-#: The presses that the running task holds, or inherited from the task that started it.
-_held: ContextVar[tuple[Press, ...]] = ContextVar("held", default=())
+#: The locks that the running task holds, or the task that started it; the innermost is the last.
+_presses: ContextVar[tuple[Press, ...]] = ContextVar("presses", default=())
 
 
 class Press:
-    """One hold of `SessionLog.press`.
+    """One lock of a session that `SessionLog.press` holds.
 
     Attributes:
-        log: The log.
-        held: True until the press is released, also for tasks that outlive it.
-        by: The lock or connection that the log uses for this press.
+        log: The log of the session.
+        active: True until the lock is released; then False, also in tasks that the holder started and that still run.
+        connection: The database connection that holds the lock; None if the log uses no connection for it.
     """
 
-    __slots__ = ("by", "held", "log")
+    __slots__ = ("active", "connection", "log")
 
-    def __init__(self, log: object, by: Any = None) -> None:
+    def __init__(self, log: object, connection: Any = None) -> None:
         self.log = log
-        self.by = by
-        self.held = True
+        self.connection = connection
+        self.active = True
 
 
 @asynccontextmanager
 async def holding(press: Press) -> AsyncIterator[None]:
-    """Hold a press in this task and in the tasks that it starts."""
-    before = _held.get()
-    _held.set((*before, press))
+    """Register a lock as held by this task, and by the tasks that it starts, for the duration of the block."""
+    outer = _presses.get()
+    _presses.set((*outer, press))
     try:
         yield
     finally:
-        press.held = False
-        _held.set(before)
+        press.active = False
+        _presses.set(outer)
 
 
 def current_press(log: object) -> Press | None:
-    """Return the running task's innermost press of a log."""
-    return next((press for press in reversed(_held.get()) if press.log is log and press.held), None)
+    """Return the lock of a log that the running task holds; None if it holds none."""
+    return next((press for press in reversed(_presses.get()) if press.log is log and press.active), None)
 
 
 def check_appended(rows: Sequence[LogRow], on: LogPosition) -> None:
-    """Refuse rows that would leave a gap, or that are not of one session.
+    """Check the rows of an append to a log, before they are written.
+
+    Args:
+        rows: The rows.
+        on: The row that they follow.
 
     Raises:
-        SessionLogError: They are not the next rows of one session.
+        SessionLogError: The rows are not the next rows of one session.
     """
     if not rows or [(row.session_id, row.seq) for row in rows] != [
         (rows[0].session_id, on.seq + number) for number in range(1, len(rows) + 1)
     ]:
-        found = ", ".join(f"{row.session_id!r} {row.seq}" for row in rows[:5])
-        raise SessionLogError(f"rows on top of row {on.seq} are the next ones of one session, not [{found}]")
+        names = ", ".join(f"row {row.seq} of session {row.session_id!r}" for row in rows[:5]) or "none"
+        raise SessionLogError(f"an append after row {on.seq} takes the next rows of one session, not: {names}")
 
 
 def check_first(session_id: str, first: LogRow) -> None:
-    """Refuse a first row that is not row 1 of the session.
-
-    Raises:
-        SessionLogError: It is not row 1 of the session.
-    """
+    """Raise `SessionLogError` if a new session's first row is not row 1 of that session."""
     if (first.session_id, first.seq) != (session_id, 1):
-        raise SessionLogError(f"the first row of session {session_id!r} is {first.session_id!r} {first.seq}")
+        raise SessionLogError(
+            f"the first row of session {session_id!r} is row {first.seq} of session {first.session_id!r}; give row 1"
+        )
 
 
-def text_of(found: bytes) -> str:
-    """Decode a text column; bytes that are not UTF-8 become surrogates, so that no checksum agrees with the text."""
-    return found.decode("utf-8", "surrogateescape")
+def text_of(data: bytes) -> str:
+    """Decode a text column. Invalid UTF-8 becomes surrogates: its checksum then differs, and the damage is found."""
+    return data.decode("utf-8", "surrogateescape")
 
 
-def read_ids(found: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the ids of sessions, without those that no statement can name; each of these is logged."""
+def read_ids(rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the ids of sessions from rows with one column; log each damaged id as an error and leave it out."""
     ids = []
-    for (session_id,) in found:
+    for (session_id,) in rows:
         if isinstance(session_id, str) and not _SURROGATE.search(session_id):
             ids.append(session_id)
         else:
-            logger.error("the id of a session is damaged: %a; the session is skipped", session_id)
+            logger.error(
+                "the id of a session is damaged: %a; the session is skipped; restore the log from a backup", session_id
+            )
     return ids
 
 
-def read_row(session_id: str, found: Sequence[Any]) -> LogRow:
-    """Return a verified row from stored columns: seq, envelope id, sender, key, body, checksum.
+def read_row(session_id: str, columns: Sequence[Any]) -> LogRow:
+    """Build a row from its stored columns (seq, envelope id, sender, key, body, checksum) and verify the checksum.
 
     Raises:
-        LogDamagedError: The checksum is wrong.
+        LogDamagedError: The checksum is wrong, or a column has the wrong type.
     """
-    seq, envelope_id, sender_id, key, body, checksum = found
+    seq, envelope_id, sender_id, key, body, checksum = columns
     texts = (envelope_id, sender_id, body) if key is None else (envelope_id, sender_id, body, key)
     if type(seq) is not int or not all(isinstance(text, str) for text in texts) or checksum_of(body) != checksum:
         raise LogDamagedError(f"session {session_id!r}: row {seq} is damaged; restore the log")
     return LogRow(session_id, seq, envelope_id, sender_id, key, body, checksum)
 
 
-def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -> list[LogRow]:
-    """Return verified rows in order, without gaps from `first_seq` on.
+def read_rows(session_id: str, first_seq: int, stored_rows: Iterable[Sequence[Any]]) -> list[LogRow]:
+    """Build consecutive rows, of which the first has the number `first_seq`, from their columns; verify the checksums.
 
     Raises:
         LogDamagedError: A row is missing, or a checksum is wrong.
     """
     rows = []
-    for seq, one in enumerate(found, max(first_seq, 1)):
-        row = read_row(session_id, one)
+    for seq, columns in enumerate(stored_rows, max(first_seq, 1)):
+        row = read_row(session_id, columns)
         if row.seq != seq:
-            raise LogDamagedError(f"session {session_id!r}: row {seq} is missing, but row {row.seq} exists")
+            raise LogDamagedError(
+                f"session {session_id!r}: row {seq} is missing, but row {row.seq} exists; restore the log"
+            )
         rows.append(row)
     return rows
 
 
 def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
-    """Return the verified metadata of a session.
+    """Return the metadata of a session after verifying its checksum.
 
     Raises:
         LogDamagedError: The checksum is wrong.
@@ -137,7 +143,10 @@ def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
 
 
 def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snapshot | None:
-    """Return a verified snapshot; None, with a warning, if it is damaged, because the rows suffice."""
+    """Build a snapshot from its columns and verify the checksum; log a warning and return None if it is damaged.
+
+    A snapshot is optional: a session's state can also be computed from its rows.
+    """
     if type(seq) is int and isinstance(state, str) and checksum_of(state) == checksum:
         return Snapshot(seq, state)
     logger.warning(
@@ -148,42 +157,44 @@ def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snaps
 
 def not_on_top(session_id: str, on: LogPosition) -> LogConflictError:
     """Return the error of an append that does not follow the newest row."""
-    return LogConflictError(f"session {session_id!r}: row {on.seq} with this id is not the newest one")
+    return LogConflictError(
+        f"session {session_id!r}: cannot append after row {on.seq}: it is not the newest row, or has another id"
+    )
 
 
 def already_used(session_id: str, first_seq: int) -> LogConflictError:
-    """Return the error of an append whose row number, id or key is already used."""
+    """Return the error of an append whose row number, envelope id or idempotency key is already used."""
     return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key already exists")
 
 
 def already_exists(session_id: str) -> LogConflictError:
-    """Return the error of creating a session that exists."""
+    """Return the error of creating a session whose id is already used."""
     return LogConflictError(f"session {session_id!r} already exists")
 
 
 def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
-    """Return the error of a write whose claim is no longer valid."""
+    """Return the error of a write for a turn that another server has claimed, or that has ended."""
     return TurnClaimLostError(
         f"session {claim.session_id!r}: the turn of {claim.participant_id!r} that answers row {claim.seq} was taken "
         "over by another server, or has ended; nothing was written"
     )
 
 
-def read_turn(session_id: str, participant_id: str, found: Sequence[Any]) -> StoredTurn:
-    """Return a turn from the columns that `log_sql.TURN` selects."""
-    seq, continues, token, version, seconds, remaining, entries, answered, continued = found
+def read_turn(session_id: str, participant_id: str, columns: Sequence[Any]) -> StoredTurn:
+    """Build a turn from the columns that the statement `log_sql.TURN` selects."""
+    seq, continues, token, version, seconds, remaining, entries, answered, continued = columns
     claim = TurnClaim(session_id, participant_id, seq, bool(continues), token)
     return StoredTurn(claim, version, seconds, remaining, entries, answered, continued)
 
 
-def read_work(session_id: str, participant_id: str, found: Iterable[Sequence[Any]]) -> list[WorkEntry]:
-    """Entries of work: number, row, body, checksum.
+def read_work(session_id: str, participant_id: str, stored_rows: Iterable[Sequence[Any]]) -> list[WorkEntry]:
+    """Build the steps of a turn from stored columns (number, seq, body, checksum) and verify the checksums.
 
     Raises:
-        LogDamagedError: A row is missing, or a checksum is wrong.
+        LogDamagedError: A step is missing, or a checksum is wrong.
     """
     entries = []
-    for expected, (number, seq, body, checksum) in enumerate(found, 1):
+    for expected, (number, seq, body, checksum) in enumerate(stored_rows, 1):
         if number != expected or not isinstance(body, str) or checksum_of(body) != checksum:
             raise LogDamagedError(
                 f"session {session_id!r}: step {expected} of the turn of {participant_id!r} is missing "

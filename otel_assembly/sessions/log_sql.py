@@ -1,11 +1,12 @@
-"""The tables of a log, and the statements that SQLite and PostgreSQL have in common; ``?`` is an argument."""
+"""The tables of a log, and the SQL statements that SQLite and PostgreSQL share; ``?`` is an argument."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# A session has a number, so that no index holds its id with another one: an entry of PostgreSQL's indexes takes 2,704
-# bytes at most, and an id may be 256 characters of four bytes. The number also gives the order of creation.
+# The other tables contain a session's number and not its id, because an entry of a PostgreSQL index is limited to 2,704
+# bytes. An id can have 1,024 bytes (256 characters of 4 bytes), so an index over three ids could exceed the limit. The
+# number also gives the order of creation.
 TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS otel_assembly_sessions (
         number {number} PRIMARY KEY,
@@ -38,8 +39,8 @@ TABLES: Final = (
         PRIMARY KEY (session, adapter))""",
 )
 
-# Added after the first form of a file of SQLite, so that they are made where they are missing. Both stay small: one row
-# for each participant of a session, and the steps of the turn that it has not finished.
+# SQLite files of earlier versions lack these tables; they are created when such a file is opened. Both tables stay
+# small: one row for each participant of a session, and the steps of its unfinished turn.
 TURN_TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS otel_assembly_session_turns (
         session BIGINT NOT NULL,
@@ -80,26 +81,26 @@ SNAPSHOT: Final = (
     "SELECT seq, state, checksum"  # noqa: S608
     f" FROM otel_assembly_session_snapshots WHERE {_OF_SESSION} AND adapter = ?"
 )
-MOVE_CURSOR: Final = """INSERT INTO otel_assembly_session_cursors AS held (session, participant_id, seq, count)
+MOVE_CURSOR: Final = """INSERT INTO otel_assembly_session_cursors AS stored (session, participant_id, seq, count)
     SELECT number, CAST(? AS TEXT), CAST(? AS BIGINT), CAST(? AS BIGINT) FROM otel_assembly_sessions WHERE id = ?
     ON CONFLICT (session, participant_id) DO UPDATE SET seq = excluded.seq, count = excluded.count
-    WHERE excluded.seq > held.seq"""
-SAVE_SNAPSHOT: Final = """INSERT INTO otel_assembly_session_snapshots AS held (session, adapter, seq, state, checksum)
+    WHERE excluded.seq > stored.seq"""
+SAVE_SNAPSHOT: Final = """INSERT INTO otel_assembly_session_snapshots AS stored (session, adapter, seq, state, checksum)
     SELECT number, CAST(? AS TEXT), CAST(? AS BIGINT), CAST(? AS TEXT), CAST(? AS BIGINT)
     FROM otel_assembly_sessions WHERE id = ?
     ON CONFLICT (session, adapter)
     DO UPDATE SET seq = excluded.seq, state = excluded.state, checksum = excluded.checksum
-    WHERE excluded.seq > held.seq"""
+    WHERE excluded.seq > stored.seq"""
 
-# Turns. The arguments are named because some are used twice.
-#: The caller's clock; PostgreSQL has its own in this place.
+# Statements about turns. Their arguments are named because some are used twice.
+#: The caller's time. The log on PostgreSQL replaces this expression with the server's time.
 NOW: Final = "CAST(:now AS DOUBLE PRECISION)"
 _SECONDS: Final = "CAST(:seconds AS DOUBLE PRECISION)"
 _EXPIRY: Final = f"{NOW} + {_SECONDS}"
 _TURN_OF: Final = (
     "session = (SELECT number FROM otel_assembly_sessions WHERE id = :id) AND participant_id = :participant"
 )
-_HELD: Final = f"{_TURN_OF} AND token = :token"
+_CLAIMED_TURN: Final = f"{_TURN_OF} AND token = :token"
 TURN: Final = f"""SELECT seq, continues, token, version, seconds, expires_at - {NOW}, entries, answered, continued
     FROM otel_assembly_session_turns WHERE {_TURN_OF}"""  # noqa: S608  # of constants
 FIRST_CLAIM: Final = f"""INSERT INTO otel_assembly_session_turns
@@ -111,17 +112,17 @@ CLAIM: Final = f"""UPDATE otel_assembly_session_turns SET seq = CAST(:seq AS BIG
     continues = CAST(:continues AS BIGINT), version = version + 1, seconds = {_SECONDS}, expires_at = {_EXPIRY}
     WHERE {_TURN_OF} AND version = :version RETURNING 1"""  # noqa: S608
 RENEW: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, expires_at = {_EXPIRY}
-    WHERE {_HELD} RETURNING 1"""  # noqa: S608
+    WHERE {_CLAIMED_TURN} RETURNING 1"""  # noqa: S608
 RELEASE: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, token = '', expires_at = 0
-    WHERE {_HELD} RETURNING 1"""  # noqa: S608
+    WHERE {_CLAIMED_TURN} RETURNING 1"""  # noqa: S608
 #: Marks a turn as finished; each statement that finishes a turn appends its own condition.
 FINISHED: Final = """UPDATE otel_assembly_session_turns AS turn SET version = version + 1, token = '', expires_at = 0,
     entries = 0, answered = CASE WHEN continues = 0 THEN turn.seq ELSE answered END,
     continued = CASE WHEN continues = 0 THEN continued ELSE turn.seq END"""
-FINISH: Final = f"{FINISHED} WHERE {_HELD} RETURNING session"
+FINISH: Final = f"{FINISHED} WHERE {_CLAIMED_TURN} RETURNING session"
 DELETE_WORK: Final = f"DELETE FROM otel_assembly_session_work WHERE {_TURN_OF}"  # noqa: S608
 COUNT_WORK: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, entries = entries + 1
-    WHERE {_HELD} AND entries = CAST(:number AS BIGINT) - 1 RETURNING session, seq"""  # noqa: S608
+    WHERE {_CLAIMED_TURN} AND entries = CAST(:number AS BIGINT) - 1 RETURNING session, seq"""  # noqa: S608
 ADD_WORK: Final = """INSERT INTO otel_assembly_session_work (session, participant_id, number, seq, body, checksum)
     SELECT session, CAST(:participant AS TEXT), CAST(:number AS BIGINT), seq, CAST(:body AS TEXT),
         CAST(:checksum AS BIGINT) FROM """
@@ -137,9 +138,9 @@ PAGE_OF_ROWS: Final = """SELECT seq, envelope_id, sender_id, key, body, checksum
     WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?"""
 SNAPSHOTS: Final = "SELECT adapter, seq, state, checksum FROM otel_assembly_session_snapshots WHERE session = ?"
 CURSORS_OF: Final = "SELECT participant_id, seq, count FROM otel_assembly_session_cursors WHERE session = ?"
-TWICE: Final = """SELECT sender_id, key, max(seq) FROM otel_assembly_session_rows
+REPEATED_KEYS: Final = """SELECT sender_id, key, max(seq) FROM otel_assembly_session_rows
     WHERE session = ? AND key IS NOT NULL GROUP BY sender_id, key HAVING count(*) > 1 ORDER BY 3"""
-STRAYS: Final = """SELECT session, count(*) FROM otel_assembly_session_rows
+ROWS_WITHOUT_SESSION: Final = """SELECT session, count(*) FROM otel_assembly_session_rows
     WHERE session NOT IN (SELECT number FROM otel_assembly_sessions) GROUP BY session ORDER BY session"""
 
 #: The row limit for `tail` without `limit`.

@@ -1,4 +1,4 @@
-"""`LogSubscription`: one subscription to a log's changes, shared by all readers in a hub."""
+"""`LogSubscription`: a hub's only subscription to the changes of its log, shared by all readers in the hub."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: The delay before the subscription to a log is renewed, in seconds.
-_ASK_AGAIN: Final = 0.5
+_RETRY_DELAY: Final = 0.5
 
 
 class _PendingChanges:
-    """The changes that one reader has not received yet; a session that changed several times is listed once."""
+    """The ids of changed sessions that one reader has not received yet, each id once.
+
+    The id None means that any session may have changed. A new reader starts with it.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[str | None, None] = {None: None}
@@ -34,7 +37,11 @@ class _PendingChanges:
 
 
 class LogSubscription:
-    """Subscribes to a log's changes from the first call of `changes` until `aclose`."""
+    """Subscribes once to a log's changes and passes them to all readers.
+
+    The subscription starts with the first call of `changes` and ends with `aclose`. After an error of the log, it is
+    renewed.
+    """
 
     def __init__(self, log: SessionLog) -> None:
         self._log = log
@@ -48,7 +55,7 @@ class LogSubscription:
         self._readers.add(pending)
         try:
             if self._task is None and not self._closed:
-                self._task = asyncio.create_task(self._follow())
+                self._task = asyncio.create_task(self._read_changes())
             while not self._closed:
                 await pending.available.wait()
                 pending.available.clear()
@@ -58,14 +65,14 @@ class LogSubscription:
         finally:
             self._readers.discard(pending)
 
-    async def _follow(self) -> None:
+    async def _read_changes(self) -> None:
         while True:
             try:
                 async for session_id in self._log.changes():
                     self._notify(session_id)
             except NetworkError as error:
-                _log.warning("cannot follow the changes of the session log: %s; retrying", error)
-            await asyncio.sleep(_ASK_AGAIN)
+                _log.warning("cannot read the changes of the session log: %s; retrying in %s s", error, _RETRY_DELAY)
+            await asyncio.sleep(_RETRY_DELAY)
             self._notify(None)
 
     def _notify(self, session_id: str | None) -> None:
@@ -73,7 +80,7 @@ class LogSubscription:
             pending.add(session_id)
 
     async def aclose(self) -> None:
-        """Stop following the log, and end all iterators of `changes`."""
+        """End the subscription and all iterators of `changes`."""
         self._closed = True
         for pending in self._readers:
             pending.available.set()

@@ -1,4 +1,4 @@
-"""A log of sessions in memory, for tests and for sessions that do not outlive the process."""
+"""`MemorySessionLog`: a log in memory, for tests and for sessions that need not outlive the process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Session:
     by_key: dict[tuple[str, str], LogRow] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    #: The newest turn of each participant, and the time at which its lease expires.
+    #: The newest turn of each participant, and the time at which its lease expires, in seconds since the epoch.
     turns: dict[str, tuple[StoredTurn, float]] = field(default_factory=dict)
     work: dict[str, list[WorkEntry]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -50,9 +50,9 @@ class _Session:
 
 
 class MemorySessionLog:
-    """A `SessionLog` that lives as long as this object, for any number of hubs of one event loop.
+    """A `SessionLog` in memory, which any number of hubs of one event loop can share.
 
-    *Accepted* means only that the row is in memory. The log is lost when the process ends.
+    Its sessions are lost when the object or the process ends: an *accepted* row is in memory only.
     """
 
     def __init__(self) -> None:
@@ -61,27 +61,27 @@ class MemorySessionLog:
         self._closed = False
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
-        """See `SessionLog.create`."""
+        """Write a session's metadata and first row; see `SessionLog.create`."""
         check_first(session_id, first)
         self._check_open()
         if session_id in self._sessions:
             raise already_exists(session_id)
         session = self._sessions[session_id] = _Session(metadata)
         session.add(first)
-        self._tell(session_id)
+        self._notify(session_id)
 
     async def metadata(self, session_id: str) -> str | None:
-        """See `SessionLog.metadata`."""
+        """Return the metadata that `create` wrote; see `SessionLog.metadata`."""
         session = self._session(session_id)
         return session.metadata if session is not None else None
 
     async def session_ids(self) -> Sequence[str]:
-        """See `SessionLog.session_ids`."""
+        """Return the ids of all sessions in the order of their creation."""
         self._check_open()
         return list(self._sessions)
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """See `SessionLog.append`."""
+        """Append rows of one session after its row `on`; see `SessionLog.append`."""
         check_appended(rows, on)
         session_id = rows[0].session_id
         session = self._session(session_id)
@@ -98,94 +98,96 @@ class MemorySessionLog:
                 raise already_used(session_id, rows[0].seq)
             if session.by_key.keys() & set(keys):
                 raise already_used(session_id, rows[0].seq)
-            if claim is not None and not self._end(session, claim, finished=True):
+            if claim is not None and not self._end_turn(session, claim, finished=True):
                 raise claim_lost(claim)
             for row in rows:
                 session.add(row)
-        self._tell(session_id)
+        self._notify(session_id)
 
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """See `SessionLog.tail`."""
+        """Return at most `limit` rows of a session from `first_seq` on, in order."""
         session = self._session(session_id)
         if session is None:
             return []
         first = max(first_seq, 1) - 1
-        found = session.rows[first:] if limit is None else session.rows[first : first + limit]
-        return read_rows(session_id, first_seq, map(_columns, found))
+        rows = session.rows[first:] if limit is None else session.rows[first : first + limit]
+        return read_rows(session_id, first_seq, map(_columns, rows))
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
-        """See `SessionLog.by_id`."""
+        """Return the row with this envelope id; None if there is none."""
         session = self._session(session_id)
         row = session.by_id.get(envelope_id) if session is not None else None
         return read_row(session_id, _columns(row)) if row is not None else None
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
-        """See `SessionLog.by_key`."""
+        """Return the row that this sender posted with this idempotency key; None if there is none."""
         session = self._session(session_id)
         row = session.by_key.get((sender_id, key)) if session is not None else None
         return read_row(session_id, _columns(row)) if row is not None else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """See `SessionLog.cursors`."""
+        """Return the cursor of each participant that has confirmed an envelope."""
         session = self._session(session_id)
         return dict(session.cursors) if session is not None else {}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """See `SessionLog.move_cursor`."""
+        """Store a participant's cursor; ignore a cursor that is not newer than the stored one."""
         session = self._session(session_id)
         if session is not None:
-            before = session.cursors.get(participant_id)
-            if before is None or cursor.seq > before.seq:
+            stored = session.cursors.get(participant_id)
+            if stored is None or cursor.seq > stored.seq:
                 session.cursors[participant_id] = cursor
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """See `SessionLog.snapshot`."""
+        """Return the session's stored snapshot for an adapter; None if there is none."""
         session = self._session(session_id)
         return session.snapshots.get(adapter) if session is not None else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """See `SessionLog.save_snapshot`."""
+        """Store a session's snapshot for an adapter; ignore a snapshot that is not newer than the stored one."""
         session = self._session(session_id)
         if session is not None:
-            before = session.snapshots.get(adapter)
-            if before is None or snapshot.seq > before.seq:
+            stored = session.snapshots.get(adapter)
+            if stored is None or snapshot.seq > stored.seq:
                 session.snapshots[adapter] = snapshot
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """See `SessionLog.turn`."""
+        """Return a participant's newest turn; `now` decides how long its lease lasts. See `SessionLog.turn`."""
         session = self._session(session_id)
-        found = session.turns.get(participant_id) if session is not None else None
-        return replace(found[0], remaining=found[1] - now) if found is not None else None
+        if session is None or participant_id not in session.turns:
+            return None
+        turn, expires_at = session.turns[participant_id]
+        return replace(turn, remaining=expires_at - now)
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """See `SessionLog.claim_turn`."""
+        """Claim a turn unless it has changed since `turn` returned `seen`; return True if it is now claimed."""
         session = self._session(claim.session_id)
         if session is None:
             return False
-        found = session.turns.get(claim.participant_id)
-        if (found[0].version if found is not None else None) != (seen.version if seen is not None else None):
+        stored, _ = session.turns.get(claim.participant_id, (None, 0.0))
+        if (stored.version if stored is not None else None) != (seen.version if seen is not None else None):
             return False
-        before = found[0] if found is not None else StoredTurn(claim, 0, seconds, seconds, 0, 0, 0)
-        turn = replace(before, claim=claim, version=before.version + 1, seconds=seconds)
+        turn = stored if stored is not None else StoredTurn(claim, 0, seconds, seconds, 0, 0, 0)
+        turn = replace(turn, claim=claim, version=turn.version + 1, seconds=seconds)
         session.turns[claim.participant_id] = turn, now + seconds
         return True
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """See `SessionLog.renew_turn`."""
+        """Extend the lease of a claim to `seconds` from now; return False if the claim is no longer valid."""
         session = self._session(claim.session_id)
-        turn = _held(session, claim)
+        turn = _turn_of_claim(session, claim)
         if session is None or turn is None:
             return False
         session.turns[claim.participant_id] = replace(turn, version=turn.version + 1), now + seconds
         return True
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
-        """See `SessionLog.end_turn`."""
+        """Release a claim; return False if it was no longer valid. See `SessionLog.end_turn`."""
         session = self._session(claim.session_id)
-        return session is not None and self._end(session, claim, finished=finished)
+        return session is not None and self._end_turn(session, claim, finished=finished)
 
-    def _end(self, session: _Session, claim: TurnClaim, *, finished: bool) -> bool:
-        turn = _held(session, claim)
+    def _end_turn(self, session: _Session, claim: TurnClaim, *, finished: bool) -> bool:
+        turn = _turn_of_claim(session, claim)
         if turn is None:
             return False
         turn = replace(turn, claim=replace(turn.claim, token=""), version=turn.version + 1)
@@ -198,9 +200,9 @@ class MemorySessionLog:
         return True
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """See `SessionLog.add_work`."""
+        """Store a step of a claimed turn; return False if the claim is no longer valid. See `SessionLog.add_work`."""
         session = self._session(claim.session_id)
-        turn = _held(session, claim)
+        turn = _turn_of_claim(session, claim)
         if session is None or turn is None:
             return False
         if number == turn.entries + 1:
@@ -210,20 +212,20 @@ class MemorySessionLog:
         return number <= turn.entries
 
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
-        """See `SessionLog.work`."""
+        """Return the steps of a participant's unfinished turns, in order."""
         session = self._session(session_id)
         return list(session.work.get(participant_id, ())) if session is not None else []
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """See `SessionLog.changes`."""
+        """Yield the id of each session that gets new rows; None first. See `SessionLog.changes`."""
         self._check_open()
         listener = _Listener()
         self._listeners.add(listener)
         try:
             yield None
             while not self._closed:
-                await listener.told.wait()
-                listener.told.clear()
+                await listener.available.wait()
+                listener.available.clear()
                 changed, listener.changed = listener.changed, {}
                 for session_id in changed:
                     yield session_id
@@ -232,7 +234,7 @@ class MemorySessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`."""
+        """Return a context manager that locks a session for reading, deciding and appending."""
         session = self._session(session_id)
         if session is None or current_press(self) is not None:
             yield
@@ -241,11 +243,11 @@ class MemorySessionLog:
             yield
 
     async def close(self) -> None:
-        """See `SessionLog.close`."""
+        """Delete all sessions and end all iterators of `changes`; later calls raise `LogUnavailableError`."""
         self._closed = True
         self._sessions = {}
         for listener in self._listeners:
-            listener.told.set()
+            listener.available.set()
 
     def _session(self, session_id: str) -> _Session | None:
         self._check_open()
@@ -255,24 +257,26 @@ class MemorySessionLog:
         if self._closed:
             raise LogUnavailableError("the log is closed")
 
-    def _tell(self, session_id: str) -> None:
+    def _notify(self, session_id: str) -> None:
         for listener in self._listeners:
             listener.changed[session_id] = None
-            listener.told.set()
+            listener.available.set()
 
 
 class _Listener:
-    """The changed sessions that one `changes` iterator has not yielded yet, each once."""
+    """The ids of changed sessions that one `changes` iterator has not yielded yet, each once."""
 
     def __init__(self) -> None:
         self.changed: dict[str, None] = {}
-        self.told = asyncio.Event()
+        self.available = asyncio.Event()
 
 
-def _held(session: _Session | None, claim: TurnClaim) -> StoredTurn | None:
+def _turn_of_claim(session: _Session | None, claim: TurnClaim) -> StoredTurn | None:
     """Return the turn of a claim; None if the claim is no longer valid."""
-    found = session.turns.get(claim.participant_id) if session is not None else None
-    return found[0] if found is not None and found[0].claim.token == claim.token else None
+    if session is None or claim.participant_id not in session.turns:
+        return None
+    turn, _ = session.turns[claim.participant_id]
+    return turn if turn.claim.token == claim.token else None
 
 
 def _columns(row: LogRow) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The metadata of a session: its protocol, participants and state."""
+"""The immutable properties of a session, such as its protocol and participants, and its lifecycle states."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class SessionState(StrEnum):
     """The lifecycle state of a session."""
 
     PENDING = "pending"
-    """Created; somebody who was invited has not answered yet."""
+    """The session exists, but not all participants have joined yet."""
     ACTIVE = "active"
-    """Everybody has joined."""
+    """All participants have joined, and the session accepts envelopes."""
     CLOSED = "closed"
-    """It ended, or one who was invited refused."""
+    """A participant or the protocol closed the session, or an invited participant rejected the invitation."""
     EXPIRED = "expired"
-    """Its time was over."""
+    """The session's lifetime (`ttl_seconds`) ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Expectation:
     """An event that a protocol requires within a time limit.
 
     Attributes:
-        kind: The kind of event.
-        seconds: The time limit.
-        action: The reaction to a violation.
+        kind: The required event: the answers to invitations, a reply, the next speaker's turn, or any envelope at all.
+        seconds: The time limit, in seconds.
+        action: The reaction if the time limit is exceeded.
     """
 
     kind: ExpectationKind
@@ -51,14 +51,14 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class SessionManifest:
-    """The data half of a protocol; its `SessionAdapter` is the code half.
+    """The name, version and time limits of a protocol; its `SessionAdapter` contains the code.
 
-    A session keeps the manifest that it was created with, so a later version never changes a running session.
+    A session stores the manifest that it was created with, so a later version never changes a running session.
 
     Attributes:
         type: The protocol's name.
-        version: Its version; adapters are looked up by both.
-        expectations: The events that it requires, with their time limits.
+        version: The protocol's version. A hub finds the adapter of a session by name and version.
+        expectations: The events that the protocol requires, with their time limits.
     """
 
     type: str
@@ -72,12 +72,12 @@ class SessionMetadata:
 
     Attributes:
         session_id: The session's id.
-        manifest: Its protocol at creation.
-        creator_id: The participant who created it.
+        manifest: The manifest of the session's protocol.
+        creator_id: The participant that created the session.
         participants: The ids of all participants in order, including the creator.
-        knobs: The protocol's settings for this session; JSON.
+        knobs: The protocol's settings for this session; a JSON object.
         created_at: The creation time, in seconds since the epoch.
-        ttl_seconds: Its lifetime in seconds after `created_at`; None for no limit.
+        ttl_seconds: The session's lifetime, in seconds after `created_at`; None for no limit.
     """
 
     session_id: str
@@ -98,7 +98,7 @@ class SessionMetadata:
             return json.dumps(_adapter().dump_python(self), sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ProtocolError(
-                f"the knobs of a session of type {self.manifest.type!r} are no JSON: {error}"
+                f"the knobs of a session of type {self.manifest.type!r} cannot be written as JSON: {error}"
             ) from error
 
     @classmethod
@@ -106,14 +106,17 @@ class SessionMetadata:
         """Parse the output of `to_json`.
 
         Raises:
-            LogDamagedError: The text is not the metadata of a session.
+            LogDamagedError: The text is not JSON, or a field is missing or invalid.
         """
         try:
             return _adapter().validate_json(text)
         except ValidationError as error:
             problem = error.errors()[0]
-            where = ".".join(map(str, problem["loc"])) or "its text"
-            raise LogDamagedError(f"the metadata of a session cannot be read at {where}: {problem['msg']}") from error
+            field_path = ".".join(map(str, problem["loc"])) or "its text"
+            raise LogDamagedError(
+                f"the metadata of a session cannot be read at {field_path}: {problem['msg']}; "
+                "restore the log from a backup"
+            ) from error
 
 
 @cache

@@ -368,8 +368,8 @@ class PostgresSessionLog:
     async def _connection(self) -> AsyncIterator[Connection]:
         """Yield the connection of this task's press, or else one from the pool."""
         press = current_press(self)
-        if press is not None and not press.by.closed:
-            yield press.by
+        if press is not None and not press.connection.closed:
+            yield press.connection
             return
         async with self._connections.one() as connection:
             yield connection

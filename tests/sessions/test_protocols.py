@@ -81,15 +81,15 @@ class TestConsulting:
             "consulting_complete",
         )
         assert played.awaited is None
-        with pytest.raises(ProtocolError, match="already complete: it was asked and answered; create another one"):
+        with pytest.raises(ProtocolError, match="already complete: its question was answered; create another session"):
             played.say("ann")
 
     def test_the_creator_asks_wherever_it_is_listed(self):
         played = Played(ConsultingAdapter(), "bob", "ann", creator="ann")
-        with pytest.raises(ProtocolError, match="its question from the initiator 'ann', and 'bob' sent a text"):
+        with pytest.raises(ProtocolError, match="the question from the initiator 'ann', but 'bob' sent a text"):
             played.say("bob")
         played.say("ann")
-        with pytest.raises(ProtocolError, match="its answer from the respondent 'bob'"):
+        with pytest.raises(ProtocolError, match="the answer from the respondent 'bob'"):
             played.say("ann")
 
     def test_the_view_is_all_of_it(self):

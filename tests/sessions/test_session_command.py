@@ -211,7 +211,11 @@ def snapshot_of_another_state(stored):
             5,
             "row 5: its sender or",
         ),
-        (lambda s: [(f"UPDATE {ROWS} SET envelope_id = 'x' WHERE seq = 5",)], 5, "row 5: it holds another envelope"),
+        (
+            lambda s: [(f"UPDATE {ROWS} SET envelope_id = 'x' WHERE seq = 5",)],
+            5,
+            "row 5: its envelope is not the one that its columns name",
+        ),
         (lambda s: [rewritten(s, 6, envelope_id="0" * 32)], 6, "row 6: its id '0000"),
         (lambda s: [rewritten(s, 6, created_at=1.0)], 6, "s before row 5"),
         (lambda s: [rewritten(s, 6, event_data={"text": 4}), rewritten(s, 7, created_at="x")], 7, "row 7: the time of"),
@@ -278,7 +282,7 @@ async def test_rows_of_no_session_and_pages_that_are_overwritten_are_damage_of_t
     changed(stored, (f"INSERT INTO {ROWS} VALUES (9, 1, 'e', 's', NULL, '{{}}', 0)",))
     verified = otel_assembly("session", stored.where, "--verify")
     assert verified.status == 1
-    assert "1 row of session number 9, which is not there" in verified.out
+    assert "1 row of session number 9, which does not exist" in verified.out
     content = bytearray(stored.path.read_bytes())
     at = content.index(b"text 150")
     page = at // 4096 * 4096
