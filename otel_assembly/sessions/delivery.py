@@ -16,7 +16,7 @@ class Delivery:
     Attributes:
         envelope: The envelope.
         participant_id: The recipient.
-        count: The number of envelopes addressed to the participant so far, including this one.
+        count: The number of envelopes that the session has addressed to the participant so far, including this one.
         expired: True if the envelope's `ttl_seconds` had passed at its first delivery; `serve` then starts no turn.
     """
 

@@ -53,7 +53,7 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One entry of a session's log, addressed to all participants or to an audience.
+    """A message or event of a session: one entry of its log, addressed to all participants or to an audience.
 
     The sender sets the first four fields and optionally `audience`, `causation_id`, `idempotency_key` and
     `ttl_seconds`. The hub sets the others when it accepts the envelope.

@@ -56,7 +56,7 @@ class FoldedSession:
         """Return the state of a session whose log is empty.
 
         Raises:
-            AdapterError: The adapter's ``initial_state`` raised.
+            AdapterError: The adapter's ``initial_state`` raised an error.
         """
         try:
             state = adapter.initial_state(metadata)
@@ -66,18 +66,18 @@ class FoldedSession:
         return cls(state, SessionState.PENDING, (metadata.creator_id,), (0,) * len(who))
 
     def after(self, envelope: Envelope, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:
-        """Return the session after one more envelope.
+        """Return the session's state after one more envelope of its log.
 
         Raises:
-            AdapterError: The adapter's ``fold`` raised.
+            AdapterError: The adapter's ``fold`` raised an error.
         """
         who = metadata.participants
         try:
             adapter_state = adapter.fold(envelope, _modifiable(self.adapter_state))
         except Exception as error:
             manifest = metadata.manifest
-            where = f"session {metadata.session_id!r}, row {envelope.seq}"
-            raise AdapterError(manifest.type, manifest.version, "fold", error, where) from error
+            place = f"session {metadata.session_id!r}, row {envelope.seq}"
+            raise AdapterError(manifest.type, manifest.version, "fold", error, place) from error
         turn = expected_turn(adapter, metadata, adapter_state)
         folded = replace(
             self,
@@ -127,7 +127,7 @@ def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_st
     """Return the next turn; None if any participant may speak, or the adapter has no ``expected_next``.
 
     Raises:
-        AdapterError: The adapter's ``expected_next`` raised.
+        AdapterError: The adapter's ``expected_next`` raised an error.
     """
     expected_next = getattr(adapter, "expected_next", None)
     if expected_next is None:
@@ -135,8 +135,8 @@ def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_st
     try:
         turn: ExpectedTurn | None = expected_next(metadata, adapter_state)
     except Exception as error:
-        where = f"session {metadata.session_id!r}"
-        raise AdapterError(metadata.manifest.type, metadata.manifest.version, "expected_next", error, where) from error
+        place = f"session {metadata.session_id!r}"
+        raise AdapterError(metadata.manifest.type, metadata.manifest.version, "expected_next", error, place) from error
     return turn
 
 

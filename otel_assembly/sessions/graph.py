@@ -85,7 +85,7 @@ def register_condition(kind: type[TransitionCondition]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TransitionGraph:
-    """The order of speakers in a workflow.
+    """The order of speakers in a workflow: rules that select who speaks next after each envelope.
 
     Attributes:
         initial_speaker: The participant that speaks first.
@@ -137,7 +137,7 @@ class TransitionGraph:
         }
 
     def dumps(self) -> str:
-        """Return `to_dict` as a JSON text."""
+        """Return the result of `to_dict` as a JSON text."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
@@ -181,11 +181,14 @@ class TransitionGraph:
         Raises:
             ConfigurationError: `participants` is empty.
         """
-        first = next(iter(participants), None)
-        if first is None:
+        first_speaker = next(iter(participants), None)
+        if first_speaker is None:
             raise ConfigurationError("round_robin takes at least 1 participant")
         return cls(
-            first, (Transition(Always(), RoundRobinTarget()),), TerminateTarget("round_robin_complete"), max_turns
+            first_speaker,
+            (Transition(Always(), RoundRobinTarget()),),
+            TerminateTarget("round_robin_complete"),
+            max_turns,
         )
 
     @classmethod

@@ -77,7 +77,7 @@ class Hub:
         snapshot_every: The number of envelopes between two snapshots of a session's state; 0 saves no snapshots. With a
             snapshot, another hub does not have to read the whole log.
         max_envelope_bytes: The maximum size of an envelope as JSON.
-        clock: Returns the time, in seconds since the epoch. TTLs and deadlines are compared with times that other
+        clock: Returns the time, in seconds since the epoch. Lifetimes and deadlines are compared with times that other
             processes stored, so a monotonic clock, which is valid in one process only, cannot replace it.
 
     Raises:
@@ -174,8 +174,8 @@ class Hub:
             raise
         except Exception as error:
             raise AdapterError(adapter.manifest.type, adapter.manifest.version, "validate_create", error) from error
-        fresh = FoldedSession.fresh(metadata, adapter)
-        invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(members)}), fresh, now)
+        initial = FoldedSession.fresh(metadata, adapter)
+        invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(members)}), initial, now)
         with recorded_post(invite) as recording:
             recording.known(metadata)
             await self._create(metadata, recording.carried(invite))
@@ -183,17 +183,17 @@ class Hub:
         return metadata
 
     async def _create(self, metadata: SessionMetadata, invite: Envelope) -> None:
-        name, text, unsure = metadata.session_id, metadata.to_json(), False
+        name, text, outcome_unknown = metadata.session_id, metadata.to_json(), False
         while True:
             try:
                 await self._log.create(name, text, LogRow.of(invite))
             except LogUnsureError:
-                unsure = True
+                outcome_unknown = True
                 if await self._log.metadata(name) is not None:
                     continue
             except LogConflictError as error:
                 # If the answer to an earlier attempt was lost, the existing session may be this one.
-                if unsure and (row := await self._log.by_id(name, invite.envelope_id)) and row.seq == 1:
+                if outcome_unknown and (row := await self._log.by_id(name, invite.envelope_id)) and row.seq == 1:
                     return
                 raise ProtocolError(
                     f"session {name!r} already exists; choose another id, or None for a random one"
@@ -497,7 +497,7 @@ class Hub:
         # The rows up to `start` hold nothing unconfirmed: a long log of envelopes for others is read only once.
         start = max(cursor, session.inbox_starts.get(participant_id, cursor), key=lambda position: position.seq)
         seq, count = start.seq, start.count
-        deliveries, last = list[Delivery](), seq
+        deliveries, last_seq = list[Delivery](), seq
         while len(deliveries) < limit:
             rows = await self._log.tail(session_id, seq + 1, _PAGE)
             for row in rows:
@@ -506,18 +506,18 @@ class Hub:
                     count += 1
                     expired = await self._is_expired(session, envelope, participant_id)
                     deliveries.append(Delivery(envelope, participant_id, count, expired))
-            last = rows[-1].seq if rows else seq
+            last_seq = rows[-1].seq if rows else seq
             if len(rows) < _PAGE:
                 break
-            seq = last
-        last_empty = deliveries[0].envelope.seq - 1 if deliveries else last
+            seq = last_seq
+        last_empty = deliveries[0].envelope.seq - 1 if deliveries else last_seq
         session.inbox_starts[participant_id] = Cursor(last_empty, start.count)
         addressed = session.folded.addressed_to(participant_id, session.metadata)
         record_unconfirmed(session.metadata, max(len(deliveries), addressed - cursor.count))
         return deliveries
 
     async def confirm(self, delivery: Delivery) -> None:
-        """Mark an envelope and all earlier envelopes of the participant's inbox as processed."""
+        """Mark a delivered envelope, and all earlier ones in the participant's inbox, as processed."""
         cursor = Cursor(delivery.envelope.seq, delivery.count)
         await self._log.move_cursor(delivery.envelope.session_id, delivery.participant_id, cursor)
 
@@ -532,10 +532,10 @@ class Hub:
         if self._clock() <= envelope.created_at + envelope.ttl_seconds:
             return False
         data = {"envelope_id": envelope.envelope_id, "participant_id": participant_id}
-        note = Envelope(
+        expiration = Envelope(
             name, HUB_ID, EV_ENVELOPE_EXPIRED, data, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
         )
-        await self._post_as_hub(session, note)
+        await self._post_as_hub(session, expiration)
         return True
 
     def _require_participant(self, session: HubSession, participant_id: str) -> None:
@@ -543,7 +543,7 @@ class Hub:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} is not a participant")
 
     def turn_lease(self, session_id: str, participant_id: str, seconds: float) -> TurnLease:
-        """Return a lease, which lets only one server of a participant work on a turn at a time.
+        """Return a lease, which lets only one server of a participant (a running `serve`) work on a turn at a time.
 
         Args:
             session_id: The session.

@@ -57,7 +57,7 @@ class HubSession:
         cursors: Each participant's confirmed position, as last read from the log. Positions only increase, so an
             outdated one can delay a post but never lets an inbox exceed its limit.
         lock: Must be held while a post of this hub reads the log, checks the envelope and appends it.
-        inbox_starts: For each participant, a row up to which the log contains no unconfirmed envelope for it.
+        inbox_starts: For each participant, a position up to which the log contains no unconfirmed envelope for it.
         snapshot_seq: The row of the newest snapshot that this hub has read or saved.
     """
 
@@ -126,7 +126,7 @@ class HubSession:
         Raises:
             LogRegressed: The newest row that this hub has read is gone or differs. Later calls raise the same error.
             LogDamagedError: A row is missing, or its columns do not match its envelope.
-            AdapterError: The adapter's ``fold`` raised.
+            AdapterError: The adapter's ``fold`` raised an error.
         """
         if self._regression is not None:
             raise self._regression

@@ -43,7 +43,7 @@ class LogRow:
 
     @classmethod
     def of(cls, envelope: Envelope) -> Self:
-        """Return the row of an envelope whose number, id and time the hub has set."""
+        """Build the row of an envelope whose number, id and time the hub has set."""
         body = envelope.to_json()
         columns = (
             envelope.session_id,
@@ -154,7 +154,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class WorkEntry:
-    """One stored step of an unfinished turn, such as a tool call; another server can continue the turn after it.
+    """A stored step of an unfinished turn, such as a tool call, so that another server can continue the turn.
 
     Attributes:
         seq: The row that started the turn.

@@ -57,7 +57,7 @@ class LogReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the log."""
+        """Close the file or the database connection."""
 
     @abstractmethod
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:

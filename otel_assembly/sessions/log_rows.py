@@ -1,4 +1,4 @@
-"""Functions that all `SessionLog` classes share: checks of written and read rows, and the holders of `press` locks."""
+"""Functions that all `SessionLog` classes share: checks of written and read rows, and the lock of `press`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def read_row(session_id: str, columns: Sequence[Any]) -> LogRow:
 
 
 def read_rows(session_id: str, first_seq: int, stored_rows: Iterable[Sequence[Any]]) -> list[LogRow]:
-    """Build consecutive rows, of which the first has the number `first_seq`, from their columns; verify the checksums.
+    """Build the rows from `first_seq` on from their columns; verify checksums, and that no row is missing.
 
     Raises:
         LogDamagedError: A row is missing, or a checksum is wrong.

@@ -13,11 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from otel_assembly.errors import LogDamagedError, ProtocolError
 
-#: The event that an expectation requires (AG2's evaluators).
+#: The event that an expectation requires; the names are those of AG2's evaluators.
 ExpectationKind = Literal["acks_within", "reply_within", "turn_within", "max_silence"]
 
-#: The reaction to a violation (AG2's handlers). Each violation is recorded as an envelope, a metric and a log line;
-#: ``audit`` and ``warn`` do nothing else.
+#: The reaction to a violation; the names are those of AG2's handlers. Each violation is recorded as an envelope, a
+#: metric and a log line; ``audit`` and ``warn`` do nothing else.
 ViolationAction = Literal["audit", "warn", "notify", "hide", "auto_close"]
 
 
@@ -39,9 +39,12 @@ class Expectation:
     """An event that a protocol requires within a time limit.
 
     Attributes:
-        kind: The required event: the answers to invitations, a reply, the next speaker's turn, or any envelope at all.
+        kind: ``acks_within``: each invited participant answers the invitation. ``reply_within``: a participant replies
+            to an envelope. ``turn_within``: the participant whose turn it is speaks. ``max_silence``: any envelope.
         seconds: The time limit, in seconds.
-        action: The reaction if the time limit is exceeded.
+        action: The reaction if the time limit is exceeded. The violation is always appended to the session's log.
+            ``audit`` and ``warn`` do nothing else; ``notify`` delivers it to the participants that have to act and to
+            the creator; ``hide`` skips the participants in the order of turns; ``auto_close`` closes the session.
     """
 
     kind: ExpectationKind
