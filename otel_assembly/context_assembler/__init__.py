@@ -1,4 +1,4 @@
-"""Builds prompts from sources: permission, evidence, budget, order (the CLEAR pass)."""
+"""`ContextAssembler`: builds prompts from retrievers, memories and turns, within scopes and a token budget."""
 
 from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
 from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task

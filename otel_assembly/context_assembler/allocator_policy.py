@@ -1,7 +1,7 @@
-"""The allocator as the policy of an ordinary assembly.
+"""`AllocatorPolicy`: runs the allocator as the policy of an ordinary assembly.
 
-The assembly's events are the items of blocks. So the ledger, the spans and `explain` treat a block's items as they
-treat any event.
+The assembly's events are the items of blocks. So the ledger, the spans and `explain` work for the items of blocks as
+for the messages of a conversation.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BlockSession:
-    """The input and the result of one assembly of blocks.
+    """The input and the result of one run of `AllocatorPolicy`.
 
     Attributes:
-        layout: The blocks, and the positions of their items among the events.
-        cache: The results of earlier compactions.
-        result: The allocation and the prompt; None until the policy has run.
+        layout: The blocks, and the positions of their items among the assembly's events.
+        cache: Texts of the conversation that were shortened on earlier turns.
+        result: The allocation and the ordered prompt; None until the policy has run.
     """
 
     layout: Layout
@@ -59,17 +59,17 @@ class BlockSession:
     result: tuple[Allocation, OrderedPrompt] | None = None
 
 
-#: The session of the assembly in the current task, from which the caller reads the result.
+#: Passes the session from `ContextAssembler.assemble` to the policy; the caller reads the result from it.
 block_session: ContextVar[BlockSession | None] = ContextVar("otel_assembly_block_session", default=None)
 
 
 class AllocatorPolicy(DecidingPolicy):
-    """Allocate the blocks whose items are the events, and order the result.
+    """A policy that selects the items of blocks that fit in the budget, and orders them. The events are these items.
 
     Args:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        compactors: Shorten texts.
+        compactors: Shorten the texts that do not fit.
         order: The order of the prompt: ``attention`` or ``cache``.
     """
 
@@ -84,11 +84,11 @@ class AllocatorPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings, for the span."""
+        """The settings that the policy's span records."""
         return {"window": self._window, "output_reserve": self._output_reserve}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the items that fit, in the order of the prompt.
+        """Run the allocator, and return the items that fit in the order of the prompt, with a verdict on each item.
 
         Raises:
             ContextOverflowError: The content that cannot be cut does not fit.
@@ -114,10 +114,12 @@ class AllocatorPolicy(DecidingPolicy):
         prompt = order_for_attention_and_cache(allocation, order=self._order)
         session.result = allocation, prompt
         decided = allocation.decided
-        sent, indexes, made = _sent(prompt, layout, decided)
+        sent, indexes, made = _prompt_events(prompt, layout, decided)
         kept = {block.read.block.name: to_runs(block.outcome.kept) for block in decided}
         in_order = not made and all(map(lt, indexes, indexes[1:])) and layout.keeps_echoed_events(kept)
-        pick = partial(_part_of, events) if in_order and isinstance(events, View) else partial(_listed, layout.events)
+        pick = (
+            partial(_view_at, events) if in_order and isinstance(events, View) else partial(_events_at, layout.events)
+        )
         return Outcome(
             prompts=prompts,
             events=pick(to_runs(indexes)) if in_order else sent,
@@ -130,7 +132,7 @@ class AllocatorPolicy(DecidingPolicy):
             report=_report(allocation, layout) if context.listening else None,
             compactions=[
                 Compaction(
-                    _listed(layout.events, _compacted(block, layout)),
+                    _events_at(layout.events, _compacted_runs(block, layout)),
                     made.get(block.read.block.name),
                     block.outcome.attempts,
                 )
@@ -143,17 +145,17 @@ class AllocatorPolicy(DecidingPolicy):
         )
 
 
-def _part_of(view: View, runs: Sequence[Run]) -> View:
-    """Return a part of the input without items of separated pairs."""
+def _view_at(view: View, runs: Sequence[Run]) -> View:
+    """Return the events at these positions, without tool calls or results whose counterpart is not among them."""
     return view.pick(runs).mended()
 
 
-def _listed(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
+def _events_at(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
     return [event for start, stop in runs for event in events[start:stop]]
 
 
 def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
-    """Return the allocation in numbers, with the events of each block."""
+    """Return the report of an allocation for its span, with the events of each block as its items."""
     report = report_of(allocation)
     entries = (
         replace(entry, items=list(map(layout.events.__getitem__, layout.places.get(entry.name, ()))))
@@ -162,39 +164,39 @@ def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
     return replace(report, entries=tuple(entries))
 
 
-def _sent(
+def _prompt_events(
     prompt: OrderedPrompt, layout: Layout, decided: Sequence[DecidedBlock]
 ) -> tuple[list[Any], list[int], dict[str, BlockEvent]]:
-    """Return the items of a prompt in its order.
+    """Find the events of a prompt's items.
 
     Returns:
-        The events, their positions among the input (−1 for a compacted text), and the compacted text of each block.
+        The events in the order of the prompt; their positions in the policy's input (−1 for a shortened text, which is
+        a new event); and the event of each block's shortened text, by the block's name.
     """
     places: dict[int, int] = {}
     for decided_block in decided:
-        of_block = layout.places.get(decided_block.read.block.name, ())
+        positions = layout.places.get(decided_block.read.block.name, ())
         kept = decided_block.outcome.kept
-        places.update((id(decided_block.read.items[index]), of_block[index]) for index in kept)
-    sent: list[Any] = []
-    indexes: list[int] = []
-    made: dict[str, BlockEvent] = {}
+        places.update((id(decided_block.read.items[index]), positions[index]) for index in kept)
+    events: list[Any] = []
+    event_positions: list[int] = []
+    shortened: dict[str, BlockEvent] = {}
     for block in prompt:
         for item in block.items:
-            at = places.get(id(item))
-            if at is None:
-                made[block.name] = BlockEvent(item, facts_in(block, item))
-            sent.append(made[block.name] if at is None else layout.events[at])
-            indexes.append(-1 if at is None else at)
-    return sent, indexes, made
+            position = places.get(id(item))
+            if position is None:
+                shortened[block.name] = BlockEvent(item, facts_in(block, item))
+            events.append(shortened[block.name] if position is None else layout.events[position])
+            event_positions.append(-1 if position is None else position)
+    return events, event_positions, shortened
 
 
 def _runs_by_outcome(
     decided: Sequence[DecidedBlock], layout: Layout
 ) -> dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]]:
-    """Return the positions of items by outcome.
+    """Group the positions of items by their outcome, their reason, and the block whose shortened text replaces them.
 
-    The key is an outcome, a reason, and the block of a compacted text. Items that are kept because they fit are not
-    included.
+    Items that are kept because they fit are not included.
     """
     by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]] = {}
     for decided_block in decided:
@@ -223,8 +225,8 @@ def _block_runs_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome,
     return by_outcome
 
 
-def _compacted(decided: DecidedBlock, layout: Layout) -> list[Run]:
-    """Return the positions of a block's items that a compacted text replaces."""
+def _compacted_runs(decided: DecidedBlock, layout: Layout) -> list[Run]:
+    """Return the positions of a block's items that a shortened text replaces."""
     compacted = [
         runs for (outcome, _), runs in _block_runs_by_outcome(decided).items() if outcome is DecisionOutcome.COMPACTED
     ]
@@ -232,14 +234,14 @@ def _compacted(decided: DecidedBlock, layout: Layout) -> list[Run]:
 
 
 class ConversationCache:
-    """The state that one conversation keeps from task to task.
+    """What is cached for one conversation from task to task.
 
     Args:
-        step_tokens: The tokens of a step of turns.
+        step_tokens: The size of a step of stepwise cutting; see `in_steps`.
 
     Attributes:
-        compactions: The results of compactions.
-        events: The events of the last task.
+        compactions: The shortened texts.
+        events: The events of the previous task.
     """
 
     def __init__(self, step_tokens: int) -> None:
@@ -248,10 +250,10 @@ class ConversationCache:
 
 
 class BlockAssembler(Assembler):
-    """Assembles blocks that are laid out as events.
+    """An `Assembler` whose events are the items of blocks.
 
     Args:
-        step_tokens: The tokens of a step of turns.
+        step_tokens: The size of a step of stepwise cutting; see `in_steps`.
     """
 
     def __init__(self, *arguments: Any, step_tokens: int, **settings: Any) -> None:
@@ -261,7 +263,7 @@ class BlockAssembler(Assembler):
         self._caches: WeakKeyDictionary[Ledger, ConversationCache] = WeakKeyDictionary()
 
     def cache_of(self, context: Context) -> ConversationCache:
-        """Return the cache of a conversation; it lives as long as the conversation's ledger."""
+        """Return the cache of a conversation, which exists as long as the conversation's ledger."""
         ledger = self._ledger((), context)
         with self._lock:
             cache = self._caches.get(ledger)
@@ -270,14 +272,14 @@ class BlockAssembler(Assembler):
             return cache
 
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
-        """Count the tokens of new turns; the allocator counts everything else."""
+        """Count the tokens of new turns before the policy runs; the allocator itself counts all other content."""
         session = block_session.get()
         turns = session.layout.turns if session is not None else None
         if turns is not None:
             await arrive(turns, meter)
 
     def record_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
-        """Report failed sources to the recorder."""
+        """Record failed sources, with the type of each error."""
         for failure in failures:
             self._recorded_by().source_failed(failure.role, failure.source, error_type_of(failure), context.agent_name)
 

@@ -1,8 +1,9 @@
-"""`ContextAssembler`: the CLEAR pass, from a task to the prompt that is sent.
+"""`ContextAssembler`: builds the prompt for a task in the steps of the CLEAR method.
 
-CLEAR stands for Current task, Legal boundary, Evidence, Attention budget, Retention. The permitted scopes are
-determined first, and limit all later steps. The gathered content is allocated and ordered by one ordinary assembly, so
-each item has a reason in the ledger, the spans and the explanations. Memories are proposed after the answer.
+CLEAR stands for Current task, Legal boundary, Evidence, Attention budget, Retention. First, the scopes that the user
+may see are determined; they limit all later steps. Then the sources are called, and the allocator selects the content
+that fits and orders it. The allocator runs as the policy of an ordinary assembly, so the spans record the reason why
+each item was kept or dropped. After the answer, new memories may be stored.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ FLOORS: Final[Mapping[str, int]] = {"evidence": 200, "memory": 50, "summary": 80
 
 
 class AssembledContext:
-    """The prompt for one task, with the reasons for its content.
+    """The prompt for one task, with the decisions on its content.
 
     Attributes:
         prompt: The blocks in the order in which they are sent.
-        allocation: The decisions on blocks and items, in numbers.
-        assembly: The assembly in its conversation: the changes since the last one.
-        scopes: The permitted scopes.
-        failures: The failed sources that were skipped.
+        allocation: The decision on each block and item, with token counts.
+        assembly: The assembly that produced the prompt, with the changes since the conversation's previous one.
+        scopes: The scopes that the user may see.
+        failures: The errors of sources that were skipped because of ``on_retriever_error="skip"``.
     """
 
     def __init__(
@@ -81,23 +82,23 @@ class AssembledContext:
 
     @property
     def messages(self) -> list[Any]:
-        """The messages for a provider: texts as chat messages, events as they are."""
+        """The messages for a provider: texts as dicts with ``role`` and ``content``, message objects as they are."""
         return self.prompt.messages
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The changes of items' states since the conversation's previous assembly."""
+        """The items whose outcome (kept, dropped, compacted) changed since the conversation's previous assembly."""
         return self.assembly.decisions
 
     async def retain(self, answer: str, candidates: Sequence[Candidate]) -> list[Retained]:
-        """Propose memories after the answer has been given; nothing is written before.
+        """Offer new memories to the write gate, which decides which of them are stored. Call it after the answer.
 
-        Candidates outside the permitted scopes never reach the gate. A failure is logged and returned with the outcome
-        ``failed``; it is not raised.
+        Candidates outside the permitted scopes are not offered. If the gate fails, the error is logged, and the outcome
+        is ``failed``; it is not raised.
 
         Args:
-            answer: The answer, for the gate's rule.
-            candidates: The proposed memories, each with its scope and source.
+            answer: The model's answer, which the gate may read for its decision.
+            candidates: The memories to store, each with its scope and source.
 
         Raises:
             ConfigurationError: The assembler has no gate, `answer` is not a text, or `candidates` is not a sequence of
@@ -117,44 +118,46 @@ class AssembledContext:
 
 
 class ContextAssembler:
-    """Assembles the prompt for a task: permission, evidence, budget, order.
+    """Builds the prompt for a task from permitted content that fits in a token budget.
 
-    The blocks ``system``, ``schema``, ``examples``, ``query`` and ``state`` are never cut. The blocks ``older``,
-    ``recent``, ``summary``, ``memory`` and ``evidence`` may be cut, in this order.
+    The prompt consists of blocks. The blocks ``system``, ``schema``, ``examples``, ``query`` and ``state`` are never
+    cut. If there is not enough room, content is dropped from the other blocks in this order: ``older`` (turns),
+    ``recent`` (turns), ``summary``, ``memory``, ``evidence``.
 
     One assembler may serve any number of users, conversations and tasks concurrently.
 
     Args:
-        system: Instructions and safety policy: one text, the same on every turn.
+        system: The instructions: one text, equal on every turn.
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
-        scopes: ``scopes(user, task)``, async or not: returns the scopes that the user may see for the task. It is
-            called first. If it returns none, nothing is retrieved, recalled or loaded.
-        retrievers: Sources of evidence; all are called concurrently.
+        scopes: ``scopes(user, task)``, async or not: returns the names of the scopes that the user may see for the
+            task, such as tenants or projects. It is called first. If it returns none, no other source is called.
+        retrievers: The sources of evidence (passages); all are called concurrently.
         recall: The source of memories.
         rerank: ``rerank(query, candidates)``, async or not: returns the evidence in a better order, best first.
         state: ``state(task, scopes)``, async or not: returns the application's state, as a text or a JSON-serializable
             object.
-        gate: Decides which memories are stored after the answer.
-        examples: Few-shot examples, the same on every turn: one text, or a sequence of texts or events.
+        gate: Decides which memories `AssembledContext.retain` stores.
+        examples: Few-shot examples, equal on every turn: one text, or a sequence of texts or messages.
         compact: Shortens a text, called as ``compact(text, target_tokens)``; or `Compactors`. None: the extractive
             compactor, which needs no model.
-        floors: The tokens reserved for each block, by its name, before blocks of higher priority may take them.
+        floors: The fewest tokens with which a block is useful, by the block's name. They are reserved, so that blocks
+            of higher priority cannot use them.
         k: How many passages to request from each retriever.
         recall_k: How many memories to request.
-        deadline: The most seconds of each source.
-        order: ``attention``, in which evidence precedes turns; or ``cache``, in which content of the conversation
-            precedes content that depends on the query, so that a provider caches it.
-        step_tokens: In the order ``cache``, how far the cut through the turns moves at a time: it removes all turns
-            that begin in one stretch of ``4 × step_tokens`` bytes. It needs room for two steps, better three; with less
-            room, or with 0, the cut moves to any turn.
-        on_retriever_error: ``raise``, or ``skip`` to continue without a failed retriever, recall or rerank. Scopes and
-            state are never skipped.
-        name: Distinguishes several assemblers of a program in telemetry.
-        model: The model whose tokenizer counts; by default that of the context.
-        counter: Counts instead of the model's tokenizer.
-        framing: The tokens of a message in addition to its texts; None: the figures of the OpenAI cookbook.
-        recorder: Receives the record of each assembly; by default OpenTelemetry, as configured globally.
+        deadline: The maximum duration of a call of a source, in seconds.
+        order: ``attention``, in which evidence precedes turns; or ``cache``, in which the conversation precedes content
+            that depends on the query, so that the provider can cache the conversation.
+        step_tokens: With ``order="cache"``, turns are dropped in steps of about this many tokens (4 bytes per token).
+            After a step, the oldest turn in the prompt stays the same for many turns, so that the provider's cache is
+            used. This needs room for two steps, better three. 0: drop no more turns than necessary.
+        on_retriever_error: ``raise``; or ``skip`` to continue without a retriever, recall or rerank that failed. An
+            error of `scopes` or `state` is always raised.
+        name: The assembler's name in spans and metrics, if a program has several.
+        model: The name of the model whose tokenizer counts; by default that of the context.
+        counter: A counter to use instead of the model's tokenizer.
+        framing: The tokens that a provider adds to each message. None: the numbers of the OpenAI cookbook.
+        recorder: Receives a record of each assembly; by default, it is recorded with OpenTelemetry's global providers.
 
     Raises:
         ConfigurationError: A number, a source or a setting is invalid.
@@ -237,17 +240,18 @@ class ContextAssembler:
         )
 
     async def assemble(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
-        """Assemble the prompt for a task.
+        """Call the sources, and build the prompt for a task.
 
         Args:
-            task: The task.
-            user: The user, as `scopes` and `recall` know them.
-            context: The conversation, as for any assembler: keep one context for all turns, or set a conversation id.
+            task: The query, with the turns of the conversation.
+            user: An object that identifies the user; it is passed to `scopes` and `recall`.
+            context: The conversation. Use one context for all turns of a conversation, or contexts with the same
+                conversation id.
 
         Raises:
-            HaltedError: The conversation is halted: no source is called, and nothing must be sent.
+            HaltedError: The conversation was halted. No source is called, and no prompt must be sent.
             SourceFailedError: A source failed and is not skipped; the message names it.
-            ContextOverflowError: The content that cannot be cut does not fit; raised before anything is compacted.
+            ContextOverflowError: The content that cannot be cut does not fit. It is raised before any compactor runs.
             ConfigurationError: Two versions of one candidate cannot be compared, `task` is not a `Task`, or `context`
                 is not a `Context`.
             DescribeError: A turn has an unregistered type.
@@ -282,7 +286,7 @@ class ContextAssembler:
         return AssembledContext(prompt, allocation, assembly, gathered, self._gate)
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:
-        """Pass on a prompt's billed tokens; see `Assembler.observe_usage`."""
+        """Calibrate the counter with the tokens that a provider billed for a prompt; see `Assembler.observe_usage`."""
         self._assembler.observe_usage(counted, billed, model=model)
 
     def _layout(self, task: Task, gathered: Gathered, previous: PreviousEvents) -> Layout:
@@ -307,7 +311,7 @@ class ContextAssembler:
             blocks += [*self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
             starts = {"recent": len(older), "older": 0}
         else:
-            # One block for both, because moving the border between recent and older turns must not change the prompt.
+            # One block for both: otherwise, a turn that becomes an older turn would change the cached prompt.
             floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
             all_turns = [*older, *recent] if turns is None else turns.items
             grouped = in_steps(all_turns, self._step_tokens) if turns is None else all_turns
@@ -320,7 +324,7 @@ class ContextAssembler:
 
 
 def _block(name: str, priority: int, content: Any, *, cuttable: bool = False, **settings: Any) -> list[Block]:
-    """Return a list with a block of items, or an empty list without content."""
+    """Return a list with one block; an empty list if `content` is empty."""
     if not content:
         return []
     is_single = isinstance(content, str | CompactedBlock)

@@ -1,4 +1,4 @@
-"""`BlockEvent`: an item of a block as an event of an ordinary assembly."""
+"""`BlockEvent`: represents an item of a block as an event of an ordinary assembly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class BlockEvent(ReadEvent):
-    """An item of a block, as an event.
+    """An event of an assembly that represents an item of a block.
 
-    The item's facts are determined once. Two events are equal across turns if their content is equal: for a text, with
-    its block, source, id and version, at any position; for an event, as its own facts state, also in another block.
+    Two events are equal if their content is equal, so that an unchanged item is recognized on the next turn. The
+    content of a text includes its block, source, id and version.
 
     Args:
         item: The item.
@@ -47,7 +47,7 @@ class BlockEvent(ReadEvent):
 
 
 def facts_in(block: Block, item: BlockItem) -> EventFacts:
-    """Return the facts of an item of a block."""
+    """Return the facts of a block's item, with an id that is unique for its content if the item is a text."""
     if not is_text(item):
         return describe(item.content)
     text = item_text(item)

@@ -1,4 +1,4 @@
-"""The task and candidates of a `ContextAssembler`, and the protocols of its sources."""
+"""`Task` and `Candidate`, and the protocols of a `ContextAssembler`'s sources."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class HistoryTurns(tuple[Any, ...]):
-    """All events of a `History` at one time.
+    """A tuple of all events of a `History` at the time when a task was created.
 
-    They never change, so facts that were read from them stay valid.
+    A history's events never change, so cached facts about them stay valid.
 
     Attributes:
-        history: The history of the events.
+        history: The history that contains the events.
     """
 
     history: History
@@ -51,16 +51,16 @@ _Turns = Annotated[Sequence[Any], PlainValidator(_turns)]
 # The input is a prompt's content, which must not reach a log in an error's message.
 @model(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True, extra="forbid"))
 class Task:
-    """The current task of the model (the C of CLEAR).
+    """The input of `ContextAssembler.assemble`: the query and the turns of the conversation (the C of CLEAR).
 
     Attributes:
-        query: The question. Retrievers search for it, and it is last in the prompt.
-        output_schema: The form of the answer, as a text or as a JSON schema object.
-        key_instruction: An instruction that is repeated after the query, at the strongest position.
-        entity: The entity that the query is about, for the loader of the application's state.
+        query: The user's question. It is passed to the retrievers, and it is last in the prompt.
+        output_schema: The required format of the answer, as a text or as a JSON schema object.
+        key_instruction: An instruction to repeat after the query, at the end of the prompt.
+        entity: What the query is about, such as an order's id; for the function that loads the application's state.
         summary: A summary of earlier turns, as a text or a `CompactedBlock`.
-        recent: The newest turns, oldest first: events of any registered type, or texts.
-        older: The turns before `recent`, oldest first.
+        recent: The newest turns, oldest first: messages of types that are registered with ``describe()``, or texts.
+        older: The turns before `recent`, oldest first. They are dropped before `recent`.
 
     Raises:
         pydantic.ValidationError: A field has another type.
@@ -77,20 +77,20 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A passage or a memory that a source proposes for the prompt.
+    """A passage or a memory that a source returns for the prompt, or a memory to store.
 
     Attributes:
-        id: The candidate's id in its source. Of two with one id, the newest version is kept, and the other is
-            ``stale``.
+        id: The candidate's id in its source. If two candidates of a source have the same id, the newer version is kept,
+            and the older one is dropped with the reason ``stale``.
         content: The text.
-        scope: The scope in which it may be seen; `ContextAssembler`'s ``scopes`` returns the permitted scopes.
-        score: How well it matches, the higher the better. Of memories, the one with the lowest score is dropped first.
-        rank: 1 for the best of its source; by default its position in the source's result.
-        version: Determines the newer of two with one id: numbers or datetimes.
+        scope: The name of the scope to which the candidate belongs. Only candidates of permitted scopes are used; see
+            the argument ``scopes`` of `ContextAssembler`.
+        score: How well the candidate matches, the higher the better. The memory with the lowest score is dropped first.
+        rank: 1 for the best candidate of its source; by default the position in the source's result.
+        version: A number or a datetime, by which candidates with the same id are compared.
         source: The name of the source; by default the name of the retriever or recall.
-        current: Whether it still holds. A candidate that expired or was superseded is ``stale`` and never in the
-            prompt.
-        profile: For memories: whether it belongs to the durable profile, which is dropped last.
+        current: False for a candidate that expired or was superseded; it is dropped with the reason ``stale``.
+        profile: For memories: whether it is a durable fact about the user, which is dropped last.
 
     Raises:
         ConfigurationError: A field has another type; the message contains none of the content.
@@ -128,13 +128,13 @@ class Candidate:
 
 
 class Retriever(Protocol):
-    """A source of evidence: an index, a database, an API.
+    """A source of evidence, such as an index, a database or an API.
 
-    An attribute ``name`` identifies it in errors and logs.
+    If it has an attribute ``name``, errors and logs contain this name; otherwise, the name of its class.
     """
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """Return at most `k` candidates, best first; only `scopes` may be searched."""
+        """Return at most `k` candidates for the query, best first, all of them from the given scopes."""
         ...
 
 
@@ -142,13 +142,13 @@ class Recall(Protocol):
     """A source of memories."""
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """Return at most `k` memories of the user for the query; only `scopes` may be read."""
+        """Return at most `k` memories of the user for the query, all of them from the given scopes."""
         ...
 
 
 #: Returns the scopes that a user may see for a task; called before anything is retrieved.
 Scopes: TypeAlias = Callable[[Any, Task], Collection[str] | Awaitable[Collection[str]]]
-#: Returns candidates in a better order, best first; omitted candidates are not used.
+#: Returns candidates in a better order, best first. Candidates that it does not return are not used.
 Rerank: TypeAlias = Callable[[str, Sequence[Candidate]], Sequence[Candidate] | Awaitable[Sequence[Candidate]]]
-#: Loads the application's state for a task within the scopes: a text, or an object that is sent as JSON.
+#: Loads the application's state for a task from the given scopes: a text, or an object that is sent as JSON.
 LoadState: TypeAlias = Callable[[Task, Collection[str]], Any]

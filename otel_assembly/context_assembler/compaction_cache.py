@@ -1,7 +1,7 @@
-"""The compactions of a conversation, cached from turn to turn.
+"""Caches the shortened texts of a conversation from turn to turn.
 
-Without the cache, each turn would call the model again for the same original. Its different result would also break the
-cached prefix.
+Without the cache, each turn would call the compactor's model again for the same text. The model may return a different
+result, which would also make the provider's cache of the prompt useless.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.plan import CompactionRequest
 
-#: The most cached texts of a conversation: one for each block, and a few for turns that alternate.
+#: The maximum number of cached results of a conversation: one for each block, and a few more for texts that alternate.
 _MOST: Final = 16
-#: A cached text is replaced if the target is larger than its own target by more than this factor.
+#: If the new target is larger than a result's target by more than this factor, the text is compacted again.
 _MUCH_LARGER: Final = 1.5
 _Original = tuple[str, bytes]
 
@@ -34,12 +34,12 @@ class _Result:
     #: The compacted text, and the target with which it was requested.
     text: str | None = None
     target: int = 0
-    #: The target of the last compaction of which every attempt failed.
+    #: The target of the latest compaction whose attempts all failed.
     failed: int | None = None
 
 
 class CompactionResults:
-    """The latest results of the compactions of one conversation."""
+    """The latest shortened texts of one conversation, by block and original text."""
 
     __slots__ = ("_results",)
 
@@ -47,10 +47,10 @@ class CompactionResults:
         self._results: OrderedDict[_Original, _Result] = OrderedDict()
 
     def find(self, request: CompactionRequest) -> Compacted | None:
-        """Return the cached result for a request; None if the text must be compacted.
+        """Return the cached result for a request; None if a compactor must be called.
 
-        A cached text is used if it fits, and if the target is not much larger than before. A failed compaction is not
-        repeated with the same target.
+        A cached text is used if it fits and the target is not much larger than the one for which it was made. If all
+        attempts failed before with the same target, the result is a failure again, without calling the compactor.
         """
         key = _key(request)
         result = self._results.get(key)
@@ -81,7 +81,7 @@ class CompactionResults:
 
 
 def _key(request: CompactionRequest) -> _Original:
-    """Return the block and a digest of the original, so that no large text is kept in memory."""
+    """Return the key of a request's result: the block's name and a digest of the original text."""
     text = request.text.encode("utf-8", "surrogatepass")
     return request.block.name, hashlib.blake2b(text, digest_size=16).digest()
 
@@ -89,7 +89,7 @@ def _key(request: CompactionRequest) -> _Original:
 def compact_with_cache(
     compactors: Compactors, watch: Callable[[Block], Watch | None], results: CompactionResults
 ) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
-    """Return a function that answers requests from the cache, and otherwise calls the compactors."""
+    """Return an async function that answers a compaction request from the cache, or else calls the compactors."""
     compact = compact_requests_with(compactors, watch)
 
     async def answer(request: CompactionRequest) -> Compacted:

@@ -1,7 +1,7 @@
-"""Gathers a prompt's content: permitted scopes first, then sources (L and E of CLEAR).
+"""Determines the permitted scopes, and calls the sources of a prompt's content (the L and E of CLEAR).
 
-Candidates outside the permitted scopes are removed here, before any other code reads them. They are never ranked,
-counted, logged or recorded: not their text, their ids or their number.
+Candidates outside the permitted scopes are removed here, before other code reads them. Neither their text nor their ids
+nor their number is ever ranked, counted, logged or recorded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PASS_THROUGH = (HaltedError, ContextOverflowError)
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The permitted results of all sources.
+    """The results of all sources, without candidates outside the permitted scopes.
 
     Attributes:
         scopes: The scopes that the user may see.
         evidence: Evidence, best first.
-        memories: Memories, in the order of the source.
+        memories: Memories, in the order in which the source returned them.
         state: The application's state.
-        failures: The failed sources that were skipped.
+        failures: The errors of sources that were skipped.
     """
 
     scopes: frozenset[str]
@@ -49,7 +49,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of a `ContextAssembler`.
+    """The sources of a `ContextAssembler`, with the settings of their calls.
 
     Attributes:
         scopes: Returns the permitted scopes; called first.
@@ -59,8 +59,8 @@ class Sources:
         state: Loads the application's state.
         k: How many candidates to request from each retriever.
         recall_k: How many memories to request.
-        deadline: The most seconds of each source.
-        skips: Whether a retriever, recall or rerank that fails is skipped.
+        deadline: The maximum duration of a call of a source, in seconds.
+        skips: Whether to continue without a retriever, recall or rerank that failed.
     """
 
     scopes: Scopes
@@ -77,7 +77,7 @@ class Sources:
         """Determine the permitted scopes, then call all sources concurrently.
 
         Raises:
-            SourceFailedError: `scopes` or `state` failed; or another source, unless those are skipped.
+            SourceFailedError: `scopes` or `state` failed; or another source failed, and `skips` is False.
         """
         scopes = await self._permitted(task, user)
         if not scopes:
@@ -101,7 +101,7 @@ class Sources:
         state = next(rest) if self.state is not None else None
         if self.rerank is not None and evidence:
             evidence = await self._reranked(self.rerank, task.query, evidence, scopes, failures)
-        # Sorted, so that records of failures do not depend on which source failed first.
+        # Sort, because the order in which sources fail differs from run to run.
         failures.sort(key=lambda failure: (failure.role, failure.source))
         return Gathered(scopes, tuple(evidence), tuple(memories), state, tuple(failures))
 
@@ -156,20 +156,20 @@ class Sources:
         failures.append(failure)
 
     async def _call_source(self, role: str, source: Any, call: Callable[[], Any]) -> Any:
-        """Return a source's result within the deadline.
+        """Call a source with the deadline, and return its result.
 
         Raises:
-            SourceFailedError: The source raised, or missed the deadline; this is also logged.
+            SourceFailedError: The source raised an error or exceeded the deadline. This is also logged.
         """
-        bound = asyncio.timeout(self.deadline)
+        timeout = asyncio.timeout(self.deadline)
         try:
-            async with bound:
+            async with timeout:
                 result = call()
                 return await result if isawaitable(result) else result
         except _PASS_THROUGH:
             raise
         except Exception as error:  # raised again as a SourceFailedError
-            late = isinstance(error, TimeoutError) and bound.expired()
+            late = isinstance(error, TimeoutError) and timeout.expired()
             problem = f"took longer than {self.deadline:g} s" if late else f"raised {type(error).__name__}"
             fix = "fix it, or skip it with on_retriever_error='skip'"
             if role in {"scopes", "state"}:
@@ -180,7 +180,7 @@ class Sources:
 
 
 def permitted(role: str, source: Any, result: Any, scopes: Collection[str]) -> list[Candidate]:
-    """Return the candidates of a source's result that are within the scopes.
+    """Return the candidates of a source's result that belong to the given scopes; log a warning if there are others.
 
     Raises:
         SourceFailedError: The result is not a sequence of candidates.
@@ -223,24 +223,21 @@ def _with_source(source: str, candidate: Candidate) -> Candidate:
 
 
 def error_type_of(failure: SourceFailedError) -> str:
-    """Return the type of a source's error for telemetry, never its message."""
+    """Return the type of the error that a source raised, as ``error.type`` records it; the message is not exported."""
     return error_type(failure.__cause__ or failure)
 
 
 def name_of(source: Any) -> str:
-    """Return a source's name for errors and logs.
-
-    It is the source's ``name``, or that of its function or class.
-    """
+    """Return a source's name for errors and logs: its attribute ``name``, or the name of its function or class."""
     name = getattr(source, "name", None) or getattr(source, "__name__", None)
     return name.strip("<>") if isinstance(name, str) else type(source).__name__
 
 
 def checked_source(role: str, source: Any, method: str) -> None:
-    """Check that an object can be a source.
+    """Check that an object can be used as a source.
 
     Raises:
-        ConfigurationError: The object is a class, or has no method of the required name.
+        ConfigurationError: The object is a class instead of an instance, or does not have the method.
     """
     instance(role, source)
     if not callable(getattr(source, method, None)):
@@ -248,9 +245,9 @@ def checked_source(role: str, source: Any, method: str) -> None:
 
 
 def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-    """Return all evidence by rank.
+    """Merge the results of all retrievers by rank, the best first.
 
-    Of one rank, the evidence of the retriever that was listed first precedes.
+    Candidates of the same rank are in the order of the retrievers.
     """
     ranked = [
         (candidate.rank if candidate.rank is not None else place, candidate)
@@ -261,7 +258,7 @@ def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
 
 
 async def _gather_all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results; if a call fails, cancel the others."""
+    """Await all calls concurrently and return their results; if a call fails, cancel the others."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,4 +1,4 @@
-"""Lays out blocks as the events of an ordinary assembly."""
+"""`Layout`: converts the items of blocks to the events of an ordinary assembly."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ if TYPE_CHECKING:
     from otel_assembly.context_assembler.turn_log import Turns
     from otel_assembly.history.view import Run, View
 
-#: Identifies an item from turn to turn: a text by its origin and content, an event by its object.
+#: Identifies an item across turns: a text by its block, source, id, version and content; a message by its identity.
 _Name = tuple[Any, ...]
 
 
 class PreviousEvents:
-    """The events of a conversation's last task.
-
-    With them, an unchanged item is the same event again.
+    """The events of a conversation's previous task, which are used again for items that did not change.
 
     Args:
-        step_tokens: The tokens of a step of turns.
+        step_tokens: The tokens of a step of stepwise cutting; see `in_steps`.
 
     Attributes:
-        turns: The turns that were read.
-        others: The other events, by name.
+        turns: The turns of the conversation, with their cached facts.
+        others: The events of all other items, by the items' identity.
     """
 
     def __init__(self, step_tokens: int) -> None:
@@ -44,17 +42,18 @@ class PreviousEvents:
 
 
 class Layout:
-    """The items of blocks, in the order in which they would be sent if all fitted.
+    """The items of all blocks as one list of events, in the order in which they would be sent if all of them fit.
 
     Args:
         blocks: The blocks.
         order: The order of the prompt: ``attention`` or ``cache``.
-        previous: The events of the conversation's last task.
-        turns: The conversation's turns if they were read before, with the index of each block's first turn.
+        previous: The events of the conversation's previous task; they are replaced by those of this task.
+        turns: The conversation's turns from its `TurnLog`, with the index of the first turn of each block of turns, by
+            the block's name. None if the log does not support the turns.
 
     Attributes:
-        events: The items as events.
-        places: The positions of each block's items among the events.
+        events: The events.
+        places: For each block, by its name, the positions of its items in `events`.
     """
 
     def __init__(
@@ -87,29 +86,29 @@ class Layout:
 
     @property
     def turns(self) -> View | None:
-        """The turns that were read, if they are remembered."""
+        """The turns of the conversation from its `TurnLog`; None if the log does not support them."""
         return self._turns[0].view if self._turns is not None else None
 
     def read(self, block: Block, measure: Measure) -> ReadBlock:
-        """Return the `ReadBlock` of a block."""
+        """Create the `ReadBlock` of a block; for turns of the `TurnLog`, a `TurnsBlock` with cached counts."""
         if self._turns is not None and block.name in self._turns[1]:
             return TurnsBlock(block, measure, self._turns[0], self._turns[1][block.name])
         return ReadBlock(block, measure)
 
     def runs(self, block: Block, kept: Iterable[Run]) -> list[Run]:
-        """Return the positions of ranges of a block's items among the events, as ranges."""
+        """Convert ranges of indexes of a block's items to ranges of positions in `events`."""
         places = self.places[block.name]
         if isinstance(places, range):
             return [(places.start + start, places.start + stop) for start, stop in kept]
-        return [(places[at], places[at] + 1) for start, stop in kept for at in range(start, stop)]
+        return [(places[index], places[index] + 1) for start, stop in kept for index in range(start, stop)]
 
     def keeps_echoed_events(self, kept: Mapping[str, Sequence[Run]]) -> bool:
-        """Return whether every kept echo still follows the event that it repeats.
+        """Return whether each kept echo (an event that repeats an earlier one) still follows the event that it repeats.
 
-        It is False for turns that were not read before, if they contain an echo.
+        If the turns are not from a `TurnLog`, the result is False as soon as they contain an echo.
 
         Args:
-            kept: The kept ranges of each block's items.
+            kept: The ranges of kept items, by the block's name.
         """
         if self._turns is None:
             return not any(item.echo for block in self.blocks for item in block.items)
@@ -122,7 +121,7 @@ class Layout:
 
 
 def _event(block: Block, item: BlockItem, before: dict[_Name, BlockEvent]) -> tuple[_Name, BlockEvent]:
-    """Return an item as an event: that of the last task if its content is equal."""
+    """Return an item's identity and its event: that of the previous task if the content is equal, else a new one."""
     if is_text(item):
         name: _Name = (block.name, block.kind, item.source, item.id, str(item.version or ""), item_text(item))
         event = before.pop(name, None) if block.name not in TURNS else None
@@ -133,5 +132,5 @@ def _event(block: Block, item: BlockItem, before: dict[_Name, BlockEvent]) -> tu
     return name, event if event is not None and event.facts == facts else BlockEvent(item, facts)
 
 
-#: The blocks that contain turns. Turns that were not read before may differ only in their order.
+#: The names of the blocks of turns. Their events are not looked up by identity, because two turns may be equal.
 TURNS = frozenset({"recent", "older"})

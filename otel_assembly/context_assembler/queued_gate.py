@@ -1,4 +1,4 @@
-"""`QueuedWriteGate`: a write gate that queues proposals for another gate."""
+"""`QueuedWriteGate`: queues proposals of memories, and passes them to another write gate in the background."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = logging.getLogger("otel_assembly")
 
 
 class QueuedWriteGate:
-    """Queue proposals, and offer them to another gate in the background.
+    """A write gate that queues proposals of memories, and offers them to another gate in the background.
 
-    The other gate receives one batch after the other. ``await context.retain(answer, candidates)`` returns before
-    anything is written, with the outcome ``queued``. Proposals that do not fit in the queue are ``refused``. `outcomes`
-    counts the results; a failure is logged by its type.
+    ``await context.retain(answer, candidates)`` returns immediately with the outcome ``queued``. Proposals that do not
+    fit in the queue have the outcome ``refused``. The other gate receives one batch after the other; `outcomes` counts
+    its results. If it raises an error, the type of the error is logged.
 
     Use the gate from one event loop at a time. Before the loop ends, call ``await gate.flush()`` or
-    ``await gate.aclose()``, or use ``async with gate:``; otherwise queued proposals are not written. A forked child
-    starts with an empty queue, and its parent offers the queued proposals.
+    ``await gate.aclose()``, or use ``async with gate:``; otherwise, queued proposals are not stored. In a forked child
+    process, the queue is empty; the parent process offers the proposals that were queued before the fork.
 
     Args:
-        gate: The gate that decides and writes.
-        max_queued: The most proposals in the queue.
+        gate: The gate that decides which memories are stored, and stores them.
+        max_queued: The maximum number of proposals in the queue.
 
     Raises:
         ConfigurationError: `gate` is not a gate, or `max_queued` is not a whole number of at least 1.
@@ -51,26 +51,26 @@ class QueuedWriteGate:
         self._closed = False
         self._outcomes: Counter[RetentionOutcome] = Counter()
         self._worker: asyncio.Task[None] | None = None
-        in_child(self._begin)
+        in_child(self._reset)
 
     @property
     def queued(self) -> int:
-        """How many proposals are queued."""
+        """The number of proposals in the queue."""
         return self._size
 
     @property
     def outcomes(self) -> Mapping[RetentionOutcome, int]:
-        """How many proposals ended with each outcome; queued proposals are not included."""
+        """The number of proposals by outcome, without those that are still in the queue."""
         return dict(self._outcomes)
 
-    def _begin(self) -> None:
-        """Empty the queue in a forked child, because the parent offers the proposals."""
+    def _reset(self) -> None:
+        """Empty the queue in a forked child process, because the parent process offers the proposals."""
         self._queue.clear()
         self._size = 0
         self._worker = None
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Queue proposals without waiting.
+        """Queue proposals, and return their outcome (``queued`` or ``refused``) without waiting for the other gate.
 
         Raises:
             ConfigurationError: `proposals` is not a sequence of `Proposal`.
@@ -84,7 +84,7 @@ class QueuedWriteGate:
                 "%d memories were not queued: the queue is %s", len(refused), "closed" if self._closed else "full"
             )
         if accepted:
-            # Spans of a batch belong to the trace of its proposer, whenever the batch is written.
+            # With a copy of the context variables, the spans of a batch belong to the trace of its caller.
             self._queue.append((accepted, copy_context()))
             self._size += len(accepted)
             self._ensure_worker()
@@ -94,13 +94,13 @@ class QueuedWriteGate:
         ]
 
     async def flush(self) -> None:
-        """Wait until all proposals that are queued now have been offered."""
+        """Wait until the other gate has received all proposals that are in the queue at the time of the call."""
         last = self._queue[-1] if self._queue else None
         while last is not None and any(batch is last for batch in self._queue):
             await asyncio.wait([self._ensure_worker()])
 
     async def aclose(self) -> None:
-        """Refuse further proposals, and wait for the queued ones."""
+        """Refuse further proposals, and wait until the other gate has received the queued ones."""
         self._closed = True
         await self.flush()
 
@@ -111,7 +111,7 @@ class QueuedWriteGate:
         await self.aclose()
 
     def _ensure_worker(self) -> asyncio.Task[None]:
-        """Return the task that empties the queue; it ends when the queue is empty."""
+        """Return the task that offers the queued proposals; start it if it does not run."""
         task = self._worker
         if task is None or task.done() or task.get_loop().is_closed():
             task = self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -120,7 +120,7 @@ class QueuedWriteGate:
     async def _work(self) -> None:
         worker: Any = asyncio.current_task()
         while self._queue:
-            # A batch stays in the queue until it is done: if the loop ends before, the next loop offers it again.
+            # Remove a batch only after it was offered: if the event loop ends before, the next loop offers it again.
             proposals, variables = self._queue[0]
             offer = asyncio.get_running_loop().create_task(self._offer_batch(proposals), context=variables)
             try:
@@ -128,7 +128,7 @@ class QueuedWriteGate:
             except asyncio.CancelledError:
                 if worker.cancelling():
                     raise
-                outcomes = _failed(proposals, "CancelledError")  # the gate canceled itself
+                outcomes = _log_failure(proposals, "CancelledError")  # the gate canceled itself
             self._queue.popleft()
             self._size -= len(proposals)
             self._outcomes.update(outcomes)
@@ -138,11 +138,11 @@ class QueuedWriteGate:
         try:
             for result in await self._gate.offer(proposals):
                 outcomes[id(result.proposal)] = result.outcome
-        except Exception as error:  # noqa: BLE001  # the answer has been given, so no caller is left to raise to
-            return _failed(proposals, type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # in the background, no caller can handle the error
+            return _log_failure(proposals, type(error).__name__)
         return [outcomes.get(id(proposal), RetentionOutcome.FAILED) for proposal in proposals]
 
 
-def _failed(proposals: Sequence[Proposal], error_type: str) -> list[RetentionOutcome]:
+def _log_failure(proposals: Sequence[Proposal], error_type: str) -> list[RetentionOutcome]:
     logger.warning("the write gate failed: %s", error_type)
     return [RetentionOutcome.FAILED] * len(proposals)

@@ -1,4 +1,4 @@
-"""Stores memories after an answer, through a write gate (the R of CLEAR)."""
+"""Write gates, which decide which memories are stored after an answer (the R of CLEAR), and `KnowledgeRecall`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: The directory of a `KnowledgeWriteGate`. Each scope has its own directory, so other scopes need not be listed.
+#: The directory of a `KnowledgeWriteGate` in the store. It contains one directory per scope, so that a reader lists
+#: only permitted scopes.
 SCOPES_PREFIX: Final = "/memory/scopes/"
 _LONGEST_NAME: Final = 160
 
 
 class RetentionOutcome(StrEnum):
-    """The outcome of a proposal; a closed set.
+    """The outcome of a proposal to store a memory.
 
     Attributes:
         WRITTEN: The memory was stored.
-        REJECTED: The gate's rule rejected it.
-        FORBIDDEN_SCOPE: It is outside the permitted scopes, and did not reach the gate.
-        FAILED: The gate failed.
-        QUEUED: A `QueuedWriteGate` queued it.
-        REFUSED: A `QueuedWriteGate` was full or closed.
+        REJECTED: The gate's rule did not accept the memory.
+        FORBIDDEN_SCOPE: The memory is outside the permitted scopes, and was not offered to the gate.
+        FAILED: The gate raised an error, or returned no result for the memory.
+        QUEUED: The memory is in the queue of a `QueuedWriteGate`.
+        REFUSED: The queue of the `QueuedWriteGate` was full or closed.
     """
 
     WRITTEN = "written"
@@ -50,12 +51,12 @@ class RetentionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A memory that is proposed for storage, with its origin.
+    """A memory that is offered to a write gate, with the answer after which it was proposed.
 
     Attributes:
         candidate: The memory, with its scope and source.
-        assembly: The id of the assembly whose prompt was answered (``assembly.id`` on its span).
-        answer: The answer, for rules that read it.
+        assembly: The id of the assembly that produced the prompt (``assembly.id`` on its span).
+        answer: The model's answer, which a gate may read for its decision.
     """
 
     candidate: Candidate
@@ -69,7 +70,7 @@ class Retained:
 
     Attributes:
         proposal: The proposal.
-        outcome: Its outcome.
+        outcome: Whether the memory was stored, or why not.
     """
 
     proposal: Proposal
@@ -80,10 +81,10 @@ class WriteGate(Protocol):
     """Decides which memories are stored after the answer."""
 
     async def offer(self, proposals: Sequence[Proposal]) -> Sequence[Retained]:
-        """Store the proposals that deserve it.
+        """Decide on each proposal, and store the accepted memories.
 
         Returns:
-            One result for each proposal, in their order.
+            One result for each proposal, in the same order.
         """
         ...
 
@@ -95,18 +96,18 @@ Write: TypeAlias = Callable[[Proposal], Any]
 
 
 class KnowledgeWriteGate:
-    """Store the proposals that a rule accepts, in a `KnowledgeStore` or with a function.
+    """A write gate that stores the memories that a function accepts, in a `KnowledgeStore` or with another function.
 
-    In a store, each memory is one JSON file in the directory of its scope, named by the candidate's id. A newer version
-    replaces an older one. `KnowledgeRecall` reads the files.
+    In a store, each memory is a JSON file in the directory of its scope, named by the candidate's id. A memory with the
+    same id replaces it. `KnowledgeRecall` reads the files.
 
     Args:
-        store: The store.
-        accept: The rule; a proposal that it does not accept is not stored.
-        write: Stores an accepted proposal, instead of `store`.
+        store: The store in which memories are written.
+        accept: ``accept(proposal)``, async or not: returns True if the memory may be stored.
+        write: ``write(proposal)``, async or not: stores an accepted memory. Pass either `store` or `write`.
 
     Raises:
-        ConfigurationError: Both or neither of `store` and `write` are given.
+        ConfigurationError: Both or neither of `store` and `write` are passed, or an argument has the wrong type.
     """
 
     def __init__(self, store: KnowledgeStore | None = None, *, accept: Accept, write: Write | None = None) -> None:
@@ -123,9 +124,7 @@ class KnowledgeWriteGate:
         self._store = store
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Apply the rule to each proposal, and store those that it accepts.
-
-        A failure affects only its own proposal.
+        """Store each proposal that `accept` accepts; an error affects only the proposal for which it was raised.
 
         Raises:
             ConfigurationError: `proposals` is not a sequence of `Proposal`.
@@ -141,7 +140,7 @@ class KnowledgeWriteGate:
             written = self._write(proposal)
             if isawaitable(written):
                 await written
-        except Exception as error:  # noqa: BLE001  # the answer has been given, and a lost memory must not undo it
+        except Exception as error:  # noqa: BLE001  # the answer was already given; a lost memory must not fail the request
             logger.warning("a memory was not written: %s", type(error).__name__)
             return RetentionOutcome.FAILED
         return RetentionOutcome.WRITTEN
@@ -164,14 +163,14 @@ class KnowledgeWriteGate:
 
 
 class KnowledgeRecall:
-    """Return stored memories of the permitted scopes, without a model.
+    """A source that returns memories which a `KnowledgeWriteGate` stored, by the words that they share with the query.
 
-    It serves as a source of memories or of evidence. It reads every memory of the scopes and no other directory. A
-    memory's score is the fraction of the query's words that it contains. This suffices for hundreds of memories; for
-    more, use a retriever with an index.
+    Use it as a `Recall` or as a `Retriever`. It reads all memories of the permitted scopes, and no other directory. The
+    score of a memory is the fraction of the query's words that it contains. Use it for up to some hundreds of memories;
+    for more, use a retriever with an index.
 
     Args:
-        store: The store in which a `KnowledgeWriteGate` writes.
+        store: The store in which the memories are.
     """
 
     name = "knowledge"
@@ -185,11 +184,11 @@ class KnowledgeRecall:
         self._store = store
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> list[Candidate]:
-        """Return the profile, and the memories that share words with the query, best first."""
+        """Return durable facts (`Candidate.profile`), then memories that share words with the query, best first."""
         return await self.search(query, scopes=scopes, k=k)
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> list[Candidate]:
-        """Return the same as `recall`, without a user.
+        """Return the same memories as `recall`, so that this object can also be used as a `Retriever`.
 
         Raises:
             ConfigurationError: `query` is not a text, `scopes` is not a collection of texts, or `k` is not a whole
@@ -232,7 +231,7 @@ def _candidate(content: str, query_terms: frozenset[str]) -> Candidate | None:
 
 
 def _file_name(text: str) -> str:
-    """Return a unique segment of a path for any text."""
+    """Convert any text to a name that is valid as a segment of a path and different for each text."""
     quoted = quote(text, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E") or "%"
     if len(quoted) <= _LONGEST_NAME:
         return quoted
@@ -243,9 +242,9 @@ def _file_name(text: str) -> str:
 async def offer_candidates(
     gate: WriteGate, answer: str, candidates: Sequence[Candidate], scopes: Collection[str], assembly: str
 ) -> list[Retained]:
-    """Offer candidates to a gate, and return their outcomes.
+    """Offer memories to a gate, and return the outcome of each.
 
-    Candidates outside the scopes never reach the gate, and no failure is raised.
+    Candidates outside `scopes` are not offered. An error of the gate is logged and not raised.
     """
     proposals = [Proposal(candidate, assembly, answer) for candidate in candidates]
     offered = [proposal for proposal in proposals if proposal.candidate.scope in scopes]
@@ -253,7 +252,7 @@ async def offer_candidates(
     try:
         for result in await gate.offer(offered) if offered else ():
             outcomes[id(result.proposal)] = result.outcome
-    except Exception as error:  # noqa: BLE001  # the answer has been given, and a lost memory must not undo it
+    except Exception as error:  # noqa: BLE001  # the answer was already given; a lost memory must not fail the request
         logger.warning("the write gate failed: %s", type(error).__name__)
     permitted = {id(proposal) for proposal in offered}
     return [

@@ -1,4 +1,4 @@
-"""Checks the numbers of a `ContextAssembler`."""
+"""Checks the numeric settings of a `ContextAssembler`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CUTTABLE: Final = ("evidence", "memory", "summary", "recent", "older")
 
 
 def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_tokens: int, deadline: Any) -> None:
-    """Check that the numbers are in range.
+    """Check that each number is in range.
 
     Raises:
-        ConfigurationError: A number is out of range; the message names it.
+        ConfigurationError: A number is out of range; the message names the setting.
     """
     for name, value, least in (
         ("window", window, 0),
@@ -34,7 +34,7 @@ def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_
 
 
 def checked_floors(floors: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Return the floors, after checking that each fits in the budget.
+    """Return the floors of blocks, after checking that each is a number of tokens within the budget.
 
     Raises:
         ConfigurationError: A floor is out of range; the message names the block.

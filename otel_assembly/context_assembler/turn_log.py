@@ -1,8 +1,8 @@
-"""The turns of a conversation, each read once while its content is unchanged.
+"""`TurnLog`: caches the facts of a conversation's turns from task to task.
 
-From one task to the next, a conversation grows at its end. The contents of known turns are compared with those that
-were read, as lists. So the cost of a task depends on the new turns and on the window. Surviving turns are searched from
-the newest on, only as far as there is room.
+From one task to the next, turns are appended to a conversation. The facts of earlier turns are used again if their
+content did not change. The turns to keep are searched from the newest one on, as far as there is room. So the cost of a
+task depends on the new turns and on the window, and not on the length of the conversation.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History
     from otel_assembly.history.view import View
 
-#: The module of event types that never change.
+#: The module of the event types whose objects are immutable, so that their content need not be compared.
 _IMMUTABLE: Final = Event.__module__
 #: Whether an event with these flags is a result without a call, as a table for `bytes.translate`.
 _IS_ORPHAN: Final = bytes(bool(flags & ORPHAN) for flags in range(256))
-#: Types of turns that are not events.
+#: Turns of these types are not supported by the log.
 _NO_EVENT: Final = (str, CompactedBlock, BlockItem)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The turns of a conversation at one task.
+    """All turns of a conversation at the time of one task, as a `TurnLog` returns them.
 
     Attributes:
         view: The turns as events of an assembly.
         items: The turns as items of blocks.
-        border: How many of the turns are older turns.
+        border: How many of the turns, from the first on, are older turns; the others are recent turns.
         pairing: The tool pairs among the turns.
-        grouped: How many turns begin in a step that is kept or dropped whole.
-        step_bytes: The bytes of a step.
+        grouped: How many of the turns, from the first on, are grouped into steps that are kept or dropped whole; see
+            `in_steps`.
+        step_bytes: The size of a step in bytes; 0 if turns are not grouped.
     """
 
     view: View
@@ -68,10 +69,10 @@ class Turns:
 
 
 class TurnLog:
-    """The turns of one conversation that were read so far.
+    """A cache of the turns of one conversation, with their facts, tool pairs and steps.
 
     Args:
-        step_tokens: The tokens of a step, of four bytes each; 0 groups nothing. See `in_steps`.
+        step_tokens: The size of a step in tokens, of 4 bytes each; 0 to group no turns. See `in_steps`.
     """
 
     def __init__(self, step_tokens: int) -> None:
@@ -81,26 +82,28 @@ class TurnLog:
 
     def _begin(self) -> None:
         self._turns: list[Any] = []
-        #: The history of all turns, if there is one; its events never change.
+        #: The `History` from which the turns were taken, if any; its events never change.
         self._source: History | None = None
-        #: The content of each turn when it was read.
+        #: The content of each turn at the time when its facts were read, to detect changes.
         self._contents: list[Any] = []
         self._history = ListHistory()
         self._items: list[BlockItem] = []
         self._grouped = 0
-        #: The atoms of pending calls, which belong to no step.
+        #: The atoms with a pending tool call, which are not grouped into steps.
         self._pending: set[int] = set()
         self._changes = 0
 
     def take(self, examples: Sequence[EventFacts], older: Sequence[Any], recent: Sequence[Any]) -> Turns | None:
-        """Read the turns that are new, and return all turns.
-
-        It is None if a turn is not an event, or if a turn belongs to a call of an example.
+        """Read the facts of the new turns, and return all turns of the conversation.
 
         Args:
-            examples: The facts of the items in front of the turns in the prompt.
+            examples: The facts of the few-shot examples, which precede the turns.
             older: The older turns, oldest first.
-            recent: The turns after those.
+            recent: The turns after the older ones.
+
+        Returns:
+            The turns; None if the log does not support them, because a turn is a text or a `BlockItem`, or has the call
+            id of an example.
 
         Raises:
             DescribeError: A turn has an unregistered type.
@@ -130,7 +133,7 @@ class TurnLog:
             )
 
     def _continues(self, turns: list[Any]) -> bool:
-        """Return whether the turns begin with those that were read, with equal content."""
+        """Return whether the known turns are at the beginning of `turns` and their content did not change."""
         known = len(self._turns)
         first = turns[:known]
         if len(first) < known or not all(map(is_, map(type, first), map(type, self._turns))):
@@ -140,13 +143,14 @@ class TurnLog:
             return False
         if not equal(self._contents, contents(first)):
             return False
-        for at in list(compress(range(known), map(is_not, first, self._turns))):  # other objects of equal content
-            item = self._items[at] = replace(self._items[at], content=first[at])
-            self._history.events[at].item = item
+        for index in list(compress(range(known), map(is_not, first, self._turns))):  # equal content in another object
+            item = self._items[index] = replace(self._items[index], content=first[index])
+            self._history.events[index].item = item
         self._turns = first
         return True
 
     def _read(self, new: list[Any], examples: Sequence[EventFacts]) -> bool:
+        """Read the facts of new turns, and return False if the log does not support one of them."""
         if any(issubclass(kind, _NO_EVENT) for kind in set(map(type, new))):
             return False
         facts = list(map(describe, new))
@@ -157,40 +161,40 @@ class TurnLog:
         items = list(map(BlockItem, new))
         history, first = self._history, len(self._items)
         history.take([BlockEvent(item, of_item) for item, of_item in zip(items, facts, strict=True)], facts)
-        for at in history.echoes[bisect_left(history.echoes, first) :]:
-            items[at - first] = replace(items[at - first], echo=True)
+        for index in history.echoes[bisect_left(history.echoes, first) :]:
+            items[index - first] = replace(items[index - first], echo=True)
         self._items += items
         self._turns += new
         self._contents += copies
         return True
 
     def _group(self) -> None:
-        """Set the step of each turn that is kept or dropped with its step; see `in_steps`."""
+        """Set `BlockItem.group` of the turns that are grouped into steps, as `in_steps` does."""
         size = self._step_bytes
         if not size:
             return
         history, items, atoms = self._history, self._items, self._history.pairing.atoms
         newest = history.offset(len(items)) // size
-        pending = {atoms[at] for at in history.pairing.pending_calls(-1)}
+        pending = {atoms[index] for index in history.pairing.pending_calls(-1)}
         joined = filter(history.pairing.joined.__contains__, history.pairing.changed[self._changes :])
-        moved = {at for atom in {*joined, *(pending ^ self._pending)} for at in history.pairing.members(atom)}
-        for at in (*moved, *range(self._grouped, len(items))):
-            step = history.offset(atoms[at]) // size
-            group = f"{STEP}{step}" if step < newest - 1 and atoms[at] not in pending else None
-            if items[at].group != group:
-                items[at] = replace(items[at], group=group)
+        regrouped = {index for atom in {*joined, *(pending ^ self._pending)} for index in history.pairing.members(atom)}
+        for index in (*regrouped, *range(self._grouped, len(items))):
+            step = history.offset(atoms[index]) // size
+            group = f"{STEP}{step}" if step < newest - 1 and atoms[index] not in pending else None
+            if items[index].group != group:
+                items[index] = replace(items[index], group=group)
         self._grouped = history.behind((newest - 1) * size)
         self._pending, self._changes = pending, len(history.pairing.changed)
 
 
 class TurnsBlock(ReadBlock):
-    """A block of turns that were read before.
+    """A `ReadBlock` of turns, whose facts and token counts are cached in a `TurnLog`.
 
     Args:
         block: The block.
-        measure: Counts the turns.
-        turns: The turns of the conversation.
-        start: The index of the block's first turn.
+        measure: Counts the tokens of turns.
+        turns: All turns of the conversation.
+        start: The index of the block's first turn in `turns`.
     """
 
     __slots__ = ("_pairs", "_start", "_stop", "_sums", "_tokens", "_turns")
@@ -226,50 +230,56 @@ class TurnsBlock(ReadBlock):
 
     def _newest_response(self) -> int:
         flags = self._pairs.flags
-        return next((at for at in range(self._stop - 1, self._start - 1, -1) if flags[at] & RESPONSE), -1)
+        return next((index for index in range(self._stop - 1, self._start - 1, -1) if flags[index] & RESPONSE), -1)
 
     def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
         pairs, start, stop = self._pairs, self._start, self._stop
         newest = stop if answered_later else self._newest_response()
         orphans = bytes(pairs.flags[start:stop]).translate(_IS_ORPHAN)
-        lost = list(compress(range(start, stop), orphans))
-        for atom, of_atom in pairs.incomplete.items():
+        orphaned = list(compress(range(start, stop), orphans))
+        for atom, members in pairs.incomplete.items():
             if start <= atom < stop and not pairs.is_sendable(atom, newest):
-                lost += of_atom
-        lost += (at for atom in pairs.dangling for at in pairs.members(atom) if start <= at < stop)
-        reasons = {at - start: orphan_reason(pairs, at) for at in sorted(lost)}
-        return reasons, any(start <= at < stop for at in pairs.pending_calls(newest))
+                orphaned += members
+        orphaned += (index for atom in pairs.dangling for index in pairs.members(atom) if start <= index < stop)
+        reasons = {index - start: orphan_reason(pairs, index) for index in sorted(orphaned)}
+        return reasons, any(start <= index < stop for index in pairs.pending_calls(newest))
 
     def pending_atoms(self, excluded: Collection[int]) -> Sequence[Sequence[int]]:
         pairs, start = self._pairs, self._start
-        pending = (at for at in pairs.pending_calls(-1) if start <= at < self._stop and at - start not in excluded)
+        pending = (
+            index for index in pairs.pending_calls(-1) if start <= index < self._stop and index - start not in excluded
+        )
         atoms = set(map(pairs.atoms.__getitem__, pending))
-        return [[at - start for at in pairs.incomplete[atom]] for atom in sorted(atoms, reverse=True)]
+        return [[index - start for index in pairs.incomplete[atom]] for atom in sorted(atoms, reverse=True)]
 
     def survivors(self, excluded: Collection[int]) -> Iterator[Sequence[int]]:
-        """Yield the atoms from the newest turn on, so that older turns are read only if needed."""
+        """Yield the atoms of pending calls, then those of other turns, the newest first.
+
+        This is a generator, so that older turns are read only if there is room for them. Turns that are grouped into
+        steps are yielded one step at a time.
+        """
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
-        first_of, offset = turns.view.history.behind, turns.view.history.offset
+        first_turn_at, offset = turns.view.history.behind, turns.view.history.offset
         members: dict[int, list[int]] = {}
         yield from (pending_atoms := self.pending_atoms(excluded))
         pending = {atom[0] for atom in pending_atoms}
-        for at in range(self._stop - 1 - start, max(start, turns.grouped) - 1 - start, -1):
-            atom_at = atoms[start + at] - start
-            if at not in excluded and atom_at not in pending:
-                members.setdefault(atom_at, []).append(at)
-                if atom_at == at:
-                    yield members.pop(at)[::-1]
-        upto = min(self._stop, turns.grouped)
-        while upto > start:  # one step at a time, with the results of its calls at any position
-            first = max(start, first_of(offset(upto - 1) // turns.step_bytes * turns.step_bytes)) - start
-            for at in range(upto - 1 - start, first - 1, -1):
-                atom_at = atoms[start + at] - start
-                if at not in excluded and atom_at not in pending:
-                    members.setdefault(atom_at, []).append(at)
-            step = [at for atom_at in list(members) if atom_at >= first for at in members.pop(atom_at)]
+        for index in range(self._stop - 1 - start, max(start, turns.grouped) - 1 - start, -1):
+            atom_index = atoms[start + index] - start
+            if index not in excluded and atom_index not in pending:
+                members.setdefault(atom_index, []).append(index)
+                if atom_index == index:
+                    yield members.pop(index)[::-1]
+        end = min(self._stop, turns.grouped)
+        while end > start:  # a step contains the results of its calls, even if they are in a later step
+            first = max(start, first_turn_at(offset(end - 1) // turns.step_bytes * turns.step_bytes)) - start
+            for index in range(end - 1 - start, first - 1, -1):
+                atom_index = atoms[start + index] - start
+                if index not in excluded and atom_index not in pending:
+                    members.setdefault(atom_index, []).append(index)
+            step = [index for atom_index in list(members) if atom_index >= first for index in members.pop(atom_index)]
             if step:
                 yield sorted(step)
-            upto = first + start
+            end = first + start
 
     def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
         return self.item_tokens
