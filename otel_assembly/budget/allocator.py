@@ -88,9 +88,9 @@ async def allocate_async(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Select the content of blocks that fits, as `allocate` does, without blocking the event loop.
+    """Return the same as `allocate`, with the same arguments and errors, without blocking the event loop.
 
-    Arguments, result and errors are those of `allocate`. Compactors may be async; others run in a thread.
+    Compactors may be async; others run in a thread.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)

@@ -78,9 +78,9 @@ async def compact_history_async(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Summarize turns of a conversation as `compact_history` does, without blocking the event loop.
+    """Return the same as `compact_history`, with the same arguments and errors, without blocking the event loop.
 
-    Arguments, result and errors are those of `compact_history`. The summarizer may be async; otherwise it runs in a
+    The summarizer may be async; otherwise it runs in a
     thread.
     """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
