@@ -132,7 +132,7 @@ class _ByHand:
         self.history = History()
         self._context = Context(agent_name="bench", model=model.model, tools=tools)
 
-    def anew(self) -> Self:
+    def force_span(self) -> Self:
         """In a conversation of its own."""
         return type(self)(self._model, self._assembler, self._tools)
 
@@ -181,7 +181,7 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
 
     def begun(row: str, one: int) -> str:
         if one % FASTEST_OF == 0:
-            asking[row] = {FLOOR: by_hand.anew, OURS: agent.open_session, TIMED: timed.open_session}[row]()
+            asking[row] = {FLOOR: by_hand.force_span, OURS: agent.open_session, TIMED: timed.open_session}[row]()
             if row == TIMED:
                 clock.watch(asking[row].session.history)
         return f"What about day {one}?"

@@ -77,18 +77,18 @@ def _shapes(home: Any, held: list[Any], more: dict[str, Any]) -> dict[str, Calla
     }
 
 
-def _homes() -> dict[str, tuple[Any, Any, Any]]:
+def _modules_of() -> dict[str, tuple[Any, Any, Any]]:
     """Whose contexts, with the types of their messages; AutoGen's where it is installed."""
-    homes: dict[str, tuple[Any, Any, Any]] = {"alone": (alone, alone, alone.FunctionCall)}
+    modules_of: dict[str, tuple[Any, Any, Any]] = {"alone": (alone, alone, alone.FunctionCall)}
     if find_spec("autogen_core") is not None:
         import autogen_core
         from autogen_core import model_context, models
 
         from otel_assembly.instrumentation import autogen
 
-        homes["inside AutoGen"] = autogen, models, autogen_core.FunctionCall
-        homes["AutoGen's"] = model_context, models, autogen_core.FunctionCall
-    return homes
+        modules_of["inside AutoGen"] = autogen, models, autogen_core.FunctionCall
+        modules_of["AutoGen's"] = model_context, models, autogen_core.FunctionCall
+    return modules_of
 
 
 async def report(size: Size) -> list[Table]:
@@ -100,18 +100,18 @@ async def report(size: Size) -> list[Table]:
         "contexts: a turn that added two messages: median (quartiles), ratio to AutoGen's",
         ["what", *columns],
     )
-    homes = _homes()
+    modules_of = _modules_of()
     for length in lengths:
         given = {
             home: (
                 _made(messages(length), types, call),
                 [_made(pair, types, call) for pair in pairs(home, rounds + WARM_UP)],
             )
-            for home, (_, types, call) in homes.items()
+            for home, (_, types, call) in modules_of.items()
         }
         for shape in _shapes(alone, [], {}):
             runners: dict[str, Any] = {}
-            for home, (module, _, _) in homes.items():
+            for home, (module, _, _) in modules_of.items():
                 if home == "AutoGen's" and shape.startswith("TokenLimited") and length > COUNTED_AGAIN:
                     continue
                 runners[home] = _turn(_shapes(module, given[home][0], {})[shape]())
@@ -122,7 +122,7 @@ async def report(size: Size) -> list[Table]:
                 before=lambda home, one: given[home][1][one],  # noqa: B023  # it runs in this round of the loop
                 warm_up=WARM_UP if rounds > WARM_UP else 0,
             )
-            for home in homes:
+            for home in modules_of:
                 table.put(f"{shape}, {home}", found.get(home))
     table.notes += [
         "Nobody records. Every context has the whole conversation; Unbounded gives all of it, so that its turn grows.",

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal import current_recorder as _current_recorder
-from otel_assembly._internal.faces import homes as _homes
+from otel_assembly._internal.lazy_imports import modules_of as _modules_of
 from otel_assembly._version import __version__
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ _NAMES: Final = {
     "telemetry.recorder": "OpenTelemetryRecorder",
     "tokens": "TokenCounter counter_for",
 }
-_MODULES: Final = _homes(_NAMES)
+_MODULES: Final = _modules_of(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

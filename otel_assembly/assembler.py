@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, of_type, one_of, whole_number, window
 from otel_assembly._internal.current_recorder import DEFAULT
-from otel_assembly._internal.faces import Later
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly
 from otel_assembly.chain.open_assembly import OpenAssembly, config_of
@@ -32,7 +32,7 @@ from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.policies.base import INJECTION
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
-from otel_assembly.recorder import NULL_RECORDING, Whose
+from otel_assembly.recorder import NULL_RECORDING, AgentIdentity
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
 else:
-    event_types, chain_config = Later("otel_assembly.events"), Later("otel_assembly.chain.config")
+    event_types, chain_config = LazyModule("otel_assembly.events"), LazyModule("otel_assembly.chain.config")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -236,7 +236,7 @@ class Assembler:
             meter.ready = True
         ledger = self._ledger(events, context)
         ledger_input = await ledger.open_in_slices(events)
-        self._ledgers.weigh(ledger, context, self._whose, self._recorded_by())
+        self._ledgers.weigh(ledger, context, self._identity, self._recorded_by())
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         if (billed := ledger_input.view.history.billed) is not None:
@@ -244,7 +244,7 @@ class Assembler:
         await self._arrive(ledger_input.view, meter)
         recording = self._recorded_by().begin(self.name, model, run_context, started_ns)
         for guard in guards[1:]:
-            guard.last, guard.whose = context.guard.last, context.guard.whose
+            guard.last, guard.identity = context.guard.last, context.guard.identity
         record = Record(
             name=self.name,
             model=model,
@@ -320,11 +320,11 @@ class Assembler:
         await arrive(view, meter)
 
     @property
-    def _whose(self) -> tuple[object, ...]:
+    def _identity(self) -> tuple[object, ...]:
         return type(self), self.name
 
     def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
-        return self._ledgers.of(events, context, self._whose, self._recorded_by())
+        return self._ledgers.of(events, context, self._identity, self._recorded_by())
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else DEFAULT.recorder
@@ -444,8 +444,8 @@ class Assembler:
             error: The client's exception.
             context: The context of the refused assembly.
         """
-        whose = context.whose if context is not None else Whose()
-        self._recorded_by().refused(whose, error.window, error.tokens)
+        identity = context.identity if context is not None else AgentIdentity()
+        self._recorded_by().refused(identity, error.window, error.tokens)
 
     def _failed(self, assembly: OpenAssembly, error: BaseException) -> None:
         record = assembly.record

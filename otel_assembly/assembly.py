@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.arguments import share as share_of_all
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
@@ -47,22 +47,22 @@ class Assembly:
         """The event that halted the conversation before this assembly ended; None if there was no halt."""
         return self._record.halt
 
-    @worked_out_once
+    @lazy_property
     def prompts(self) -> list[str]:
         """The system-level texts to send, in order."""
         return list(self._record.prompts_out)
 
-    @worked_out_once
+    @lazy_property
     def events(self) -> list[Any]:
         """The events to send: the same objects as in the input, and events that policies made."""
         return self._record.events_out
 
-    @worked_out_once
+    @lazy_property
     def items(self) -> list[str]:
         """The item ids of `events`, in the same order; ids of events that policies made begin with ``m``."""
         return list(map(item_text, self._record.numbered_out.of(self._record.view_out)))
 
-    @worked_out_once
+    @lazy_property
     def decisions(self) -> tuple[Decision, ...]:
         """One decision for each change of an item's state since the conversation's previous assembly."""
         return tuple(decisions_of(self._record))
@@ -72,7 +72,7 @@ class Assembly:
         """The decisions ``dropped``: about newly dropped items, and dropped items whose reason changed."""
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
-    @worked_out_once
+    @lazy_property
     def exits(self) -> tuple[Decision, ...]:
         """The decisions about items that left the prompt: newly dropped or compacted in this assembly.
 
@@ -80,17 +80,17 @@ class Assembly:
         """
         return tuple(exits_of(self._record))
 
-    @worked_out_once
+    @lazy_property
     def totals(self) -> Totals:
         """The numbers of events and tokens before and after the policies."""
         return totals_of(self._record)
 
-    @worked_out_once
+    @lazy_property
     def kinds(self) -> dict[str, int]:
         """The tokens of the prompt by kind of content; they add up to ``totals.tokens_out``."""
         return tokens_by_kind(self._record)
 
-    @worked_out_once
+    @lazy_property
     def prefix(self) -> Prefix:
         """The stable prefix: the beginning that this prompt shares with the previous prompt of the conversation."""
         return prefix_of(self._record)

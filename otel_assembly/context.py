@@ -7,7 +7,14 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects, share
-from otel_assembly.conversation_state import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
+from otel_assembly.conversation_state import (
+    RUNNING,
+    AgentIdentity,
+    Conversation,
+    HaltGuard,
+    Running,
+    conversation_of_id,
+)
 from otel_assembly.messages.provider_rules import NO_RULES, rules_for
 
 if TYPE_CHECKING:
@@ -124,12 +131,12 @@ class Context:
     def _set_guard_agent(self) -> None:
         """Store this run's agent in the conversation's guard, for telemetry of halts outside an assembly."""
         if self._conversation is not None:
-            self._conversation.guard.whose = self.whose
+            self._conversation.guard.identity = self.identity
 
     @property
-    def whose(self) -> Whose:
+    def identity(self) -> AgentIdentity:
         """The agent, framework and conversation of the run, as far as they are known."""
-        return Whose(self.agent_name, self.framework, self.conversation_id)
+        return AgentIdentity(self.agent_name, self.framework, self.conversation_id)
 
     @property
     def guard(self) -> HaltGuard:
@@ -161,7 +168,7 @@ class Context:
             return NO_RULES
         return rules_for(self.provider, form, self.model)
 
-    def held(self, budget: int) -> int:
+    def apply_budget_ratio(self, budget: int) -> int:
         """Return the tokens of a budget that may be used: `budget_ratio` of it, rounded down, at least 1."""
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
@@ -188,7 +195,7 @@ class Context:
 
         A FATAL alert or a `HaltEvent` halts the conversation before subscribers receive the event.
         """
-        halt = self.guard.observe(event, self.whose)
+        halt = self.guard.observe(event, self.identity)
         try:
             if self.stream is not None:
                 await self.stream.send(event)
@@ -225,7 +232,7 @@ class Context:
         return self._watch(kind) if self._watch is not None else None
 
     @property
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether this assembly is recorded. If not, policies need not compute details for telemetry."""
         return self._watch is not None
 

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_assembly._internal.current_recorder import halt_listeners, resume_listeners
-from otel_assembly._internal.faces import Later
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import HaltedError
 from otel_assembly.messages.event_facts import EventKind
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from otel_assembly import events
-    from otel_assembly._internal.forks import Lock
+    from otel_assembly._internal.fork_safety import Lock
     from otel_assembly.events import HaltEvent
     from otel_assembly.messages.event_facts import EventFacts
 else:
-    events = Later("otel_assembly.events")
+    events = LazyModule("otel_assembly.events")
 
 #: The number of conversations, known only by their id, that a process remembers.
 REMEMBERED_CONVERSATIONS: Final = 10_000
@@ -42,7 +42,7 @@ _RESPONSES: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
 
 @dataclass(slots=True)
-class Whose:
+class AgentIdentity:
     """The agent, framework and conversation of an assembly, as far as they are known."""
 
     agent_name: str | None = None
@@ -123,13 +123,13 @@ class HaltGuard:
     starts after the alert was sent.
     """
 
-    __slots__ = ("_lock", "halt", "last", "lifted", "resumed", "whose")
+    __slots__ = ("_lock", "halt", "identity", "last", "lifted", "resumed")
 
     def __init__(self) -> None:
         #: The halt that closed the guard; None while it is open.
         self.halt: HaltEvent | None = None
         #: The agent that last used this conversation.
-        self.whose: Whose | None = None
+        self.identity: AgentIdentity | None = None
         #: A reference to the span of the conversation's last assembly, for telemetry.
         self.last: object = None
         #: The last halt that `reopen` ended.
@@ -159,7 +159,7 @@ class HaltGuard:
         self.lifted = halt or self.lifted
         return halt
 
-    def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
+    def observe(self, event: Any, by: AgentIdentity | None = None) -> HaltEvent | None:
         """Close the guard if an event of the stream halts the conversation, and report a resumed conversation.
 
         Args:
@@ -185,7 +185,7 @@ class HaltGuard:
             self._notify_resumed()
         return None
 
-    def close(self, fatal: list[AlertFacts], by: Whose | None = None) -> HaltEvent | None:
+    def close(self, fatal: list[AlertFacts], by: AgentIdentity | None = None) -> HaltEvent | None:
         """Close the guard because of FATAL alerts.
 
         Returns:
@@ -205,7 +205,7 @@ class HaltGuard:
         for listener in resume_listeners:
             listener(self)
 
-    def _close_with(self, halt: HaltEvent, by: Whose | None) -> bool:
+    def _close_with(self, halt: HaltEvent, by: AgentIdentity | None) -> bool:
         with self._lock:
             if self.halt is not None:
                 return False

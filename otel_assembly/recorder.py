@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from otel_assembly._internal import current_recorder
 from otel_assembly.budget.recording import AllocationRecording
-from otel_assembly.conversation_state import Whose
+from otel_assembly.conversation_state import AgentIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NULL_RECORDING",
+    "AgentIdentity",
     "AllocationRecording",
     "CompactionRecording",
     "NullRecorder",
@@ -27,7 +28,6 @@ __all__ = [
     "Projection",
     "Recorder",
     "Recording",
-    "Whose",
     "default_recorder",
     "set_default_recorder",
     "using_recorder",
@@ -41,7 +41,7 @@ class Projection:
     Attributes:
         view: The name of the view.
         model: The model whose tokenizer counts.
-        whose: The agent.
+        identity: The agent.
         started_ns: The start time, in nanoseconds since the epoch.
         envelopes_in: The number of envelopes that the view was made from.
         envelopes_out: The number of envelopes with content in the view, if it is known.
@@ -52,7 +52,7 @@ class Projection:
 
     view: str
     model: str | None
-    whose: Whose
+    identity: AgentIdentity
     started_ns: int
     envelopes_in: int
     envelopes_out: int | None
@@ -125,7 +125,7 @@ class CompactionRecording(AbstractContextManager[Any], Protocol):
 class Recorder(Protocol):
     """Receives the results of assemblies and related events, and exports them as telemetry."""
 
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether an OpenTelemetry provider is configured, so that records are exported."""
         ...
 
@@ -159,11 +159,11 @@ class Recorder(Protocol):
         """Record that a source of a `ContextAssembler`, such as a retriever, raised or was skipped."""
         ...
 
-    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
+    def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
         """Record that the model's provider refused a prompt as too long.
 
         Args:
-            whose: The agent that made the model call.
+            identity: The agent that made the model call.
             window: The model's context window, in tokens, if the provider reported it.
             tokens: The tokens of the prompt, if the provider reported them.
         """
@@ -207,7 +207,7 @@ NULL_RECORDING: Final[Recording] = _NullRecording()
 class NullRecorder:
     """A `Recorder` that records nothing."""
 
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return False."""
         return False
 
@@ -229,7 +229,7 @@ class NullRecorder:
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """Ignore the call: nothing is recorded."""
 
-    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
+    def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
         """Ignore the call: nothing is recorded."""
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:

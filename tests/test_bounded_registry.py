@@ -76,9 +76,9 @@ def test_what_weighs_too_much_makes_room_but_for_the_newest():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(("anew", "left"), [(True, 0), (False, 1)])
-def test_a_forked_child_begins_without_what_its_parent_goes_on_with(anew, left):
-    registry = Registry(2, clear_after_fork=anew)
+@pytest.mark.parametrize(("clear_after_fork", "left"), [(True, 0), (False, 1)])
+def test_a_forked_child_begins_without_what_its_parent_goes_on_with(clear_after_fork, left):
+    registry = Registry(2, clear_after_fork=clear_after_fork)
     registry.put("a", 1)
     child = os.fork()
     if child == 0:

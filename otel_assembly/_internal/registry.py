@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import KeyedRef, ref
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class Registry(Generic[K, V]):
         self._on_collected = partial(_forget_dead, ref(self))
         self.clear()
         if clear_after_fork:
-            in_child(self.clear)
+            after_fork_in_child(self.clear)
 
     def clear(self) -> None:
         """Remove all values."""

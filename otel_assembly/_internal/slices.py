@@ -23,7 +23,7 @@ LISTED: Final = 256
 _PAUSE: Final = 0.001
 
 
-class InTurn:
+class SerialSlices:
     """Work in slices, each under a lock; several pieces of work are done one after the other, in order.
 
     Args:

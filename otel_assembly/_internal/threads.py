@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class ThreadLimit:
         self._lock = new_lock()
         # A limiter belongs to one event loop: its waiters are asyncio events.
         self._limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
-        in_child(self._forget)
+        after_fork_in_child(self._forget)
 
     def _forget(self) -> None:
         """Forget the limiters in a forked child: the threads that hold their slots do not exist there."""

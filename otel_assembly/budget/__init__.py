@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
 if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision, texts_of
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
     from otel_assembly.budget.sections import Zone
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "allocation": "Allocation BlockDecision ItemDecision texts_of",
             "allocator": "allocate allocate_async",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_assembly._internal.arguments import of_type
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
@@ -221,7 +221,7 @@ class Allocation:
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)
         return needed / self.budget if self.budget else 0.0
 
-    @worked_out_once
+    @lazy_property
     def decided(self) -> tuple[DecidedBlock, ...]:
         """The internal record of each block's decision, highest priority first."""
         return tuple(
@@ -229,7 +229,7 @@ class Allocation:
             for read, room, block_outcome in self._decided
         )
 
-    @worked_out_once
+    @lazy_property
     def decisions(self) -> tuple[BlockDecision, ...]:
         """The decision on each block, highest priority first."""
         return tuple(self._decisions())

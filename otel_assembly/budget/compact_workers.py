@@ -14,7 +14,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

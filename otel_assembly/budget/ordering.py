@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from otel_assembly._internal.arguments import items_of_type, one_of
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.budget.block import Block
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, sections_with_texts
 from otel_assembly.errors import ConfigurationError
@@ -95,17 +95,17 @@ class OrderedPrompt(Sequence["Block"]):
             for message in piece.messages
         ]
 
-    @worked_out_once
+    @lazy_property
     def text(self) -> str:
         """The whole prompt as one text, for models that complete texts."""
         return _BETWEEN.join(_text_of(message) for piece in self._pieces for message in piece.messages)
 
-    @worked_out_once
+    @lazy_property
     def boundary(self) -> int:
         """How many leading messages belong to the cacheable prefix."""
         return sum(len(piece.messages) for piece in self._pieces if piece.zone is Zone.PREFIX)
 
-    @worked_out_once
+    @lazy_property
     def breakpoints(self) -> tuple[int, ...]:
         """Indexes of the messages after which to set cache-control markers.
 
@@ -124,7 +124,7 @@ class OrderedPrompt(Sequence["Block"]):
             ends[level] = sent - 1
         return tuple(sorted(set(ends.values()))[-_MARKERS:])
 
-    @worked_out_once
+    @lazy_property
     def prefix_hash(self) -> str:
         """A hash of the cacheable prefix, as 16 hex digits, equal in every process."""
         state = hashlib.blake2b(digest_size=8)

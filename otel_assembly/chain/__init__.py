@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
 if TYPE_CHECKING:
     from otel_assembly.chain.config import chain_from_config, chain_from_spec
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "config": "chain_from_config chain_from_spec",
         }

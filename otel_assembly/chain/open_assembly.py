@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.faces import Later
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.chain.policy_contract import apply_to_lists, compare, prompts_of, refuse, remember, restore, shape
 from otel_assembly.chain.step_diff import EXITS
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recording
     from otel_assembly.tokens import prices
 else:
-    step_edits, prices = Later("otel_assembly.chain.step_edits"), Later("otel_assembly.tokens.prices")
+    step_edits, prices = LazyModule("otel_assembly.chain.step_edits"), LazyModule("otel_assembly.tokens.prices")
 
 logger: Final = logging.getLogger("otel_assembly")
 

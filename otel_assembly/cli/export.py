@@ -6,7 +6,7 @@ import importlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly._version import __version__
 from otel_assembly.cli.extras import SPAN_FILES, otlp_modules, require

@@ -13,7 +13,7 @@ from operator import lt
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.assembler import Assembler
 from otel_assembly.budget.allocator import run_plan_async
 from otel_assembly.budget.measure import Measure, meter_of_blocks
@@ -129,7 +129,7 @@ class AllocatorPolicy(DecidingPolicy):
             ],
             budget=allocation.budget,
             fixed=allocation.fixed,
-            report=_report(allocation, layout) if context.listening else None,
+            report=_report(allocation, layout) if context.is_enabled else None,
             compactions=[
                 Compaction(
                     _events_at(layout.events, _compacted_runs(block, layout)),

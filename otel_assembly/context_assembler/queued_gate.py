@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly._internal.arguments import items_of_type, whole_number
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.context_assembler.gather import checked_source
 from otel_assembly.context_assembler.retention import Proposal, Retained, RetentionOutcome
 
@@ -51,7 +51,7 @@ class QueuedWriteGate:
         self._closed = False
         self._outcomes: Counter[RetentionOutcome] = Counter()
         self._worker: asyncio.Task[None] | None = None
-        in_child(self._reset)
+        after_fork_in_child(self._reset)
 
     @property
     def queued(self) -> int:

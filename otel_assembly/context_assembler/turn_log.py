@@ -13,7 +13,7 @@ from itertools import compress
 from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.measure import NOTHING, Rendered

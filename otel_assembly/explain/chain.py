@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
@@ -186,7 +186,7 @@ class ChainRun:
         """Return the increase of a limit with which everything fits."""
         return sum(event.tokens for event in self._events.values()) if unit == "tokens" else len(self._items)
 
-    @worked_out_once
+    @lazy_property
     def answers(self) -> tuple[Answer, ...]:
         """Return the answers of compactors with which a run has to be tried, the longest first.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.chain import KnownPolicies
@@ -137,12 +137,12 @@ class _TurnExplainer:
         self.turn = turn
         self.known = known
 
-    @worked_out_once
+    @lazy_property
     def remedy(self) -> Remedy:
         """The limits of the turn's policies, with a rerun of the chain."""
         return Remedy(self.ledger, self.turn, self.known)
 
-    @worked_out_once
+    @lazy_property
     def unsent(self) -> UnsentTurn:
         """The explanation of why the turn sent nothing."""
         return UnsentTurn(self.ledger, self.turn, self.known)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.decision import DecisionReason
 from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
@@ -65,7 +65,7 @@ class Remedy:
         self.chain = ChainRun(ledger, turn, known)
         self._exits = ledger.exits(turn.number)
 
-    @worked_out_once
+    @lazy_property
     def allocator(self) -> AllocatorRun:
         """The turn's allocator, if it is the only policy, for a rerun."""
         (step,) = self.turn.steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property
 from otel_assembly.chain.config import policy_of
 from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
@@ -60,7 +60,7 @@ class UnsentTurn:
         #: The step of the policy that failed; None if its span is missing, or if no policy failed.
         self.step = next(overflowed if self.error == names.ERROR_CONTEXT_OVERFLOW else failed, None)
 
-    @worked_out_once
+    @lazy_property
     def why(self) -> Unsent:
         """Why nothing was sent, and what would have allowed a prompt."""
         attributes, step = self.turn.attributes, self.step
@@ -145,7 +145,7 @@ class UnsentTurn:
 
     # A budget's policy, run again
 
-    @worked_out_once
+    @lazy_property
     def _input(self) -> list[Any]:
         """The input of the policy that failed, as stand-ins."""
         step, turn = self._failed, self.turn
@@ -296,7 +296,7 @@ class UnsentTurn:
         nearest = min(whole, key=lambda turn: abs(turn.number - self.turn.number), default=None)
         return [step for step in nearest.steps if step.index > self._failed.index] if nearest is not None else []
 
-    @worked_out_once
+    @lazy_property
     def _parts(self) -> Mapping[str, str]:
         """The part of each item that the policy cannot drop."""
         view = as_view(History(self._input).view())

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.conversation_state import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.classes import ClassColumn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.view import Column
 from otel_assembly.messages.event_facts import EventFacts, describe

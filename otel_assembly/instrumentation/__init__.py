@@ -10,7 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 from otel_assembly.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ FRAMEWORKS: Final = {
 }
 #: What the modules here have beside this one; loaded when asked for, for a program that instruments nothing has no use
 #: for any of it.
-_HOMES: Final = {
+_MODULE_NAMES: Final = {
     "bound_runs": "BoundRun",
     "causes": "CausedRun Causes reported_in_run",
     "clients": "client innermost model_in summariser_call tell_alone",
@@ -139,7 +139,7 @@ def uninstrument(*frameworks: str) -> None:
             chosen.uninstrument()
 
 
-__getattr__, __dir__ = face(__name__, homes({**FRAMEWORKS, **_HOMES}))
+__getattr__, __dir__ = lazy_attributes(__name__, modules_of({**FRAMEWORKS, **_MODULE_NAMES}))
 
 __all__ = [  # those that are not here are found by _HOMES
     "FRAMEWORKS",

@@ -98,7 +98,7 @@ class CausedRun(LateRun):
         self.name, self.conversation_id = str(asker.agent_name), asker.conversation_id
         link = handled.after if handled is not None and handled.parent is None else None
         run = self.instrumentation.begin_run(
-            self.name, conversation_id=self.conversation_id, anew=not _has_span(), link=link
+            self.name, conversation_id=self.conversation_id, force_span=not _has_span(), link=link
         )
         if handled is not None and run is not None:
             handled.run = run.run.span.get_span_context()

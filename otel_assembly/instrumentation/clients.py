@@ -17,7 +17,7 @@ from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.messages.provider_rules import rules_of_client
-from otel_assembly.telemetry.stamp import CalledModel
+from otel_assembly.telemetry.model_span_links import CalledModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

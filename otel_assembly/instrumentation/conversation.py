@@ -9,7 +9,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

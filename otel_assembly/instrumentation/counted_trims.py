@@ -133,7 +133,7 @@ def trims(reads: CountedTrim, *, last: bool) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @wraps(original)
         def trim(messages: Any, *args: Any, **settings: Any) -> Any:
-            listens = not args and instrumentation.listening()
+            listens = not args and instrumentation.is_enabled()
             inside = isinstance(getattr(settings.get(reads.counter), "__self__", None), _Trim)
             if not listens or inside or not messages or not settings.keys() >= {reads.counter, reads.limit}:
                 return original(messages, *args, **settings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.recorder import Whose
+from otel_assembly.recorder import AgentIdentity
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) 
     """An event that has a reason and a source halts a conversation."""
     if already_reported(halt):
         return
-    recorder, whose = instrumentation.recorder, Whose(framework=instrumentation.framework)
+    recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)
     told_by = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
     event = HaltEvent(reason=str(halt.reason), source=str(halt.source))
-    emit_halt(event, _LAST.get(conversation), None, whose, recorder=told_by)
+    emit_halt(event, _LAST.get(conversation), None, identity, recorder=told_by)

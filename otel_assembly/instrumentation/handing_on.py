@@ -160,7 +160,7 @@ def going_on(
     @wraps(original)
     def watched(request: Any, behind: Callable[..., Any], *beside: Any) -> Any:
         run: GoingOn | None = None
-        if instrumentation.listening():
+        if instrumentation.is_enabled():
             with instrumentation.contained():
                 run = begun(request)
         if run is None:

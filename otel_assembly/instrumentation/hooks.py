@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.instrumented import fits, unless_refused
 
@@ -204,7 +204,7 @@ def around(observe: Callable[..., Observation]) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.listening():
+            if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
             with _Observed(original, observe, instrumentation, args, kwargs) as returned:
                 return returned(original(*args, **kwargs))
@@ -220,7 +220,7 @@ def around_awaited(observe: Callable[..., Observation]) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
         async def observed(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.listening():
+            if not instrumentation.is_enabled():
                 return await original(*args, **kwargs)
             with _Observed(original, observe, instrumentation, args, kwargs) as returned:
                 return returned(await original(*args, **kwargs))
@@ -239,7 +239,7 @@ def around_either(observe: Callable[..., Observation]) -> Wrap:
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.listening():
+            if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
             observation = _Observed(original, observe, instrumentation, args, kwargs)
             with observation as returned:
@@ -271,7 +271,7 @@ def instead(work: Callable[..., Any]) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
         def done(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.listening():
+            if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
             try:
                 return work(instrumentation, original, *args, **kwargs)

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.faces import Later
-from otel_assembly._internal.forks import new_lock, worked_out_once
+from otel_assembly._internal.fork_safety import lazy_property, new_lock
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.replacements import replacement
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry import recorder as telemetry
     from otel_assembly.telemetry.run import OpenRun
 else:  # the engine and telemetry: a process that never imports the framework needs neither
-    observe, telemetry = Later("otel_assembly.observe"), Later("otel_assembly.telemetry.recorder")
+    observe, telemetry = LazyModule("otel_assembly.observe"), LazyModule("otel_assembly.telemetry.recorder")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -120,7 +120,7 @@ class Instrumentation:
         self.patches = Patches()
         self.ends: set[Callable[[], None]] = set()
 
-    @worked_out_once
+    @lazy_property
     def observed(self) -> ObservedAssembler:
         """Where assemblies are reported."""
         return observe.ObservedAssembler(self.framework, recorder=self._recorder)
@@ -130,11 +130,11 @@ class Instrumentation:
         """Where everything is recorded."""
         return self.observed.recorder
 
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
-        return self.open and self.observed.listening()
+        return self.open and self.observed.is_enabled()
 
-    @worked_out_once
+    @lazy_property
     def contained(self) -> Callable[[], contained]:
         """A block of ours whose failure is a warning and a count, never the agent's."""
         return self.observed.contained
@@ -150,7 +150,7 @@ class Instrumentation:
         agent_name: str,
         *,
         conversation_id: str | None = None,
-        anew: bool = False,
+        force_span: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
         """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
@@ -160,14 +160,18 @@ class Instrumentation:
         Args:
             agent_name: The agent's name.
             conversation_id: The conversation's real id, if it has one.
-            anew: Open a span also where one is current, as a child of that: it is that of what has caused this run.
-            link: The span of what has caused it, where that is in another trace.
+            force_span: Start a span even if one is current; the current span becomes its parent.
+            link: The span that caused the run, if it is in another trace.
         """
         recorder, run = self.recorder, None
         if self.open and isinstance(recorder, telemetry.OpenTelemetryRecorder):
             with self.contained():
                 run = recorder.begin_run(
-                    agent_name, framework=self.framework, conversation_id=conversation_id, anew=anew, link=link
+                    agent_name,
+                    framework=self.framework,
+                    conversation_id=conversation_id,
+                    force_span=force_span,
+                    link=link,
                 )
         return run
 
@@ -175,7 +179,7 @@ class Instrumentation:
         """Have the model calls' spans looked at, also where no assembly has been recorded yet."""
         recorder = self.recorder
         if isinstance(recorder, telemetry.OpenTelemetryRecorder):
-            recorder.emitter.stamping()
+            recorder.emitter.linking_processor()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
-from otel_assembly._internal.faces import Later
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.hooks import Following, HookState, find, installed, is_shadowed
 from otel_assembly.instrumentation.instrumented import Instrumentation
 from otel_assembly.instrumentation.uncaptured import WATCH
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Hook
     from otel_assembly.telemetry import recorder as telemetry
 else:
-    telemetry = Later("otel_assembly.telemetry.recorder")
+    telemetry = LazyModule("otel_assembly.telemetry.recorder")
 
 logger = logging.getLogger("otel_assembly")
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly._internal.arguments import instance, objects
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.instrumented import bound
@@ -186,7 +186,7 @@ class PreparedOutside(PreparedCalls):
     def __init__(self) -> None:
         super().__init__()
         self._used = False
-        in_child(self.forget)
+        after_fork_in_child(self.forget)
 
     def keep(self, call: PreparedCall, place: str) -> None:
         """As `PreparedCalls`; there is a limit to what may wait."""
@@ -474,7 +474,7 @@ class Places:
     def behind_plugin(self, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
         """A plug-in of ours has made an assembly of its own here; what came out is sent in this block."""
         place = self.here()
-        if place.run is not None and place.run.instrumentation.listening():
+        if place.run is not None and place.run.instrumentation.is_enabled():
             with place.run.instrumentation.contained():
                 place = place.behind_plugin(place.run.instrumentation, came, out)
         with bound(self.place, place):

@@ -65,7 +65,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         def begun(args: Any, kwargs: Any) -> Run | None:
             run = None
-            if instrumentation.listening():
+            if instrumentation.is_enabled():
                 with instrumentation.contained():
                     run = unless_refused(original, partial(run_of, instrumentation), args, kwargs)
             return run
@@ -117,7 +117,7 @@ def within_argument(run_of: Callable[..., Run | None], name: str) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @wraps(original)
         async def called(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.listening():
+            if not instrumentation.is_enabled():
                 return await original(*args, **kwargs)
             inside = within(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
             return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.activity import ACTIVITY
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.hooks import find
 from otel_assembly.instrumentation.instrumented import Patches, argument
@@ -209,7 +209,7 @@ class _Watch:
         self._records = records
         #: The clients that called a model before any assembly was recorded, in the order of their first calls.
         self.called: dict[str, None] = {}
-        in_child(self.forget_calls)
+        after_fork_in_child(self.forget_calls)
         for client in PROVIDER_CLIENTS:
             register_post_import_hook(partial(self._imported, client), client.module)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
 if TYPE_CHECKING:
     from otel_assembly.knowledge.aggregates import (
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
         KnowledgeStore,
     )
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "aggregates": (
                 "DEFAULT_CONVERSATION_SUMMARY_PROMPT DEFAULT_WORKING_MEMORY_PROMPT "

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import _descriptors as fd
 from otel_assembly.knowledge.files import StoreOfFiles, remaining_patience

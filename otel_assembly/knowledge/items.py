@@ -23,7 +23,7 @@ class StoreOfItems:
     """
 
     #: What the other store is called in an error.
-    _whose: ClassVar[str]
+    _identity: ClassVar[str]
 
     def __init__(self, namespace: Sequence[str]) -> None:
         self.namespace = tuple(namespace)
@@ -79,7 +79,7 @@ class StoreOfItems:
             KnowledgeStoreError: Always.
         """
         raise KnowledgeStoreError(
-            f"cannot append to {path!r}: {self._whose} has no way to do it that loses nothing of what others "
+            f"cannot append to {path!r}: {self._identity} has no way to do it that loses nothing of what others "
             "append at once; write the whole content, or give the policies a store of otel_assembly.knowledge"
         )
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import instance
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
@@ -159,7 +159,7 @@ class RedisKnowledgeStore:
         self._url = server if isinstance(server, str) else ""
         self._given: Redis | None = None if isinstance(server, str) else server
         _check(self._client() if isinstance(server, str) else server)
-        in_child(self._leave)
+        after_fork_in_child(self._leave)
 
     async def __aenter__(self) -> Self:
         return self

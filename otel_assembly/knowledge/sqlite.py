@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge.files import StoreOfFiles, remaining_patience
 
@@ -72,7 +72,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
         self._closed = False
         self._lost = False
         self._lock = new_lock(self, SqliteKnowledgeStore._lose, awaited=True)
-        in_child(self._leave)
+        after_fork_in_child(self._leave)
 
     async def __aenter__(self) -> Self:
         return self

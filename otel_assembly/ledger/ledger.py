@@ -14,9 +14,9 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly._internal.registry import Registry
-from otel_assembly._internal.slices import LISTED, SLICE, InTurn
+from otel_assembly._internal.slices import LISTED, SLICE, SerialSlices
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
@@ -81,7 +81,7 @@ class Ledger:
         self._next_made = FIRST_MADE
         self._numbered: NumberedHistory | None = None
         #: What assemblies do here in slices, one of them at a time.
-        self.in_turn = InTurn(self.lock)
+        self.in_turn = SerialSlices(self.lock)
         #: The last list that came in.
         self._last_list: list[Any] = []
         #: What was read of its events.
@@ -453,24 +453,24 @@ class Ledgers:
     def __init__(self) -> None:
         self._lock = new_lock()
         self._begin()
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
         self._keeper = _Keeper()
         self._own = _named_ledgers()
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
 
-    def of(self, events: Sequence[Any], context: Context, whose: tuple[object, ...], recorder: object) -> Ledger:
+    def of(self, events: Sequence[Any], context: Context, identity: tuple[object, ...], recorder: object) -> Ledger:
         """The ledger of the conversation that these events belong to.
 
         Args:
             events: The events.
             context: The context; it may name the conversation and the agent.
-            whose: What tells the assembler from others that assemble prompts of the same conversation and agent.
+            identity: What tells the assembler from others that assemble prompts of the same conversation and agent.
             recorder: Where its records go.
         """
         if context.conversation_id is not None:
-            key = context.conversation_id, context.agent_name, *whose
+            key = context.conversation_id, context.agent_name, *identity
             shared = self._named(recorder)
             ledger = self._own.get(key)
             if ledger is None:
@@ -485,10 +485,10 @@ class Ledgers:
                 return _at(held, self._keeper)
             return _at(self._by_context, context)
 
-    def weigh(self, ledger: Ledger, context: Context, whose: tuple[object, ...], recorder: object) -> None:
+    def weigh(self, ledger: Ledger, context: Context, identity: tuple[object, ...], recorder: object) -> None:
         """Note how much a ledger holds; the least recently used ones are forgotten if all hold too much."""
         if context.conversation_id is not None:
-            key = context.conversation_id, context.agent_name, *whose
+            key = context.conversation_id, context.agent_name, *identity
             for held in (self._own, self._named(recorder)):
                 held.weigh(key, ledger.size, EVENTS)
 

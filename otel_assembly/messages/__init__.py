@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 from otel_assembly.messages import shortening as _shortening  # noqa: F401  # registers the shortening of results
 from otel_assembly.messages.chat import ChatSummary
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
         shows,
     )
 
-_HOMES = {
+_MODULE_NAMES = {
     "pair_check": "broken_pairs",
     "rows": "answers asks function_schema holds is_silent read_each read_part register_parts result_text says shows",
 }
-__getattr__, __dir__ = face(__name__, homes(_HOMES))
+__getattr__, __dir__ = lazy_attributes(__name__, modules_of(_MODULE_NAMES))
 
 __all__ = [
     "ITEMS",

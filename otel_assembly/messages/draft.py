@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.messages.event_facts import EventFacts, EventKind, ToolCallFacts, own_id, spelled
 
 if TYPE_CHECKING:

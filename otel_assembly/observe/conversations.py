@@ -21,7 +21,7 @@ from otel_assembly.ledger.ledger import Ledger, named_conversation
 from otel_assembly.ledger.record import Record
 from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.observe.assembly import ObservedAssembly
-from otel_assembly.recorder import Projection, Whose
+from otel_assembly.recorder import AgentIdentity, Projection
 from otel_assembly.tokens import MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import prepare
 
@@ -135,9 +135,9 @@ class ObservedAssembler:
         """Where records go."""
         return self._recorder if self._recorder is not None else DEFAULT.recorder
 
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
-        return self.recorder.listening()
+        return self.recorder.is_enabled()
 
     def contained(self) -> contained:
         """A block of ours whose failure is a warning and a count, never the agent's."""
@@ -201,10 +201,10 @@ class ObservedAssembler:
         Returns:
             None where no provider is configured.
         """
-        whose = Whose(agent_name, self.framework, conversation_id)
+        identity = AgentIdentity(agent_name, self.framework, conversation_id)
         began = started_ns if started_ns is not None else time.time_ns()
         try:
-            recording = self.recorder.begin(name, model, whose, began)
+            recording = self.recorder.begin(name, model, identity, began)
         except Exception as error:  # noqa: BLE001  # an observer must not be felt
             self.failed(error)
             return None
@@ -317,7 +317,7 @@ class ObservedAssembler:
             started_ns: When it began; by default now.
             error: What was raised instead.
         """
-        whose = Whose(agent_name, self.framework, conversation_id)
+        identity = AgentIdentity(agent_name, self.framework, conversation_id)
 
         def measure() -> tuple[int, int, str, str]:
             meter = self.meter(model)
@@ -331,7 +331,9 @@ class ObservedAssembler:
 
         began = started_ns if started_ns is not None else time.time_ns()
         with self.contained():
-            self.recorder.projected(Projection(view, model, whose, began, envelopes_in, envelopes_out, error, measure))
+            self.recorder.projected(
+                Projection(view, model, identity, began, envelopes_in, envelopes_out, error, measure)
+            )
 
 
 def _window(said: object) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
 if TYPE_CHECKING:
     from otel_assembly.policies.alert import AlertPolicy
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from otel_assembly.policies.token_budget import TokenBudgetPolicy
     from otel_assembly.policies.window import SlidingWindowPolicy
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "alert": "AlertPolicy",
             "base": "INJECTION REDUCTION AssemblyPolicy DecidingPolicy PolicyLimit",

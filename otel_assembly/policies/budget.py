@@ -124,7 +124,7 @@ class BudgetPolicy(DecidingPolicy):
 
         `output_reserve` includes the tokens that the policy may not use because of the context's `budget_ratio`.
         """
-        unusable = self.max_tokens - context.held(self.max_tokens)
+        unusable = self.max_tokens - context.apply_budget_ratio(self.max_tokens)
         config = {**self.config, "output_reserve": self.output_reserve + unusable} if unusable else self.config
         config = self.with_rules(config, context)
         has_replies = self._compactors is not None and context.provider_rules().alternates
@@ -160,7 +160,7 @@ class BudgetPolicy(DecidingPolicy):
             ContextOverflowError: The fixed content exceeds the budget; or the newest atom (a tool call with its
                 results, or a message) does not fit in the rest, and `on_overflow` is ``raise``.
         """
-        view, budget = as_view(events), context.held(self.max_tokens)
+        view, budget = as_view(events), context.apply_budget_ratio(self.max_tokens)
         cache = compaction_cache_of(view, self) if self._compactors is not None else None
         shortened = cache.tokens(context.meter) if cache is not None else None
         plan = BudgetPlan(view, context.meter, prompts, context, budget, shortened)
@@ -172,7 +172,7 @@ class BudgetPolicy(DecidingPolicy):
                 compactions += await cache.shorten_newest(view, plan, budget, self._compactors, context)
             overflow = plan.place_newest(self.on_overflow, self.name)
         except ContextOverflowError as error:
-            if context.listening:
+            if context.is_enabled:
                 exceeded = Overflow(budget, error.needed, OverflowCause(error.cause))
                 error.report = plan.report(self.window, None, exceeded, drops_newest=drops)
             raise
@@ -188,7 +188,7 @@ class BudgetPolicy(DecidingPolicy):
                     summary = cache.with_reply(summary, kept, plan.leading)
                 compactions.append(summary)
         report = None
-        if context.listening:
+        if context.is_enabled:
             reserved = self._summary_reserve(plan, view)
             report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)

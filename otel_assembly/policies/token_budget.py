@@ -64,7 +64,7 @@ class TokenBudgetPolicy(DecidingPolicy):
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """Return the settings for the policy's span, with the limit that `budget_ratio` lowered for this assembly."""
-        limit = context.held(self.max_tokens)
+        limit = context.apply_budget_ratio(self.max_tokens)
         config = {**self.config, "max_tokens": limit} if limit != self.max_tokens else self.config
         return self.with_rules(config, context)
 
@@ -80,7 +80,7 @@ class TokenBudgetPolicy(DecidingPolicy):
             ContextOverflowError: The fixed content exceeds the budget; or the newest atom (a tool call with its
                 results, or a message) does not fit in the rest, and `on_overflow` is ``raise``.
         """
-        view, budget = as_view(events), context.held(self.max_tokens)
+        view, budget = as_view(events), context.apply_budget_ratio(self.max_tokens)
         plan = BudgetPlan(view, self._meter_in(context), prompts, context, budget)
         plan.place_fixed(self.name)
         overflow = plan.place_newest(self.on_overflow, self.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly._internal.arguments import instance, whole_number
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.conversation_state import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, error_type
 from otel_assembly.events import AggregationCompleted, AggregationFailed, TurnCompleted
@@ -148,7 +148,7 @@ class AggregateObserver:
         self._most_events = most_events
         self._closed = False
         self._reset()
-        in_child(self._reset)
+        after_fork_in_child(self._reset)
 
     def _reset(self) -> None:
         #: Conversations with pending events. These are strong references: pending events outlive the stream.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
 if TYPE_CHECKING:
     from otel_assembly.sessions.adapter import (
@@ -127,9 +127,9 @@ if TYPE_CHECKING:
         WorkflowState,
     )
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "adapter": (
                 "AdapterResult AdapterState AgentReply ExpectedTurn Input SessionAdapter "

@@ -258,10 +258,10 @@ class _Projected(DecidingPolicy):
         view = as_view(events)
         own = [view.history.event(position) for position in view.positions() if position >= start]
         outcome = Outcome(prompts, [*shown, *own])
-        if context.listening:
+        if context.is_enabled:
             measure = measured(outcome, view, context)
-            whose = context.whose
+            identity = context.identity
             DEFAULT.recorder.projected(
-                Projection(self.name, context.model, whose, began, envelopes, None, None, measure)
+                Projection(self.name, context.model, identity, began, envelopes, None, None, measure)
             )
         return outcome

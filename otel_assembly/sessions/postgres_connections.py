@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import ConfigurationError, LogUnavailableError
 from otel_assembly.sessions.log_rows import text_of
 from otel_assembly.sessions.log_sql import TABLES, TURN_TABLES
@@ -92,7 +92,7 @@ class Connections:
         self._most = most
         self.closed = False
         self._begin()
-        in_child(self._leave)
+        after_fork_in_child(self._leave)
 
     def _begin(self) -> None:
         self._idle: list[Connection] = []

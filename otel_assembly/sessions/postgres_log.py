@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import (
     ConfigurationError,
     LogConflictError,
@@ -168,7 +168,7 @@ class PostgresSessionLog:
         self._patience = patience
         self._errors = psycopg(".errors")
         self._begin()
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
         self._pressing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

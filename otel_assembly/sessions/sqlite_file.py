@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
 from otel_assembly.sessions.log_rows import already_exists, already_used, claim_lost, not_on_top, text_of
 from otel_assembly.sessions.log_sql import (
@@ -69,7 +69,7 @@ class SqliteFile:
         self._readers: list[sqlite3.Connection] = []
         self._identity: tuple[int, int] | None = None
         self._ending = False
-        in_child(self._leave)
+        after_fork_in_child(self._leave)
 
     def take(self) -> None:
         """Acquire the turn in the order of requests; raise if the file is closed."""

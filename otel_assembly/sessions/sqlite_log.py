@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
-from otel_assembly._internal.forks import in_child
+from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import ConfigurationError, LogUnavailableError, LogUnsureError
 from otel_assembly.sessions.log import Cursor, checksum_of
 from otel_assembly.sessions.log_rows import (
@@ -98,7 +98,7 @@ class SqliteSessionLog:
         self._reading = WorkerThread("otel-assembly-log-reader")
         self._begin()
         self._closed = False
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
         # A log that is not closed releases its threads and its file when it is garbage-collected.
         finalize(self, self._writing.stop, self._file.close).atexit = False
         finalize(self, self._reading.stop).atexit = False

@@ -99,7 +99,7 @@ class TranscriptPolicy(DecidingPolicy):
         cut = self._cut(view, len(transcript) - left_out) if left_out else None
         shown = len(transcript) if cut is None else len(transcript) - left_out
         outcome = Outcome(prompts, view) if cut is None else self._cut_down(prompts, view, cut, left_out)
-        if context.listening:
+        if context.is_enabled:
             self._tell(outcome, view, shown, began, context)
         return outcome
 
@@ -154,9 +154,11 @@ class TranscriptPolicy(DecidingPolicy):
 
     def _tell(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
         """Record the size of the view in telemetry: only counts, no content."""
-        whose, envelopes = context.whose, self._transcript.envelopes
+        identity, envelopes = context.identity, self._transcript.envelopes
         DEFAULT.recorder.projected(
-            Projection(self.name, context.model, whose, began, envelopes, shown, None, measured(outcome, view, context))
+            Projection(
+                self.name, context.model, identity, began, envelopes, shown, None, measured(outcome, view, context)
+            )
         )
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.errors import LogUnavailableError, LogUnsureError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class WorkerThread:
         self._take = take
         self._give = give
         self._begin()
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
         # A fork waits for this lock, because a running call may hold locks of a library.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.tracing_middleware import TracingMiddleware
 
 #: Public names that are imported on first access, each with its module. A process that only exports needs none of them.
-_HOMES: Final = {
+_MODULE_NAMES: Final = {
     "FlushOnShutdown": "flushing",
     "flush": "flushing",
     "flush_on_sigterm": "flushing",
@@ -114,13 +114,13 @@ def invoke_agent(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_NAMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULE_NAMES})
 
 
 __all__ = [

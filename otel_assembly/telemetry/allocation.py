@@ -168,7 +168,7 @@ class OpenAllocation:
         self._done = False
         self._unallocated = BudgetReport(0, 0, 0, 0, ())
         run = RUN.get()
-        self._agent = (run.whose.agent_name, run.whose.framework) if run is not None else (None, None)
+        self._agent = (run.identity.agent_name, run.identity.framework) if run is not None else (None, None)
         around = otel_context.get_current()
         self._span, self._context = emitter.open_span(names.SPAN_ALLOCATE_BUDGET, around, self._started_ns, {})
 

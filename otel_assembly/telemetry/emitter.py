@@ -17,7 +17,7 @@ from opentelemetry._logs import NoOpLogger
 from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import INVALID_SPAN, NoOpTracer, SpanKind, Status, StatusCode
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly._internal.slices import LISTED
 from otel_assembly._version import __version__
 from otel_assembly.decision import OverflowCause
@@ -26,7 +26,7 @@ from otel_assembly.messages.event_facts import sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.instruments import INSTRUMENTS
-from otel_assembly.telemetry.stamp import StampingProcessor
+from otel_assembly.telemetry.model_span_links import LinkingProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ class Emitter:
         self.content: Callable[[str], str] | None = self.redacted if settings.content_on_spans else None
         self.ready = False
         self._prepared = False
-        self._stamped: weakref.WeakKeyDictionary[Any, StampingProcessor] = weakref.WeakKeyDictionary()
+        self._linking: weakref.WeakKeyDictionary[Any, LinkingProcessor] = weakref.WeakKeyDictionary()
         self._lock = new_lock()
         self._warning = new_lock()
         self._warned: set[str] = set()
@@ -119,15 +119,15 @@ class Emitter:
         self.ready = (type(tracer), type(meter), type(logger)) != (NoOpTracer, NoOpMeter, NoOpLogger)
         self._prepared = True
 
-    def stamping(self) -> StampingProcessor | None:
+    def linking_processor(self) -> LinkingProcessor | None:
         """Return the span processor that links later model calls; None if the tracer provider accepts no processors."""
         provider = self.providers.tracer or trace.get_tracer_provider()
-        processor = self._stamped.get(provider)
+        processor = self._linking.get(provider)
         if processor is None and hasattr(provider, "add_span_processor"):
             with self._lock:
-                processor = self._stamped.get(provider)
+                processor = self._linking.get(provider)
                 if processor is None:
-                    processor = self._stamped[provider] = StampingProcessor(self.failed)
+                    processor = self._linking[provider] = LinkingProcessor(self.failed)
                     provider.add_span_processor(processor)
         return processor
 

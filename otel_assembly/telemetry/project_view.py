@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def put_projection(emitter: Emitter, projection: Projection) -> None:
     """Record the span of a view, which ends now; it contains no content of envelopes."""
-    whose, run = projection.whose, RUN.get()
-    of_run = run.whose if run is not None else whose
+    identity, run = projection.identity, RUN.get()
+    of_run = run.identity if run is not None else identity
     attributes = {
         names.VIEW_NAME: projection.view,
-        names.FRAMEWORK: whose.framework or of_run.framework,
-        names.GEN_AI_AGENT_NAME: whose.agent_name or of_run.agent_name,
-        names.GEN_AI_CONVERSATION_ID: whose.conversation_id or of_run.conversation_id,
+        names.FRAMEWORK: identity.framework or of_run.framework,
+        names.GEN_AI_AGENT_NAME: identity.agent_name or of_run.agent_name,
+        names.GEN_AI_CONVERSATION_ID: identity.conversation_id or of_run.conversation_id,
         names.MODEL: projection.model,
         names.ENVELOPES_IN: projection.envelopes_in,
         names.ENVELOPES_OUT: projection.envelopes_out,

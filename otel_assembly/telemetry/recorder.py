@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_assembly._internal.activity import ACTIVITY
-from otel_assembly.recorder import Whose, default_recorder
+from otel_assembly.recorder import AgentIdentity, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import OpenAllocation
@@ -47,7 +47,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def _records(self) -> bool:
         """Return whether telemetry is recorded in the current context."""
-        return self.listening() and is_instrumentation_enabled() and self.emitter.prepare()
+        return self.is_enabled() and is_instrumentation_enabled() and self.emitter.prepare()
 
     def begin_allocation(self) -> OpenAllocation | None:
         """Begin to record an allocation outside a chain; return None if nothing is recorded."""
@@ -67,12 +67,12 @@ class OpenTelemetryRecorder(AssemblyRecorder):
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
         """Record the ratio of the counted tokens of a prompt to the tokens that the provider billed."""
         with self.emitter.suppress_errors("metrics"):
-            if billed > 0 and model is not None and self.listening() and self.emitter.prepare():
+            if billed > 0 and model is not None and self.is_enabled() and self.emitter.prepare():
                 instruments = self.emitter.metrics
                 attributes = {names.MODEL: instruments.model_name(model)}
                 instruments.record(catalogue.TOKENS_CALIBRATION, counted / billed, attributes)
 
-    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
+    def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
         """Record that the provider refused a prompt as too long.
 
         The event is on the model call's span if that is the current span, else in a log record.
@@ -81,8 +81,12 @@ class OpenTelemetryRecorder(AssemblyRecorder):
             if self._records():
                 run = RUN.get()
                 if run is not None:
-                    whose = Whose(whose.agent_name or run.whose.agent_name, whose.framework or run.whose.framework)
-                put_refusal(self.emitter, trace.get_current_span(), otel_context.get_current(), whose, window, tokens)
+                    identity = AgentIdentity(
+                        identity.agent_name or run.identity.agent_name, identity.framework or run.identity.framework
+                    )
+                put_refusal(
+                    self.emitter, trace.get_current_span(), otel_context.get_current(), identity, window, tokens
+                )
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
         """Count a run of a reducer that changed nothing; it has no span."""
@@ -114,7 +118,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 instruments = self.emitter.metrics
                 run = RUN.get()
                 attributes = {
-                    **instruments.named(agent_name or (run.whose.agent_name if run is not None else None)),
+                    **instruments.named(agent_name or (run.identity.agent_name if run is not None else None)),
                     names.POLICY_NAME: instruments.policy_name(f"{role} {source}"),
                     names.ERROR_TYPE: instruments.error_type(error_type),
                 }
@@ -126,13 +130,18 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         *,
         framework: str | None = None,
         conversation_id: str | None = None,
-        anew: bool = False,
+        force_span: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
         """Begin to record a request to an agent (see `OpenRun.begin`); return None if nothing is recorded."""
         try:
             if self._records():
-                return OpenRun.begin(self.emitter, Whose(agent_name, framework, conversation_id), anew=anew, link=link)
+                return OpenRun.begin(
+                    self.emitter,
+                    AgentIdentity(agent_name, framework, conversation_id),
+                    force_span=force_span,
+                    link=link,
+                )
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
             self.emitter.failed("invoke_agent", error)
         return None
@@ -158,13 +167,13 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         opened.end()
 
 
-def halted(halt: HaltEvent, guard: HaltGuard, by: Whose | None = None) -> None:
+def halted(halt: HaltEvent, guard: HaltGuard, by: AgentIdentity | None = None) -> None:
     """Record that a conversation was halted; `by` is the agent and conversation that requested it, if known."""
-    emit_halt(halt, guard.last, by, guard.whose)
+    emit_halt(halt, guard.last, by, guard.identity)
 
 
 def emit_halt(
-    halt: HaltEvent, last: object, *known: Whose | None, recorder: OpenTelemetryRecorder | None = None
+    halt: HaltEvent, last: object, *known: AgentIdentity | None, recorder: OpenTelemetryRecorder | None = None
 ) -> None:
     """Record a halt on the open assembly, else on the current run, else on a span linked to the last assembly.
 
@@ -183,18 +192,18 @@ def emit_halt(
     emitter = run.emitter if run is not None else assembly_reference.emitter if assembly_reference is not None else None
     if emitter is None:
         default = recorder or default_recorder()
-        if not isinstance(default, OpenTelemetryRecorder) or not default.listening():
+        if not isinstance(default, OpenTelemetryRecorder) or not default.is_enabled():
             return
         emitter = default.emitter
     of_run, of_last = (
-        run.whose if run is not None else None,
-        assembly_reference.whose if assembly_reference is not None else None,
+        run.identity if run is not None else None,
+        assembly_reference.identity if assembly_reference is not None else None,
     )
-    identities = [identity for identity in (*known[:1], of_run, of_last, *known[1:]) if identity is not None]
-    whose = Whose(
-        next((identity.agent_name for identity in identities if identity.agent_name is not None), None),
-        next((identity.framework for identity in identities if identity.framework is not None), None),
-        next((identity.conversation_id for identity in identities if identity.conversation_id is not None), None),
+    identities = [candidate for candidate in (*known[:1], of_run, of_last, *known[1:]) if candidate is not None]
+    identity = AgentIdentity(
+        next((candidate.agent_name for candidate in identities if candidate.agent_name is not None), None),
+        next((candidate.framework for candidate in identities if candidate.framework is not None), None),
+        next((candidate.conversation_id for candidate in identities if candidate.conversation_id is not None), None),
     )
     with emitter.suppress_errors("halt"):
         if not emitter.prepare():
@@ -206,7 +215,7 @@ def emit_halt(
             span,
             run,
             around,
-            whose,
+            identity,
             assembly_reference.span if assembly_reference is not None else None,
         )
 
@@ -214,7 +223,7 @@ def emit_halt(
 def resumed(guard: HaltGuard) -> None:
     """Record that a halted conversation resumed, if a span is current; else keep the event for the next call."""
     event, default = guard.resumed, default_recorder()
-    if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.listening():
+    if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.is_enabled():
         guard.resumed = None
         return
     if RUN.get() is None and not trace.get_current_span().is_recording():

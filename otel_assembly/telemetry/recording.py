@@ -21,7 +21,7 @@ from otel_assembly.decision import DecisionOutcome, PrefixBreak
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
-from otel_assembly.recorder import Whose
+from otel_assembly.recorder import AgentIdentity
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attempts import AttemptSpans
@@ -34,6 +34,7 @@ from otel_assembly.telemetry.attributes import (
     step_attributes,
 )
 from otel_assembly.telemetry.emitter import Emitter, set_status
+from otel_assembly.telemetry.model_span_links import AssemblyLink, is_model_call, is_opened_since
 from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.settings import TelemetrySettings
@@ -45,7 +46,6 @@ from otel_assembly.telemetry.signals import (
     put_overflow,
     severity_of,
 )
-from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_opened_since
 from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ class AssemblyRecorder:
         #: Exports everything that this recorder records.
         self.emitter = Emitter(Providers(tracer_provider, meter_provider, logger_provider), self.settings)
 
-    def listening(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether a provider is configured; once True, always True."""
         providers = self.emitter.providers
         return providers.configured or providers.are_configured(self.emitter.failed)
 
     def begin(
-        self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
+        self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
     ) -> OpenRecording | None:
         """Begin to record an assembly; return None if nothing is recorded."""
         emitter, providers = self.emitter, self.emitter.providers
@@ -179,7 +179,7 @@ class OpenRecording:
         started_ns: When the assembly began, in nanoseconds since 1970.
 
     Attributes:
-        whose: The agent, its framework and the conversation, from the context or else from the current run.
+        identity: The agent, its framework and the conversation, from the context or else from the current run.
         halts: Each halt that was emitted during the assembly, with its time.
         finished: Whether the assembly has ended.
         assembly_reference: A reference to the assembly, for a halt that is emitted after its end.
@@ -193,18 +193,18 @@ class OpenRecording:
         own: Emitter | None,
         name: str | None,
         model: str | None,
-        context: Context | Whose,
+        context: Context | AgentIdentity,
         started_ns: int,
     ) -> None:
         self._emitter = emitter
         self._model = model
         self._started_ns = started_ns
         self._run = run = RUN.get()
-        self.whose = whose = Whose(context.agent_name, context.framework, context.conversation_id)
+        self.identity = identity = AgentIdentity(context.agent_name, context.framework, context.conversation_id)
         if run is not None:
-            whose.agent_name = whose.agent_name or run.whose.agent_name
-            whose.framework = whose.framework or run.whose.framework
-            whose.conversation_id = whose.conversation_id or run.whose.conversation_id
+            identity.agent_name = identity.agent_name or run.identity.agent_name
+            identity.framework = identity.framework or run.identity.framework
+            identity.conversation_id = identity.conversation_id or run.identity.conversation_id
         self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
         self._policies: list[_PolicyTiming] = []
@@ -214,12 +214,12 @@ class OpenRecording:
         attributes = {
             names.NAME: name,
             names.MODEL: model,
-            names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
-            names.GEN_AI_AGENT_NAME: whose.agent_name,
-            names.FRAMEWORK: whose.framework,
+            names.GEN_AI_CONVERSATION_ID: identity.conversation_id,
+            names.GEN_AI_AGENT_NAME: identity.agent_name,
+            names.FRAMEWORK: identity.framework,
         }
         self._span, self._context = emitter.open_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
-        self.assembly_reference = AssemblyReference(own, self._span.get_span_context(), whose)
+        self.assembly_reference = AssemblyReference(own, self._span.get_span_context(), identity)
         if isinstance(context, Context):
             context.guard.last = self.assembly_reference
         self.recorded = self._span.is_recording()
@@ -262,7 +262,11 @@ class OpenRecording:
             else:
                 if totals.overflow is not None and record.overflow is None:  # the model window was exceeded
                     put_overflow(self._emitter, [self._span], self._context, totals.overflow, ended_ns)
-                for component, emit in (("metrics", self._measure), ("span", self._describe), ("stamp", self._stamp)):
+                for component, emit in (
+                    ("metrics", self._measure),
+                    ("span", self._describe),
+                    ("link", self._link_model_call),
+                ):
                     try:
                         yield from emit(record, totals, prefix, ended_ns) or ()
                     except Exception as error:  # noqa: BLE001  # a failure of one must not prevent the others
@@ -297,7 +301,7 @@ class OpenRecording:
     def _measure(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
         instruments = self._emitter.metrics
         context = self._context
-        agent, both = instruments.agent(self.whose.agent_name, self.whose.framework)
+        agent, both = instruments.agent(self.identity.agent_name, self.identity.framework)
         instruments.record(catalogue.DURATION, max(0, ended_ns - self._started_ns) / 1e9, both, context)
         if not record.unknown:
             instruments.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
@@ -324,16 +328,16 @@ class OpenRecording:
         if price is None:
             return
         instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
-        whose = {**agent, names.MODEL: instruments.model_name(model)}
+        identity = {**agent, names.MODEL: instruments.model_name(model)}
         cost = price.of_prompt(prompt, prefix.tokens)
         for part, dollars in zip(cost._fields, cost, strict=True):
             if dollars:
-                instruments.add(catalogue.COST, dollars, {**whose, names.COST_PART: part}, context)
+                instruments.add(catalogue.COST, dollars, {**identity, names.COST_PART: part}, context)
         left = sum(
             [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
         )
         if left:
-            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, prompt), whose, context)
+            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, prompt), identity, context)
 
     def _measure_step(self, record: Record, step: Step, timing: _PolicyTiming, agent: Attributes) -> None:
         instruments = self._emitter.metrics
@@ -364,7 +368,7 @@ class OpenRecording:
         """Record the halts on the spans of the assembly and the run."""
         if self.halts:
             halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
-            put_halts(self._emitter, halts, self._span, self._run, self._context, self.whose)
+            put_halts(self._emitter, halts, self._span, self._run, self._context, self.identity)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
         """Emit the delivered alerts and the overflows of the steps."""
@@ -414,11 +418,13 @@ class OpenRecording:
             span.end(timing.ended_ns)
         set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
 
-    def _stamp(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+    def _link_model_call(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
         """Link the span of the model call to this assembly, now or when that span starts."""
         if record.error is not None or not record.called:
             return
-        stamp = Stamp(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
+        stamp = AssemblyLink(
+            record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted)
+        )
         caller, running = self._caller, trace.get_current_span()
         # The call's span may have started during the assembly, possibly below other new spans.
         opened = running if running is not caller and is_opened_since(running, self._span) else None
@@ -426,7 +432,7 @@ class OpenRecording:
             if span is not None and span.is_recording() and is_model_call(span):
                 stamp.put_on(span)
                 return
-        processor = self._emitter.stamping()
+        processor = self._emitter.linking_processor()
         if processor is None:
             return
         if caller.get_span_context().is_valid:

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.errors import ConfigurationError
 
 if sys.platform != "win32":
@@ -43,7 +43,9 @@ class RotatingFile:
         self._lock = new_lock()
         self._fd: int | None = None
         self._torn = False
-        in_child(self._close)  # after a fork, the child opens the file again and so does not share the parent's lock
+        after_fork_in_child(
+            self._close
+        )  # after a fork, the child opens the file again and so does not share the parent's lock
 
     def append(self, line: bytes) -> None:
         """Append one line, which must end with a newline.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_assembly.recorder import Whose
+    from otel_assembly.recorder import AgentIdentity
     from otel_assembly.telemetry.emitter import Emitter
 
 
@@ -31,7 +31,7 @@ class Run:
 
     emitter: Emitter
     span: Span
-    whose: Whose
+    identity: AgentIdentity
     halted: bool = False
 
 
@@ -49,26 +49,28 @@ class OpenRun:
         self._context = context
 
     @classmethod
-    def begin(cls, emitter: Emitter, whose: Whose, *, anew: bool = False, link: SpanContext | None = None) -> OpenRun:
+    def begin(
+        cls, emitter: Emitter, identity: AgentIdentity, *, force_span: bool = False, link: SpanContext | None = None
+    ) -> OpenRun:
         """Begin a run, with an ``invoke_agent`` span if no span is current.
 
         Args:
             emitter: Starts the span.
-            whose: The agent, its framework and the conversation.
-            anew: Start a span even if one is current; the current span becomes its parent.
+            identity: The agent, its framework and the conversation.
+            force_span: Start a span even if one is current; the current span becomes its parent.
             link: The span that caused the run, if that is not the parent. Ignored if no span is started.
         """
-        emitter.metrics.agent(whose.agent_name, whose.framework)
-        run = Run(emitter, trace.get_current_span(), whose)
-        if run.span.get_span_context().is_valid and not anew:
+        emitter.metrics.agent(identity.agent_name, identity.framework)
+        run = Run(emitter, trace.get_current_span(), identity)
+        if run.span.get_span_context().is_valid and not force_span:
             return cls(run, None)
         attributes = {
             names.GEN_AI_OPERATION_NAME: names.SPAN_INVOKE_AGENT,
-            names.GEN_AI_AGENT_NAME: whose.agent_name,
-            names.FRAMEWORK: whose.framework,
-            names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
+            names.GEN_AI_AGENT_NAME: identity.agent_name,
+            names.FRAMEWORK: identity.framework,
+            names.GEN_AI_CONVERSATION_ID: identity.conversation_id,
         }
-        name = f"{names.SPAN_INVOKE_AGENT} {whose.agent_name}"
+        name = f"{names.SPAN_INVOKE_AGENT} {identity.agent_name}"
         run.span = emitter.start_span(name, otel_context.get_current(), None, attributes)
         if link is not None:
             run.span.add_link(link)

@@ -18,7 +18,7 @@ from opentelemetry.trace import INVALID_SPAN, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_assembly.errors import AdapterError, HaltedError, LogUnsureError, NetworkError, error_type, is_failure
-from otel_assembly.recorder import Whose
+from otel_assembly.recorder import AgentIdentity
 from otel_assembly.sessions.session_recorder import PostOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -308,10 +308,10 @@ class OpenHydration(_OpenSpan):
 class OpenTurn(_OpenSpan):
     """Records one turn of a participant: the span ``serve_turn``, the root of its trace."""
 
-    __slots__ = ("_cause", "_cause_token", "_error", "_run_token", "_whose")
+    __slots__ = ("_cause", "_cause_token", "_error", "_identity", "_run_token")
 
     def __init__(self, emitter: Emitter, metadata: SessionMetadata, participant_id: str, envelope: Envelope) -> None:
-        self._whose = Whose(participant_id, None, metadata.session_id)
+        self._identity = AgentIdentity(participant_id, None, metadata.session_id)
         self._cause = _cause(emitter, envelope)
         self._cause_token: Token[tuple[str, SpanContext] | None] | None = None
         self._run_token: Token[Run | None] | None = None
@@ -330,7 +330,7 @@ class OpenTurn(_OpenSpan):
             if self._cause is not None:
                 self._span.add_link(self._cause[1])
         self._cause_token = _CAUSE.set(self._cause)
-        self._run_token = RUN.set(Run(self._emitter, self._span, self._whose))
+        self._run_token = RUN.set(Run(self._emitter, self._span, self._identity))
         return self
 
     def __exit__(

@@ -16,8 +16,8 @@ from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attributes import overflow_event
 from otel_assembly.telemetry.emitter import HALTED, sendable_values
+from otel_assembly.telemetry.model_span_links import is_model_call
 from otel_assembly.telemetry.settings import AlertSignal
-from otel_assembly.telemetry.stamp import is_model_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import ConversationResumed, HaltEvent
-    from otel_assembly.recorder import Whose
+    from otel_assembly.recorder import AgentIdentity
     from otel_assembly.telemetry.emitter import Attributes, Emitter
     from otel_assembly.telemetry.run import Run
 
@@ -47,12 +47,12 @@ class AssemblyReference:
     Attributes:
         emitter: The emitter that recorded the assembly; None for that of the default recorder at the time of the halt.
         span: The assembly's span.
-        whose: The agent, its framework and the conversation.
+        identity: The agent, its framework and the conversation.
     """
 
     emitter: Emitter | None
     span: SpanContext
-    whose: Whose
+    identity: AgentIdentity
 
 
 def severity_of(alert: AlertFacts) -> str:
@@ -86,7 +86,7 @@ def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) 
 
 
 def put_refusal(
-    emitter: Emitter, span: Span, context: OtelContext, whose: Whose, window: int | None, tokens: int | None
+    emitter: Emitter, span: Span, context: OtelContext, identity: AgentIdentity, window: int | None, tokens: int | None
 ) -> None:
     """Count a prompt that the provider refused as too long, and emit the event.
 
@@ -96,12 +96,12 @@ def put_refusal(
         emitter: Emits the event and the count.
         span: The current span.
         context: The current context.
-        whose: The agent that sent the prompt.
+        identity: The agent that sent the prompt.
         window: The model window in tokens, if the provider reported it.
         tokens: The prompt's tokens, if the provider reported them.
     """
     with emitter.suppress_errors("metrics"):
-        _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
+        _, both = emitter.metrics.agent(identity.agent_name, identity.framework)
         emitter.metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
     attributes: Attributes = {names.OVERFLOW_CAUSE: OverflowCause.PROVIDER.value}
     numbers = ""
@@ -123,7 +123,7 @@ def put_halts(
     span: Span,
     run: Run | None,
     context: OtelContext,
-    whose: Whose,
+    identity: AgentIdentity,
     last: SpanContext | None = None,
 ) -> None:
     """Count halts, and emit their events on a span and on the run's span.
@@ -136,12 +136,12 @@ def put_halts(
         span: The span of the assembly, or the current span.
         run: The run that is halted.
         context: The context in which the halts were emitted.
-        whose: The agent that is halted.
+        identity: The agent that is halted.
         last: The span of the conversation's last assembly.
     """
     suppress_errors = emitter.suppress_errors
     with suppress_errors("metrics"):
-        _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
+        _, both = emitter.metrics.agent(identity.agent_name, identity.framework)
         emitter.metrics.add(catalogue.HALTS, len(halts), both, context)
     spans = [span] if span.is_recording() else []
     if run is not None:
@@ -151,7 +151,7 @@ def put_halts(
     own: Span | None = None
     if not spans:
         with suppress_errors("span"):
-            own = _start_halt_span(emitter, halts[0][1], context, whose, last)
+            own = _start_halt_span(emitter, halts[0][1], context, identity, last)
             context = trace.set_span_in_context(own, context)
             spans.append(own)
     for halt, at_ns in halts:
@@ -178,12 +178,12 @@ def put_resumed(emitter: Emitter, resumed: ConversationResumed, halt: HaltEvent 
 
 
 def _start_halt_span(
-    emitter: Emitter, at_ns: int, context: OtelContext, whose: Whose, last: SpanContext | None
+    emitter: Emitter, at_ns: int, context: OtelContext, identity: AgentIdentity, last: SpanContext | None
 ) -> Span:
     attributes = {
-        names.GEN_AI_AGENT_NAME: whose.agent_name,
-        names.FRAMEWORK: whose.framework,
-        names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
+        names.GEN_AI_AGENT_NAME: identity.agent_name,
+        names.FRAMEWORK: identity.framework,
+        names.GEN_AI_CONVERSATION_ID: identity.conversation_id,
     }
     span = emitter.start_span(names.SPAN_HALT, context, at_ns, attributes)
     if last is not None and last.is_valid and last.trace_flags.sampled:

@@ -20,7 +20,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 from otel_assembly.telemetry.rotating_file import RotatingFile
@@ -122,7 +122,7 @@ class _BatchWriter(Generic[T]):
         self._lock = new_lock()
         self._failing = False
         self._closed = False
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
 
     def write(self, batch: Sequence[T]) -> bool:
         if self._closed:

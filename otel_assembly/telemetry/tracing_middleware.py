@@ -113,7 +113,7 @@ class TracingMiddleware(MiddlewareBase):
     def _spans(self) -> GenAISpans | None:
         """Return what starts the spans; None if nothing is recorded."""
         recorder: Any = self._recorder or default_recorder()
-        if not recorder.listening() or not is_instrumentation_enabled():
+        if not recorder.is_enabled() or not is_instrumentation_enabled():
             return None
         emitter = getattr(recorder, "emitter", None)
         if emitter is None:

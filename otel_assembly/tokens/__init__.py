@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
 from otel_assembly.tokens.meter import CountMethod, MessageFraming, TiktokenCounter, TokenCounter, TokenMeter
 from otel_assembly.tokens.models import counter_for
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from otel_assembly.tokens.fast import FastTiktokenCounter
     from otel_assembly.tokens.prices import Cost, InputPrice, ListedWindow, context_window, input_price
 
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice ListedWindow context_window input_price"}),
+    modules_of({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice ListedWindow context_window input_price"}),
 )
 
 __all__ = [

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:

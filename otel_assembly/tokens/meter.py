@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from otel_assembly._internal.arguments import of_type, whole_number
-from otel_assembly._internal.faces import Later
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.errors import TokenizerError, UnknownNameError
 from otel_assembly.tokens.tool_schemas import canonical_json, form_of, schema_tokens
 from otel_assembly.tokens.vocabulary import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import long_runs
 else:
-    long_runs = Later("otel_assembly.tokens.long_runs")
+    long_runs = LazyModule("otel_assembly.tokens.long_runs")
 
 #: Texts of at least this many characters are counted by `long_runs`.
 _LONG: Final = 16_384

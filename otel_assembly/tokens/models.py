@@ -7,7 +7,7 @@ from collections import OrderedDict
 import tiktoken.model
 
 from otel_assembly._internal.arguments import of_type
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
 

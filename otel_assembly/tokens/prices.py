@@ -9,7 +9,7 @@ import logging
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import tiktoken
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.errors import TokenizerError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _Encodings:
         self._lock = new_lock()
         self._read: dict[str, tiktoken.Encoding] = {}
         self._begin()
-        in_child(self._begin)
+        after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
         self._reading: dict[str, _Reading] = {}

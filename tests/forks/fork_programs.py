@@ -351,11 +351,11 @@ def stores():
 
         for store in (file, memory):
             asyncio.run(append(store, "parent "))
-        in_child = child(lambda: [asyncio.run(append(store, "child ")) for store in (file, memory)])
+        after_fork_in_child = child(lambda: [asyncio.run(append(store, "child ")) for store in (file, memory)])
         in_parent = [asyncio.run(append(store, "parent")) for store in (file, memory)]
         again = child(lambda: [asyncio.run(store.read("/log")) for store in (file, memory)])
         asyncio.run(file.close())
-        return [in_child, in_parent, again]
+        return [after_fork_in_child, in_parent, again]
 
 
 def queue():

@@ -39,7 +39,7 @@ def trim(messages):
 def watched(original, instrumentation):
     @functools.wraps(original)
     def reduce(self, messages):
-        if not instrumentation.listening():
+        if not instrumentation.is_enabled():
             return original(self, messages)
         assembly = instrumentation.observed.begin(self, messages, agent_name="clerk")
         if assembly is None:

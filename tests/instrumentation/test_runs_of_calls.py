@@ -225,8 +225,8 @@ async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(inst
         await asyncio.sleep(0)
         yield 1
 
-    inner = within(lambda _: instrumentation.begin_run("inner", anew=True))(steps_of, instrumentation)
-    outer = within(lambda _: instrumentation.begin_run("outer", anew=True))(lambda: inner(), instrumentation)
+    inner = within(lambda _: instrumentation.begin_run("inner", force_span=True))(steps_of, instrumentation)
+    outer = within(lambda _: instrumentation.begin_run("outer", force_span=True))(lambda: inner(), instrumentation)
     assert [one async for one in outer()] == [1]
     assert assembly_telemetry.span("invoke_agent inner").parent.name == "invoke_agent outer"
 

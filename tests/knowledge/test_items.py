@@ -12,7 +12,7 @@ from otel_assembly.knowledge import KnowledgeStore, StoreOfItems
 class Items(StoreOfItems):
     """In a dict, by place and key."""
 
-    _whose = "a dict"
+    _identity = "a dict"
 
     def __init__(self, *namespace):
         super().__init__(namespace)

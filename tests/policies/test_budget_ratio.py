@@ -41,7 +41,7 @@ def test_what_is_no_share_is_refused(wrong):
     ("ratio", "budget", "held"), [(1, 400, 400), (0.8, 400, 320), (0.29, 100, 29), (0.5, 3, 1), (0.001, 5, 1)]
 )
 def test_a_share_is_rounded_down_and_never_nothing(ratio, budget, held):
-    assert Context(budget_ratio=ratio).held(budget) == held
+    assert Context(budget_ratio=ratio).apply_budget_ratio(budget) == held
 
 
 @each

@@ -181,11 +181,11 @@ async def test_the_models_of_others_read_that_an_answer_was_cut_off(hub):
         await has_said(hub, name, "what is it?", "It is 4", "It is 4?", "well?", "It is 42", "So")
     assert sent(cid, 0) == ["[ann]: what is it?", "[bob]: It is 4\n[incomplete: length]"]
     assert sent(bob)[:2] == ["[ann]: what is it?", "It is 4"]
-    anew = await ParticipantView.open(hub, name, "bob")
-    await anew.read()
-    own = [event for event in anew.history if isinstance(event, ModelResponse)]
+    reopened = await ParticipantView.open(hub, name, "bob")
+    await reopened.read()
+    own = [event for event in reopened.history if isinstance(event, ModelResponse)]
     assert [(event.content, event.is_truncated) for event in own] == [("It is 4", True), ("It is 42", False)]
-    assert anew.history[-1].content == "[cid]: So\n[incomplete: content_filter]"
+    assert reopened.history[-1].content == "[cid]: So\n[incomplete: content_filter]"
 
 
 async def test_an_answer_that_was_cut_off_before_its_first_word_is_audited(hub, caplog):

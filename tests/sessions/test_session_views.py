@@ -259,9 +259,9 @@ async def test_what_a_round_stored_is_not_read_from_the_log_once_more(hub):
     await hub.post(text(name, "cid", "good"))
     await view.read()
     assert shown(view.history) == ["well?", "yes", "good"]
-    anew = await ParticipantView.open(hub, name, "bob")
-    await anew.read()
-    assert shown(anew.history) == ["well?", "yes", "good"]
+    reopened = await ParticipantView.open(hub, name, "bob")
+    await reopened.read()
+    assert shown(reopened.history) == ["well?", "yes", "good"]
 
 
 async def test_a_view_of_ones_own_gets_what_the_participant_may_see(hub):

@@ -114,9 +114,9 @@ async def test_who_is_hidden_is_passed_over_and_so_it_is_for_who_reads_the_log_a
     clock.now += 61
     await hub.sweep()
     await hub.post(text(name, "cid", "bob is not here"))
-    anew = hub_on(log, clock, ("turn_within", 60, "hide"))
-    assert await anew.folded(name) == await hub.folded(name)
-    assert (await anew.folded(name)).adapter_state.hidden == ("bob",)
+    reopened = hub_on(log, clock, ("turn_within", 60, "hide"))
+    assert await reopened.folded(name) == await hub.folded(name)
+    assert (await reopened.folded(name)).adapter_state.hidden == ("bob",)
 
 
 async def test_an_invitation_that_nobody_answers_closes_the_session(log, clock):

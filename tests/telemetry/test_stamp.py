@@ -164,7 +164,7 @@ async def test_no_more_calls_are_awaited_than_fit_the_memory(recorder, tracer):
     for _ in range(1_100):
         with tracer.start_as_current_span("turn"):
             await Assembler([]).assemble([], [], Context())
-    assert len(recorder.recorder.emitter.stamping()._waiting) == 1_024
+    assert len(recorder.recorder.emitter.linking_processor()._waiting) == 1_024
 
 
 async def test_a_span_that_was_not_sampled_is_not_linked_to():

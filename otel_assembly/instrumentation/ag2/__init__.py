@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face
+from otel_assembly._internal.lazy_imports import lazy_attributes
 from otel_assembly.instrumentation.ag2.hooks import AG2Instrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
 
 #: The plug-in needs the engine, so it is imported only when it is asked for.
-__getattr__, __dir__ = face(__name__, {"AssembledPolicy": "plugin"})
+__getattr__, __dir__ = lazy_attributes(__name__, {"AssembledPolicy": "plugin"})
 
 __all__ = ["AG2Instrumentor", "AssembledPolicy"]

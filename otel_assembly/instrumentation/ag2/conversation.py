@@ -69,7 +69,7 @@ class Turn:
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> Any:
         """The model's client."""
-        if not self._instrumentation.listening():
+        if not self._instrumentation.is_enabled():
             return await call_next(events, context)
         with preparing(self._instrumentation, call_next, events, context):
             return await _CLIENT(call_next, self._instrumentation)(events, context)

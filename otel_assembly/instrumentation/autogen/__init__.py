@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from otel_assembly._internal.faces import face, homes
+from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 from otel_assembly.instrumentation.autogen.hooks import AutoGenInstrumentor
 
 #: The plug-in imports AutoGen, which the instrumentor must not.
-__getattr__, __dir__ = face(
+__getattr__, __dir__ = lazy_attributes(
     __name__,
-    homes(
+    modules_of(
         {
             "plugin": "AssembledChatCompletionContext AssembledContextConfig",
             "contexts": (

@@ -158,15 +158,15 @@ def observed_memory(original: Callable[..., Any], owner: type, instrumentation: 
         if _REMEMBERING.get():
             return
         context = argument(args, kwargs, 0, "model_context")
-        whose = asker(context)
+        identity = asker(context)
         reduction = Reduction(instrumentation, policy, stored_messages(context), kind="injection")
         try:
             with bound(_REMEMBERING, True):
                 yield
         except BaseException as error:
-            reduction.ended(error, whose)
+            reduction.ended(error, identity)
             raise
         if len(after := stored_messages(context)) > len(reduction.before):
-            reduction.done(after, asker=whose)
+            reduction.done(after, asker=identity)
 
     return update_context(original, instrumentation)

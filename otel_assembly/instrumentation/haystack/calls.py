@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.faces import Later
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.conversation import Asker, LedgerKey
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.haystack import messages as rows
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
-    rows = Later(f"{__package__}.messages")
+    rows = LazyModule(f"{__package__}.messages")
 
-_TRACING: Final[Any] = Later("haystack.tracing")
+_TRACING: Final[Any] = LazyModule("haystack.tracing")
 #: Haystack's tracers that open no span of OpenTelemetry's.
 _UNSEEN: Final = frozenset({"NullTracer", "LoggingTracer", "DatadogTracer"})
 _SUMMARIES: Final = "haystack.hooks.compaction.summarization"

@@ -10,7 +10,7 @@ import inspect
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.faces import Later
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.known_reducers import known_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.haystack import messages as rows
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
-    rows = Later(f"{__package__}.messages")
+    rows = LazyModule(f"{__package__}.messages")
 
 PACKAGES: Final = ("haystack", "haystack_integrations")
 #: So many of what stands in a list may be generators.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.faces import face
+from otel_assembly._internal.lazy_imports import lazy_attributes
 from otel_assembly.instrumentation.langchain.hooks import LangChainInstrumentor
 
 if TYPE_CHECKING:
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 #: They import LangChain, which the instrumentor must not.
-__getattr__, __dir__ = face(__name__, {"AssemblyMiddleware": "plugin", "GraphKnowledgeStore": "knowledge"})
+__getattr__, __dir__ = lazy_attributes(__name__, {"AssemblyMiddleware": "plugin", "GraphKnowledgeStore": "knowledge"})
 
 __all__ = ["AssemblyMiddleware", "GraphKnowledgeStore", "LangChainInstrumentor"]

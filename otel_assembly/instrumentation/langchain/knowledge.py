@@ -41,7 +41,7 @@ class GraphKnowledgeStore(StoreOfItems):
         ConfigurationError: The namespace is empty, or has a label that LangGraph does not take.
     """
 
-    _whose = "a store of LangGraph's"
+    _identity = "a store of LangGraph's"
 
     def __init__(self, store: BaseStore, namespace: Sequence[str] = NAMESPACE) -> None:
         self.store = store

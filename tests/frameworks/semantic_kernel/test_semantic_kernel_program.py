@@ -40,11 +40,11 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("semantic_kernel")
         try:
 
-            class Later(ScriptedService):
+            class LazyModule(ScriptedService):
                 async def _inner_get_chat_message_contents(self, chat_history: Any, settings: Any) -> Any:
                     return await super()._inner_get_chat_message_contents(chat_history, settings)
 
-            agent = ChatCompletionAgent(service=Later(Stage(), "Done."), name="bob")
+            agent = ChatCompletionAgent(service=LazyModule(Stage(), "Done."), name="bob")
             await agent.get_response("Go")
             assert [dict(vars(owner)) for owner in OWNERS] != before
         finally:

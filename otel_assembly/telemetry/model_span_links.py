@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _WAITING: Final = 1_024
 
 
 @dataclass(slots=True, eq=False)
-class Stamp:
+class AssemblyLink:
     """The attributes and the link that a model call's span gets from its assembly.
 
     Attributes:
@@ -78,9 +78,9 @@ class Stamp:
 
 
 #: The stamp of the last assembly in this context.
-_MADE: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_made", default=None)
+_MADE: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_made", default=None)
 #: The stamp for the framework's model call that runs in this context.
-_CALLED: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_called", default=None)
+_CALLED: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_called", default=None)
 
 
 class CalledModel:
@@ -94,7 +94,7 @@ class CalledModel:
     """
 
     def __init__(self, *, prepared: bool = True) -> None:
-        self._made = _MADE.get() if prepared else Stamp("", INVALID_SPAN_CONTEXT, reduced=False, summarizer=True)
+        self._made = _MADE.get() if prepared else AssemblyLink("", INVALID_SPAN_CONTEXT, reduced=False, summarizer=True)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -203,7 +203,7 @@ def is_opened_since(span: Any, earlier: Any) -> bool:
     return bool(span.get_span_context().trace_id == earlier.get_span_context().trace_id)
 
 
-class StampingProcessor:
+class LinkingProcessor:
     """A span processor that links the spans of model calls to the assemblies that wait for them.
 
     It does not inherit from the SDK's class, because the SDK need not be installed.
@@ -212,9 +212,9 @@ class StampingProcessor:
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
         self._lock = new_lock()
-        self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
+        self._waiting: OrderedDict[tuple[int, int], AssemblyLink] = OrderedDict()
 
-    def await_call(self, parent: Span, opened: Span | None, stamp: Stamp) -> None:
+    def await_call(self, parent: Span, opened: Span | None, stamp: AssemblyLink) -> None:
         """Link the next model call below a parent.
 
         The parent itself, or the span that opened during the assembly, may also turn out to be the model call.
@@ -225,11 +225,11 @@ class StampingProcessor:
         if opened is not None:
             self._watch(opened, key)
 
-    def await_root_call(self, stamp: Stamp) -> None:
+    def await_root_call(self, stamp: AssemblyLink) -> None:
         """Link the next model call without a parent that starts in this context."""
         self._await(replace(stamp, key=_key(stamp.span), is_root=True))
 
-    def _await(self, stamp: Stamp) -> None:
+    def _await(self, stamp: AssemblyLink) -> None:
         earlier = _MADE.get()
         # Only this processor's stamps are replaced; another provider may have a processor of its own.
         if earlier is not None and self._waiting.get(earlier.key) is not earlier:
@@ -268,9 +268,9 @@ class StampingProcessor:
             elif span.instrumentation_scope.name != names.SCOPE:
                 _WatchedSpan(span, partial(self._identified, waits_for))
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
-            self._failed("stamp", error)
+            self._failed("link", error)
 
-    def _assembly_of(self, span: Any) -> Callable[[], Stamp | None] | None:
+    def _assembly_of(self, span: Any) -> Callable[[], AssemblyLink | None] | None:
         """Return a function that finds the stamp for a span; None if no assembly waits for such a span."""
         called, made = _CALLED.get(), _MADE.get()
         if called is not None and not called.used:
@@ -282,11 +282,11 @@ class StampingProcessor:
             return lambda: made
         return None
 
-    def _waits_for(self, key: tuple[int, int]) -> Stamp | None:
+    def _waits_for(self, key: tuple[int, int]) -> AssemblyLink | None:
         stamp = self._waiting.get(key)
         return None if stamp is None or stamp.used else stamp
 
-    def _identified(self, waits_for: Callable[[], Stamp | None], span: Any) -> None:
+    def _identified(self, waits_for: Callable[[], AssemblyLink | None], span: Any) -> None:
         """Link a span that has an identifying attribute, if it is a model call."""
         try:
             _leave(span)
@@ -302,7 +302,7 @@ class StampingProcessor:
                         del self._waiting[stamp.key]
                 stamp.put_on(span)
         except Exception as error:  # noqa: BLE001
-            self._failed("stamp", error)
+            self._failed("link", error)
 
     def _on_ending(self, span: Any) -> None:
         """Stop watching a span that ends."""

@@ -10,23 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def face(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_attributes(
+    package: str, modules_of: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package whose names are defined in these modules."""
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name not in modules_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(f"{package}.{modules_of[name]}"), name)
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return find, lambda: sorted({*vars(sys.modules[package]), *modules_of})
 
 
-def homes(names: Mapping[str, str]) -> dict[str, str]:
+def modules_of(names: Mapping[str, str]) -> dict[str, str]:
     """Return the module of each name, from the names of each module, separated by spaces."""
     return {name: module for module, found in names.items() for name in found.split()}
 
 
-class Later:
+class LazyModule:
     """A module that is imported when an attribute of it is first used.
 
     Args:

@@ -3,7 +3,7 @@
 A fork copies all memory but only the thread that forks. A lock of another thread is never released in the child, and
 the data that it protects may be half changed. Therefore each lock of this package comes from `new_lock`, and objects
 with state of one process (the ledger of a conversation, an open file, a queue) reset it in a method registered by
-`in_child`.
+`after_fork_in_child`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def new_lock(
     return lock
 
 
-def in_child(begin: Callable[[], None]) -> None:
+def after_fork_in_child(begin: Callable[[], None]) -> None:
     """Call a method in each forked child, as long as its object lives."""
     key = next(_numbers)
     owner, method = begin.__self__, begin.__func__  # type: ignore[attr-defined]  # it is a method
@@ -125,7 +125,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
 
 
-class worked_out_once(Generic[Owner, T]):  # noqa: N801  # used as a decorator
+class lazy_property(Generic[Owner, T]):  # noqa: N801  # used as a decorator
     """A property that is computed on first use and kept in the object's ``__dict__``.
 
     It is like `functools.cached_property`, which until Python 3.12 uses one lock for all objects of a class, and a fork
