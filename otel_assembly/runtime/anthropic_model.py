@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCallEvent, Usage
 from otel_assembly.ledger.figures import Breakpoints
 from otel_assembly.runtime.anthropic_messages import to_anthropic
-from otel_assembly.runtime.model_client import begun
-from otel_assembly.runtime.provider_errors import broken_off, failing, options_of, sdk
+from otel_assembly.runtime.model_client import start_stream
+from otel_assembly.runtime.provider_errors import checked_options, converted_errors, incomplete_answer, sdk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 _PROVIDER: Final = "anthropic"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
-#: The tool choices that Anthropic accepts with thinking; it rejects a forced tool call.
-_WHILE_IT_THINKS: Final = ("auto", "none")
-#: The attribute with the text of a block or a delta, by its type.
+#: The tool choices that Anthropic accepts while thinking is enabled; others force a tool call.
+_CHOICES_WITH_THINKING: Final = ("auto", "none")
+#: The name of the attribute with the text of a content block or of a streamed delta, by its type.
 _TEXTS: Final[Mapping[str, str]] = {"text": "text", "thinking": "thinking"}
 _DELTAS: Final[Mapping[str, str]] = {
     "text_delta": "text",
     "thinking_delta": "thinking",
     "input_json_delta": "partial_json",
 }
-#: Input tokens that are not part of `input_tokens`: tokens written to the cache or read from it.
-_CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
+#: The usage fields for tokens written to the cache or read from it, which `input_tokens` does not include.
+_CACHE_FIELDS: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class AnthropicModel:
     """A `ModelClient` for Anthropic's Messages API; needs the ``anthropic`` package (extra ``anthropic``).
 
-    The SDK retries failed calls, twice by default. A halt does not stop a running call or its retries. To stop retries
-    after a halt, set ``max_retries=0`` and retry in a middleware, which checks the guard before each call. The client
-    belongs to the event loop in which it is first used.
+    The SDK retries failed calls, twice by default. A halt of the conversation does not stop a running call or its
+    retries. To stop retries after a halt, set ``max_retries=0`` and retry in a middleware. The client belongs to the
+    event loop in which it is first used.
 
     With thinking (``thinking={"type": "enabled", …}``), the thinking blocks of responses with tool calls are sent back
     to the model. Anthropic rejects forced tool calls with thinking, so such a `tool_choice` becomes ``auto``.
@@ -76,9 +76,9 @@ class AnthropicModel:
         )
         self._streams = streams
         self._caches = caches
-        self._options = {"max_tokens": max_tokens, **options_of(options)}
+        self._options = {"max_tokens": max_tokens, **checked_options(options)}
         thinking = options.get("thinking")
-        self._thinks = isinstance(thinking, Mapping) and thinking.get("type", "disabled") != "disabled"
+        self._is_thinking = isinstance(thinking, Mapping) and thinking.get("type", "disabled") != "disabled"
 
     async def __call__(
         self,
@@ -95,18 +95,18 @@ class AnthropicModel:
             ModelCallError: The call failed, or the answer is incomplete.
             RenderError: An event has no equivalent in Anthropic's API.
         """
-        ends = Breakpoints(len(prompts) - 1 if prompts else None, (len(events) - 1,) if events else ())
-        rendered = to_anthropic(prompts, events, breakpoints=ends if self._caches else None)
+        breakpoints = Breakpoints(len(prompts) - 1 if prompts else None, (len(events) - 1,) if events else ())
+        rendered = to_anthropic(prompts, events, breakpoints=breakpoints if self._caches else None)
         request = {**self._options, "model": self.model, "messages": rendered["messages"]}
         if rendered["system"]:
             request["system"] = rendered["system"]
         if tools:
             request["tools"] = [_tool(tool) for tool in tools]
             if tool_choice is not None:
-                request["tool_choice"] = _choice(tool_choice, thinks=self._thinks)
+                request["tool_choice"] = _choice(tool_choice, is_thinking=self._is_thinking)
         if self._streams:
-            return await begun(self._streamed(request))
-        with failing(_PROVIDER, self.model):
+            return await start_stream(self._streamed(request))
+        with converted_errors(_PROVIDER, self.model):
             answer = await self._client.messages.create(**request)
             blocks = [_Block(block) for block in answer.content]
             return _response(blocks, _usage(answer.usage), answer.stop_reason)
@@ -116,7 +116,7 @@ class AnthropicModel:
         usage: Usage | None = None
         stop_reason: str | None = None
         is_whole = False
-        with failing(_PROVIDER, self.model):
+        with converted_errors(_PROVIDER, self.model):
             async with await self._client.messages.create(**request, stream=True) as pieces:
                 async for piece in pieces:
                     match piece.type:
@@ -134,7 +134,7 @@ class AnthropicModel:
                             if piece.delta.type == "text_delta" and piece.delta.text:
                                 yield ResponseChunk(content=piece.delta.text)
             if not is_whole:
-                raise broken_off(_PROVIDER, self.model)
+                raise incomplete_answer(_PROVIDER, self.model)
         yield _response(list(blocks.values()), usage, stop_reason)
 
     async def close(self) -> None:
@@ -146,53 +146,57 @@ class AnthropicModel:
 
 
 class _Block:
-    """A content block of an answer, complete or partly streamed."""
+    """A content block of the model's answer; a streamed block grows with each delta."""
 
     def __init__(self, block: Any) -> None:
         self._block = block
         self.type: str = block.type
-        #: The pieces of the block's text, thinking or arguments, beginning with the text of the block's start.
-        self._written: list[str] = [getattr(block, _TEXTS[block.type], None) or ""] if block.type in _TEXTS else []
+        #: The pieces of the block's text, thinking or arguments that were received so far.
+        self._pieces: list[str] = [getattr(block, _TEXTS[block.type], None) or ""] if block.type in _TEXTS else []
         self._signature: str = getattr(block, "signature", None) or ""
 
     def grow(self, delta: Any) -> None:
-        """Append a delta; unknown types of deltas are ignored."""
+        """Append a streamed delta to the block; unknown types of deltas are ignored."""
         if delta.type in _DELTAS:
-            self._written.append(getattr(delta, _DELTAS[delta.type]))
+            self._pieces.append(getattr(delta, _DELTAS[delta.type]))
         elif delta.type == "signature_delta":
             self._signature += delta.signature
 
     @property
     def text(self) -> str:
         """The text received so far."""
-        return "".join(self._written)
+        return "".join(self._pieces)
 
     def call(self) -> ToolCallEvent:
-        """Return the tool call; its arguments are the model's text, which may be invalid JSON."""
-        arguments = self.text or _written(self._block.input)
+        """Return the block as a tool call. Its arguments are the model's text, which may be invalid JSON."""
+        arguments = self.text or _json_text(self._block.input)
         return ToolCallEvent(id=self._block.id, name=self._block.name, arguments=arguments)
 
     def thought(self, behind: int) -> Thinking:
-        """Return the thinking and its position among the parts of the response."""
+        """Return the block as a `Thinking` part.
+
+        Args:
+            behind: The number of parts of the response that precede this block.
+        """
         if self.type == "redacted_thinking":
             return Thinking(form="redacted_thinking", sealed=self._block.data, behind=behind)
         return Thinking(form="thinking", text=self.text, signature=self._signature, behind=behind)
 
 
 def _response(blocks: Sequence[_Block], usage: Usage | None, stop_reason: str | None) -> ModelResponse:
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[ToolCallEvent] = []
     thinking: list[Thinking] = []
     for block in blocks:
         if block.type == "text":
-            said.append(block.text)
+            texts.append(block.text)
         elif block.type == "tool_use":
             calls.append(block.call())
         elif block.type in ("thinking", "redacted_thinking"):
             # All texts count as one part, and a text of only white space counts as none, as in `to_anthropic`.
-            thinking.append(block.thought(len(calls) + bool("".join(said).strip())))
+            thinking.append(block.thought(len(calls) + bool("".join(texts).strip())))
     return ModelResponse(
-        content="".join(said),
+        content="".join(texts),
         tool_calls=tuple(calls),
         usage=usage,
         thinking=tuple(thinking),
@@ -200,7 +204,7 @@ def _response(blocks: Sequence[_Block], usage: Usage | None, stop_reason: str | 
     )
 
 
-def _written(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if value else "{}"
 
 
@@ -209,25 +213,29 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, dict):
         return dict(tool)
-    made = {"name": function["name"], "input_schema": function.get("parameters") or {"type": "object"}}
-    return {**made, "description": function["description"]} if function.get("description") else made
+    definition = {"name": function["name"], "input_schema": function.get("parameters") or {"type": "object"}}
+    return {**definition, "description": function["description"]} if function.get("description") else definition
 
 
-def _choice(tool_choice: str, *, thinks: bool) -> dict[str, str]:
+def _choice(tool_choice: str, *, is_thinking: bool) -> dict[str, str]:
     kind = _CHOICES.get(tool_choice)
-    if thinks and kind not in _WHILE_IT_THINKS:
+    if is_thinking and kind not in _CHOICES_WITH_THINKING:
         return {"type": "auto"}
     return {"type": kind} if kind is not None else {"type": "tool", "name": tool_choice}
 
 
 def _usage(usage: Any, before: Usage | None = None) -> Usage | None:
-    """Return the billed tokens; input tokens include the tokens read from the cache and written to it.
+    """Convert Anthropic's usage; input tokens include the tokens read from the cache and written to it.
 
-    A stream reports input tokens in its first event and output tokens in its last. Some servers report input tokens
-    only in the last event.
+    A stream reports input tokens in its first event and output tokens in its last event. Some servers report input
+    tokens only in the last event.
+
+    Args:
+        usage: The usage object of the answer or event, or None.
+        before: The usage of the stream's earlier events.
     """
     if usage is None:
         return before
-    input_counts = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHED)]
+    input_counts = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHE_FIELDS)]
     billed = max(sum(input_counts), before.input_tokens if before is not None else 0)
     return Usage(input_tokens=billed, output_tokens=usage.output_tokens or 0)

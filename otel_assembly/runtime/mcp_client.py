@@ -1,4 +1,4 @@
-"""`mcp_tools`: the tools of an MCP server, for an agent."""
+"""`mcp_tools`: makes the tools of an MCP server available to an agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_assembly.runtime.tools import Tool
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @asynccontextmanager
@@ -52,8 +52,8 @@ async def mcp_tools(
     connection = _Connection(server, dict(env) if env is not None else None, timeout)
     await connection.open()
     try:
-        listed = await connection.within(connection.list_tools)
-        yield [_tool(connection, entry, prefix, needs_approval) for entry in listed]
+        definitions = await connection.request(connection.list_tools)
+        yield [_tool(connection, definition, prefix, needs_approval) for definition in definitions]
     except _NoAnswerError as error:
         raise ConfigurationError(f"MCP server {connection.name} does not list its tools: {error}") from error
     finally:
@@ -61,11 +61,14 @@ async def mcp_tools(
 
 
 class _NoAnswerError(Exception):
-    """The server did not answer or refused a request; the model receives the message."""
+    """Raised if the server does not answer or refuses a request. The message is part of the tool's error result."""
 
 
 class _Connection:
-    """A connection that runs in a separate task, so that its failure does not cancel its callers."""
+    """A connection to an MCP server.
+
+    The ``mcp`` package's session runs in a separate task, so that its failure does not cancel the callers.
+    """
 
     def __init__(self, server: str | Sequence[str], env: dict[str, str] | None, timeout: float) -> None:
         self.name = repr(server if isinstance(server, str) else " ".join(server))
@@ -76,30 +79,30 @@ class _Connection:
 
     async def open(self) -> None:
         ready = asyncio.Event()
-        task = self._task = asyncio.create_task(self._hold(self._transport(), ready))
+        task = self._task = asyncio.create_task(self._keep_open(self._transport(), ready))
         opened = asyncio.create_task(ready.wait())
         problem = "it did not answer in time"
         try:
             await asyncio.wait({task, opened}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                problem = _types(error)
+                problem = _type_names(error)
         finally:
             opened.cancel()
             if not ready.is_set():  # also if this task is cancelled: no other code closes the connection
-                await self._break_off()
+                await self._cancel()
         if not ready.is_set():
             raise ConfigurationError(f"MCP server {self.name} cannot be reached: {problem}")
 
     async def close(self) -> None:
-        """Close the connection; cancel its task if it does not end within the time limit."""
+        """Close the connection; cancel the connection's task if it does not end within the time limit."""
         self._closing.set()
         try:
             if self._task is not None:
                 await asyncio.wait({self._task}, timeout=self._timeout)
         finally:
-            await self._break_off()
+            await self._cancel()
 
-    async def _break_off(self) -> None:
+    async def _cancel(self) -> None:
         task = self._task
         if task is not None:
             task.cancel()
@@ -108,7 +111,7 @@ class _Connection:
                 task.exception()  # mark the error as retrieved: it was reported, or the connection is closing
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        """Return every tool's name, description and schema."""
+        """Return the definitions of all tools, as the server sends them."""
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
@@ -120,32 +123,38 @@ class _Connection:
                 return tools
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool and return its result as JSON values."""
+        """Call a tool on the server and return the result as JSON values."""
         result = await self._session.call_tool(name, arguments)
         fields: dict[str, Any] = result.model_dump(by_alias=True, mode="json")
         return fields
 
-    async def within(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Send a request to the server; stop waiting if the connection closes.
+    async def request(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Send a request to the server and return the answer.
+
+        Args:
+            work: The method of this class that sends the request.
+            arguments: The arguments of the method.
 
         Raises:
-            _NoAnswerError: The connection is closed, the request failed, or it exceeded the time limit.
+            _NoAnswerError: The connection is closed, or the request failed or exceeded the time limit.
         """
         task = self._task
         if task is None or task.done():
             raise _NoAnswerError("the connection is closed")
-        doing = asyncio.ensure_future(work(*arguments))
+        request_task = asyncio.ensure_future(work(*arguments))
         try:
-            done, _ = await asyncio.wait({doing, task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
-            if doing in done:
-                return doing.result()
+            done, _ = await asyncio.wait(
+                {request_task, task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if request_task in done:
+                return request_task.result()
             raise _NoAnswerError("the connection is closed" if done else f"it took more than {self._timeout:g} s")
         except (_NoAnswerError, asyncio.CancelledError):
             raise
         except Exception as error:
             raise _NoAnswerError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
         finally:
-            doing.cancel()
+            request_task.cancel()
 
     def _transport(self) -> Any:
         try:
@@ -160,7 +169,7 @@ class _Connection:
         command, *arguments = self._server
         return stdio.stdio_client(stdio.StdioServerParameters(command=command, args=arguments, env=self._env))
 
-    async def _hold(self, transport: Any, ready: asyncio.Event) -> None:
+    async def _keep_open(self, transport: Any, ready: asyncio.Event) -> None:
         async with (
             transport as (incoming, outgoing, *_),
             import_module("mcp").ClientSession(incoming, outgoing) as session,
@@ -171,12 +180,12 @@ class _Connection:
             await self._closing.wait()
 
 
-def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs_approval: bool) -> Tool:
-    name = _NOT_IN_NAMES.sub("_", prefix + listed["name"])
+def _tool(connection: _Connection, definition: Mapping[str, Any], prefix: str, needs_approval: bool) -> Tool:
+    name = _INVALID_CHARACTERS.sub("_", prefix + definition["name"])
 
     async def call(**arguments: Any) -> str:
         try:
-            result = await connection.within(connection.call, listed["name"], arguments)
+            result = await connection.request(connection.call, definition["name"], arguments)
         except _NoAnswerError as error:
             raise ToolError(name, f"got no answer from MCP server {connection.name}: {error}") from error
         text = _text(result)
@@ -184,20 +193,23 @@ def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs
             raise ToolError(name, f"failed on MCP server {connection.name}: {text}")
         return text
 
-    # MCP defines absent hints as false. A read-only call may be repeated as well.
-    hints = listed.get("annotations") or {}
+    # MCP defines absent hints as false. A read-only call has no effect, so it may be repeated too.
+    hints = definition.get("annotations") or {}
     return Tool(
         call,
         name=name,
-        description=listed.get("description") or "",
-        parameters=listed["inputSchema"],
+        description=definition.get("description") or "",
+        parameters=definition["inputSchema"],
         needs_approval=needs_approval,
         idempotent=bool(hints.get("idempotentHint") or hints.get("readOnlyHint")),
     )
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """Return a result as text: texts unchanged, media as a placeholder, or the structured data as JSON."""
+    """Convert a tool result to text.
+
+    Texts are unchanged, and media are replaced by a placeholder. A result with only structured data becomes JSON.
+    """
     lines = []
     for block in result["content"]:
         kind = block["type"]
@@ -212,8 +224,8 @@ def _text(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _types(error: BaseException) -> str:
-    """Return the names of the error types, with exception groups unpacked."""
+def _type_names(error: BaseException) -> str:
+    """Return the name of an error's type; for an exception group, the names of its errors' types."""
     if isinstance(error, BaseExceptionGroup):
-        return ", ".join(dict.fromkeys(_types(inner) for inner in error.exceptions))
+        return ", ".join(dict.fromkeys(_type_names(inner) for inner in error.exceptions))
     return type(error).__name__

@@ -1,4 +1,4 @@
-"""`ModelClient`: the interface of a client that calls a model of any provider."""
+"""`ModelClient`: the interface through which an agent calls a model of any provider."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Piece = TypeVar("Piece")
 
 @runtime_checkable
 class ModelClient(Protocol):
-    """Sends an assembly's prompts and events to a model.
+    """Sends the prompts and events of an assembly to a model.
 
-    It is an async callable: ``await client(prompts, events, tools=…, tool_choice=…)``. The result is a
+    A client is an async callable: ``await client(prompts, events, tools=…, tool_choice=…)``. The result is a
     `ModelResponse`. A streaming client returns an async iterator of `ResponseChunk`s that ends with the complete
     `ModelResponse`. Tools are definitions in OpenAI's form, ``{"type": "function", "function": {"name": …,
     "description": …, "parameters": …}}``; ``tool_choice`` is ``auto``, ``none``, ``required``, or a tool's name.
 
     A client raises `ModelCallError` if the call fails, and `ModelContextLengthError` if the provider refuses the prompt
-    as too long. Both must be raised before an iterator is returned, so that the caller can retry with a shorter prompt
-    or another model. An error in the middle of a stream is raised to its reader.
+    as too long. Both errors must be raised before an iterator is returned, so that the caller can retry with a shorter
+    prompt or another model. An error in the middle of a stream is raised by the iterator.
 
     Attributes:
-        model: The model's name, as its provider knows it; `Context.model` is the same.
+        model: The model's name, as the provider knows it; also the value of `Context.model`.
         provider: Optional: the provider's name, as in `Context.provider`. It selects the provider's rules for messages.
             Without this attribute, the provider is inferred from the model's name.
     """
@@ -49,14 +49,17 @@ class ModelClient(Protocol):
         ...
 
 
-async def begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
-    """Wait for the first piece of an answer, so that a refused call raises here and not to the reader."""
+async def start_stream(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """Wait for the first piece of a streamed answer; return an iterator of all pieces.
+
+    A refused call then raises its error here, where the caller can retry, and not when the iterator is read.
+    """
     first = await anext(pieces)
 
-    async def all_of_them() -> AsyncGenerator[Piece, None]:
+    async def all_pieces() -> AsyncGenerator[Piece, None]:
         async with aclosing(pieces):
             yield first
             async for piece in pieces:
                 yield piece
 
-    return all_of_them()
+    return all_pieces()

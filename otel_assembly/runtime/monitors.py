@@ -1,6 +1,6 @@
 """The built-in observers: token usage, repeated tool calls, and budget utilization.
 
-They read events through `describe`, so that they support the messages of every framework.
+The observers read events with `describe`, so they support the messages of every framework.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import Conversation
     from otel_assembly.events import SeverityName
 
-#: The number of recent reports that are kept to recognize a second report of the same call.
-_AWAITED: Final = 64
+#: The number of recent call reports that are kept to recognize a second report of the same call.
+_MAX_REPORTS: Final = 64
 #: The most characters of a tool's name in an alert. The model writes the name, so it may be any text.
 _NAME_LENGTH: Final = 64
-_GRAVITY: Final = list(Severity)
+_SEVERITIES: Final = list(Severity)
 
 
 class _Message(type):
-    """Metaclass of `Message`: matches the types that `describe` reads as messages, not as notes."""
+    """Metaclass of `Message`: ``isinstance`` is true for the types that `describe` reads as messages."""
 
     def __instancecheck__(cls, event: Any) -> bool:
         return cls.__subclasscheck__(type(event))
@@ -50,7 +50,10 @@ class _Message(type):
 
 
 class Message(metaclass=_Message):
-    """A type for `Observer.watches` that matches the messages of every framework, but no notes."""
+    """A type for `Observer.watches` that matches the messages of every framework.
+
+    Other events, such as alerts, do not match.
+    """
 
 
 class TokenMonitor:
@@ -58,7 +61,8 @@ class TokenMonitor:
 
     The monitor reads `UsageEvent`s and the usage in responses of every framework. A call that is reported in both ways
     counts once: a `UsageEvent` and a response with the same token counts are one call, if fewer than 64 other calls
-    are between them. Each threshold alerts once. If one call crosses both, only the alert threshold is reported.
+    are between them. Each threshold raises one alert. If one call reaches both thresholds, only the alert for
+    `alert_threshold` is raised.
 
     Args:
         warn_threshold: The tokens at which an alert of `warn_severity` is raised.
@@ -91,26 +95,26 @@ class TokenMonitor:
                 raise ConfigurationError(f"{parameter} must be above 0 tokens, not {threshold}")
         if warn_threshold > alert_threshold:
             raise ConfigurationError(
-                f"warn_threshold {warn_threshold} is above alert_threshold {alert_threshold}: it would never warn first"
+                f"warn_threshold must be at most alert_threshold ({alert_threshold} tokens), got {warn_threshold}"
             )
         self.name = name
         self.warn_threshold = warn_threshold
         self.alert_threshold = alert_threshold
         self.warn_severity = _severity(warn_severity)
         self.alert_severity = _severity(alert_severity)
-        if _GRAVITY.index(self.warn_severity) > _GRAVITY.index(self.alert_severity):
+        if _SEVERITIES.index(self.warn_severity) > _SEVERITIES.index(self.alert_severity):
             raise ConfigurationError(
                 f"warn_severity {self.warn_severity.value} is more severe than "
                 f"alert_severity {self.alert_severity.value}"
             )
-        self._states: Registry[Conversation, _Spent] = Registry(REMEMBERED_CONVERSATIONS)
+        self._states: Registry[Conversation, _TokenState] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Add the billed tokens of the event."""
-        billed = _billed(event)
+        """Add the billed tokens of the event to the conversation's total; alert if a threshold is reached."""
+        billed = _billed_tokens(event)
         if billed is None:
             return None
-        spent = self._states.of(context.conversation, _Spent)
+        spent = self._states.of(context.conversation, _TokenState)
         if not spent.calls.first(type(event), billed):
             return None
         before = spent.tokens
@@ -134,11 +138,12 @@ class LoopDetector:
 
     Arguments are compared as canonical JSON and stored as hashes; alerts do not contain them. The monitor reads tool
     calls in responses of every framework, and tool calls that are separate events. A call that is reported in both
-    ways counts once. A loop alerts once, and again after fewer than `repeat_threshold` of its calls are in the window.
+    ways counts once. A loop raises one alert. It can raise another one after fewer than `repeat_threshold` of its calls
+    were in the window.
 
     Args:
         window_size: The number of latest tool calls that are compared.
-        repeat_threshold: The number of equal calls in the window that are a loop.
+        repeat_threshold: The number of equal calls in the window that counts as a loop.
         name: The source of the alerts.
         severity: A `Severity` or its name; ``"fatal"`` halts the conversation.
 
@@ -166,15 +171,15 @@ class LoopDetector:
         self.window_size = window_size
         self.repeat_threshold = repeat_threshold
         self.severity = _severity(severity)
-        self._states: Registry[Conversation, _Calls] = Registry(REMEMBERED_CONVERSATIONS)
+        self._states: Registry[Conversation, _LoopState] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Add the event's tool calls to the window and alert on new loops."""
         facts = describe(event)
         if not facts.calls:
             return None
-        state = self._states.of(context.conversation, _Calls)
-        begun: dict[tuple[str, bytes], int] = {}
+        state = self._states.of(context.conversation, _LoopState)
+        new_loops: dict[tuple[str, bytes], int] = {}
         for call in facts.calls:
             key = (call.name, _arguments_hash(call.arguments))
             if not state.reported.first(type(event), (call.id, key)):
@@ -184,19 +189,20 @@ class LoopDetector:
                 state.window.popleft()
             state.loops = {loop for loop in state.loops if state.window.count(loop) >= self.repeat_threshold}
             count = state.window.count(key)
-            if count >= self.repeat_threshold and (key in begun or key not in state.loops):
+            if count >= self.repeat_threshold and (key in new_loops or key not in state.loops):
                 state.loops.add(key)
-                begun[key] = count
-        if not begun:
+                new_loops[key] = count
+        if not new_loops:
             return None
-        state.found += 1
-        loops = [{"tool": tool[:_NAME_LENGTH], "count": count} for (tool, _), count in begun.items()]
-        which = " and ".join(f"tool {loop['tool']!r} was called {loop['count']} times" for loop in loops)
+        state.loop_number += 1
+        loops = [{"tool": tool[:_NAME_LENGTH], "count": count} for (tool, _), count in new_loops.items()]
+        calls = " and ".join(f"tool {loop['tool']!r} was called {loop['count']} times" for loop in loops)
         # The number distinguishes a later loop of the same tool from this alert.
         return ObserverAlert(
             source=self.name,
             severity=self.severity,
-            message=f"loop {state.found}: {which} with the same arguments within the last {self.window_size} calls",
+            message=f"loop {state.loop_number}: {calls} with the same arguments "
+            f"within the last {self.window_size} calls",
             data={"loops": loops, "window_size": self.window_size},
         )
 
@@ -204,9 +210,9 @@ class LoopDetector:
 class BudgetMonitor:
     """Alerts when an assembly (`AssemblyCompleted`) overflows its budget or reaches a utilization threshold.
 
-    Every overflow raises an alert. Utilization is fixed content ÷ budget, because reducers fill the rest of a budget.
-    If the fixed content is unknown, utilization is tokens ÷ budget. The threshold alerts once, and again after the
-    utilization was below it.
+    Every overflow raises an alert. Utilization is the share of the budget that is used by fixed content, which no
+    policy may drop: the rest of a budget is always filled. If the fixed content is unknown, all content counts. The
+    threshold raises one alert, and another one each time the utilization reaches the threshold again.
 
     Args:
         utilization_threshold: The share of the budget at which an alert is raised, above 0 and at most 1.
@@ -236,11 +242,11 @@ class BudgetMonitor:
         self.utilization_threshold = utilization_threshold
         self.utilization_severity = _severity(utilization_severity)
         self.overflow_severity = _severity(overflow_severity)
-        self._states: Registry[Conversation, _Fill] = Registry(REMEMBERED_CONVERSATIONS)
+        self._states: Registry[Conversation, _UtilizationState] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Compare the assembly with its budget."""
-        state = self._states.of(context.conversation, _Fill)
+        """Compare the tokens of the assembly with its budget; alert on an overflow or a reached threshold."""
+        state = self._states.of(context.conversation, _UtilizationState)
         if event.overflow_tokens > 0:
             # Keep the utilization state: after an overflow, the output may be empty.
             return self._overflow(event)
@@ -268,8 +274,8 @@ class BudgetMonitor:
         return ObserverAlert(source=self.name, severity=self.overflow_severity, message=message, data=data)
 
 
-class _Once:
-    """Recognizes calls that are reported by several event types, so that each call counts once."""
+class _ReportedCalls:
+    """Recognizes a call that several event types report, so that the call counts once."""
 
     __slots__ = ("_reported",)
 
@@ -277,9 +283,9 @@ class _Once:
         self._reported: OrderedDict[Hashable, dict[type, int]] = OrderedDict()
 
     def first(self, event_type: type, key: Hashable) -> bool:
-        """Whether this is the first report of a call, among all event types.
+        """Return True if this is the first report of a call, among all event types.
 
-        If one type reports the same key twice, these are two calls.
+        If the same event type reports a key twice, these are two calls.
 
         Args:
             event_type: The type of the reporting event.
@@ -287,7 +293,7 @@ class _Once:
         """
         reported = self._reported.setdefault(key, {})
         self._reported.move_to_end(key)
-        while len(self._reported) > _AWAITED:
+        while len(self._reported) > _MAX_REPORTS:
             self._reported.popitem(last=False)
         most = max(reported.values(), default=0)
         reported[event_type] = reported.get(event_type, 0) + 1
@@ -295,26 +301,26 @@ class _Once:
 
 
 @dataclass(slots=True)
-class _Spent:
+class _TokenState:
     tokens: int = 0
-    calls: _Once = field(default_factory=_Once)
+    calls: _ReportedCalls = field(default_factory=_ReportedCalls)
 
 
 @dataclass(slots=True)
-class _Calls:
+class _LoopState:
     window: deque[tuple[str, bytes]] = field(default_factory=deque)
     loops: set[tuple[str, bytes]] = field(default_factory=set)
-    found: int = 0
-    reported: _Once = field(default_factory=_Once)
+    loop_number: int = 0
+    reported: _ReportedCalls = field(default_factory=_ReportedCalls)
 
 
 @dataclass(slots=True)
-class _Fill:
+class _UtilizationState:
     above: bool = False
 
 
-def _billed(event: Any) -> tuple[int, int] | None:
-    """Return the billed input and output tokens of a call; None if the event contains no usage."""
+def _billed_tokens(event: Any) -> tuple[int, int] | None:
+    """Return the billed input and output tokens that an event reports; None if the event contains no usage."""
     if isinstance(event, UsageEvent):
         return event.usage.input_tokens, event.usage.output_tokens
     facts = describe(event)
@@ -325,8 +331,8 @@ def _billed(event: Any) -> tuple[int, int] | None:
 
 def _severity(value: Severity | SeverityName) -> Severity:
     name = severity_name(value)
-    if name not in _GRAVITY:
-        raise UnknownNameError("severity", name, [each.value for each in Severity])
+    if name not in _SEVERITIES:
+        raise UnknownNameError("severity", name, [severity.value for severity in Severity])
     return Severity(name)
 
 
@@ -339,6 +345,6 @@ def _arguments_hash(arguments: str) -> bytes:
 
 
 def _number(text: str) -> float:
-    # 2.0 and 2 are the same number in JSON.
+    # 2.0 and 2 are the same number in JSON, so equal calls must have equal hashes.
     number = float(text)
     return int(number) if number.is_integer() else number

@@ -1,7 +1,7 @@
-"""Observers: they receive the events of a stream and raise alerts. A FATAL alert halts the conversation.
+"""Observers, which receive the events of a stream and raise alerts. A FATAL alert halts the conversation.
 
-The built-in monitors keep their state per conversation. One observer can be attached to any number of streams, and
-attached again for every turn.
+The built-in observers keep separate state for each conversation. One observer can be attached to any number of
+streams, and can be attached again for each turn.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
     from otel_assembly.runtime.stream import Stream, Subscription
 
-#: The number of consecutive time-outs after which an observer is detached, because every sender waits for it.
+#: The number of consecutive time-outs after which an observer is detached, because senders wait for each observer.
 MAX_TIMEOUTS: Final = 3
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Receives the events of a stream and returns alerts.
+    """The interface of observers: an observer receives the events of a stream and can return alerts.
 
     Several observers may have the same name. An observer does not receive alerts whose source is its own name.
     """
 
     @property
     def name(self) -> str:
-        """The source of its alerts."""
+        """The observer's name; the ``source`` of its alerts."""
         ...
 
     @property
     def watches(self) -> type | tuple[type, ...]:
-        """The event types that the observer receives, as in `Stream.subscribe`."""
+        """The event type or types that the observer receives, as in `Stream.subscribe`."""
         ...
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Process an event and return an alert or None; a returned alert is sent on the stream.
+        """Process an event; return an alert to send on the stream, or None.
 
         Events arrive in the order in which they are sent. The sender waits for this method, so start a task for long
         work. The task can send events with ``context.send``.
@@ -51,18 +51,18 @@ class Observer(Protocol):
         ...
 
 
-class _Watch:
-    """The subscription of one observer on one stream; attaching it again shares this object."""
+class _Observation:
+    """The subscription of one observer to one stream, shared by all attachments of this observer to this stream."""
 
     def __init__(self, stream: Stream, observer: Observer, context: Context, timeout: float) -> None:
         self.observer = observer
-        self.holders = 0
+        self.attachment_count = 0
         self._stream = stream
         self._context = context
         self._timeout = timeout
         self._timeouts = 0
         self._type = type(observer).__qualname__
-        self.subscription: Subscription = stream.subscribe(_types(observer.watches), self, label=self._type)
+        self.subscription: Subscription = stream.subscribe(_event_types(observer.watches), self, label=self._type)
 
     async def __call__(self, event: Any) -> None:
         if isinstance(event, ObserverAlert) and event.source == self.observer.name:
@@ -89,28 +89,28 @@ class _Watch:
 
 
 class Attachment:
-    """Observers attached to a stream; as a context manager, it detaches them at the end of the block."""
+    """Observers that are attached to a stream. As a context manager, it detaches them at the end of the block."""
 
-    __slots__ = ("_watches",)
+    __slots__ = ("_observations",)
 
-    def __init__(self, watches: tuple[_Watch, ...]) -> None:
-        self._watches = watches
+    def __init__(self, observations: tuple[_Observation, ...]) -> None:
+        self._observations = observations
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """The observers' subscriptions, in their order; each counts the errors of its observer."""
-        return tuple(watch.subscription for watch in self._watches)
+        return tuple(observation.subscription for observation in self._observations)
 
     def detach(self) -> None:
         """Detach the observers, except those that another attachment still uses.
 
         Calling this method again has no effect.
         """
-        for watch in self._watches:
-            watch.holders -= 1
-            if watch.holders == 0:
-                watch.subscription.cancel()
-        self._watches = ()
+        for observation in self._observations:
+            observation.attachment_count -= 1
+            if observation.attachment_count == 0:
+                observation.subscription.cancel()
+        self._observations = ()
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +136,7 @@ def attach(
 
     Raises:
         ConfigurationError: The time-out is not positive, an entry is not an observer, or the context belongs to
-            another conversation than the stream, so that a halt of the stream would not close the context's guard.
+            another conversation than the stream: a halt of the stream would not halt the context.
     """
     instance("stream", stream)
     instance("context", context)
@@ -149,12 +149,12 @@ def attach(
             "the context belongs to another conversation than the stream, so a halt would not reach its guard; "
             "create it with Context(stream=stream)"
         )
-    watches = []
+    observations = []
     for observer in checked_observers(observers):
-        watch = _watch_of(stream, observer) or _Watch(stream, observer, context, timeout)
-        watch.holders += 1
-        watches.append(watch)
-    return Attachment(tuple(watches))
+        observation = _observation_of(stream, observer) or _Observation(stream, observer, context, timeout)
+        observation.attachment_count += 1
+        observations.append(observation)
+    return Attachment(tuple(observations))
 
 
 def checked_observers(observers: Any) -> tuple[Observer, ...]:
@@ -169,20 +169,20 @@ def checked_observers(observers: Any) -> tuple[Observer, ...]:
         for attribute in ("name", "watches", "process"):
             if not hasattr(observer, attribute):
                 raise ConfigurationError(f"{type(observer).__qualname__} is not an observer: it has no {attribute!r}")
-        _types(observer.watches)
+        _event_types(observer.watches)
     return checked
 
 
-def _watch_of(stream: Stream, observer: Observer) -> _Watch | None:
+def _observation_of(stream: Stream, observer: Observer) -> _Observation | None:
     for subscription in stream.subscriptions:
-        watch = subscription.callback
-        if isinstance(watch, _Watch) and watch.observer is observer:
-            return watch
+        observation = subscription.callback
+        if isinstance(observation, _Observation) and observation.observer is observer:
+            return observation
     return None
 
 
-def _types(watches: type | tuple[type, ...]) -> tuple[type, ...]:
+def _event_types(watches: type | tuple[type, ...]) -> tuple[type, ...]:
     types = watches if isinstance(watches, tuple) else (watches,)
-    if not types or not all(isinstance(each, type) for each in types):
+    if not types or not all(isinstance(event_type, type) for event_type in types):
         raise ConfigurationError(f"an observer watches classes of events, not {watches!r}")
     return types

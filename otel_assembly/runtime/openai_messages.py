@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.rendered_parts import Part
 
 _PROVIDER: Final = "OpenAI"
-#: Keys that recorders and this package add to messages; providers reject them.
-_MARKS: Final = ("tool_call_ids", "awaiting_approval")
+#: Keys that transcript recorders and this package add to messages; providers reject these keys.
+_OWN_KEYS: Final = ("tool_call_ids", "awaiting_approval")
 
 
 def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | None = NO_RESULT_YET) -> list[Any]:
-    """Render an assembly as the messages of a chat completion: ``to_openai(*assembly)``.
+    """Convert an assembly to the messages of a chat completion: ``to_openai(*assembly)``.
 
-    The output has the same content as the assembly, so its token count holds. Each prompt becomes a system message.
-    Events that the model does not receive (alerts, notes, duplicates of other events) are omitted. Chat messages in
-    OpenAI's form are passed unchanged. Tool results follow the response with their calls, one message per result,
-    because providers reject any other order.
+    The content does not change, so the token count of the assembly applies to the output. Each prompt becomes a system
+    message. Events that the model does not receive (alerts, notes, duplicates of other events) are omitted. Chat
+    messages in OpenAI's form are passed unchanged. Tool results follow the response with their calls, one message per
+    result, because providers reject any other order.
 
     Messages in other supported forms (Responses, Anthropic, Bedrock, Gemini, OpenTelemetry) are converted: texts,
-    images, files, calls and results. Thinking of other providers is not sent. Images in a tool result are moved to a
-    user message after the results. Tool names are changed to valid names by `tool_name`, and call ids are cut to 40
-    characters. Results that answer no call are omitted.
+    images, files, calls and results. Thinking of other providers' models is not sent. Images in a tool result are moved
+    to a user message after the results. Tool names are changed to valid names by `tool_name`, and call ids are
+    shortened to 40 characters. Results without a call are omitted.
 
     Args:
-        prompts: The system-level texts, in order.
+        prompts: The system prompts, in order.
         events: Events of this package, and message dicts of any supported provider.
-        pending: The result that is added for a call without a result, because the API rejects such a call. The token
-            count of the assembly does not include these added messages. None: no result is added.
+        pending: The text that is sent as the result of a call without a result, because the API rejects such a call.
+            The token count of the assembly does not include these added messages. None: nothing is sent.
 
     Returns:
         The messages, as dicts.
@@ -65,35 +65,38 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
     """
     messages: list[Any] = [{"role": "system", "content": sendable(prompt)} for prompt in prompts]
     for turn in rendered_turns(events, _PROVIDER):
-        ids = _unique([call.id for call in turn.calls])
-        messages += _asking(turn, ids)
-        sent = [(call.answer, name) for call, name in zip(turn.calls, ids, strict=True)]
+        ids = _unique_ids([call.id for call in turn.calls])
+        messages += _event_messages(turn, ids)
+        sent_calls = list(zip(turn.calls, ids, strict=True))
         pictures: list[Any] = []
         for answer in turn.answers:
-            name = next((name for sent_answer, name in sent if sent_answer is answer), answer.call_id)
-            messages.append(_answer(turn, answer, name, pictures))
+            result_id = next((sent_id for call, sent_id in sent_calls if call.answer is answer), answer.call_id)
+            messages.append(_result_message(turn, answer, result_id, pictures))
         if pending is not None and not _is_legacy(turn.event):
-            unanswered = (name for sent_answer, name in sent if sent_answer is None)
-            messages += ({"role": "tool", "tool_call_id": name, "content": pending} for name in unanswered)
+            unanswered = (sent_id for call, sent_id in sent_calls if call.answer is None)
+            messages += ({"role": "tool", "tool_call_id": sent_id, "content": pending} for sent_id in unanswered)
         if pictures:
             messages.append({"role": "user", "content": pictures})
     return messages
 
 
-def _unique(ids: Sequence[str]) -> list[str]:
-    """Return valid, unique ids for one response's calls; a model may write the same id twice."""
-    made: list[str] = []
+def _unique_ids(ids: Sequence[str]) -> list[str]:
+    """Return valid, unique ids for the calls of one response; a model may use the same id twice."""
+    unique: list[str] = []
     for original in ids:
-        others = {*made, *(ids if original in made else ())}
-        made.append(call_id(original, Provider.CHAT, others))
-    return made
+        used_ids = {*unique, *(ids if original in unique else ())}
+        unique.append(call_id(original, Provider.CHAT, used_ids))
+    return unique
 
 
-def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """Return the messages of an event, without the results of its calls; none if it is only a result."""
+def _event_messages(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
+    """Return the messages of an event, without the results of its calls.
+
+    The list is empty if the event contains only a result, or neither text nor media.
+    """
     event = turn.event
     if isinstance(event, dict):
-        return [_as_it_is(turn, ids)] if turn.is_chat else _converted(turn, ids)
+        return [_chat_message(turn, ids)] if turn.is_chat else _convert(turn, ids)
     if isinstance(event, ModelRequest):
         return [{"role": "user", "content": sendable(event.content)}]
     if isinstance(event, CompactionSummary):
@@ -106,22 +109,22 @@ def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
         return [message]
     if not turn.facts.texts and not turn.facts.media_tokens:
         return []
-    raise turn.cannot(_PROVIDER, "it has no form there")
+    raise turn.render_error(_PROVIDER, "it has no form there")
 
 
 def _calls(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
     return [
         {
-            "id": name,
+            "id": sent_id,
             "type": "function",
             "function": {"name": tool_name(call.name), "arguments": sendable(call.arguments)},
         }
-        for call, name in zip(turn.calls, ids, strict=True)
+        for call, sent_id in zip(turn.calls, ids, strict=True)
     ]
 
 
 def _thoughts(event: Any) -> dict[str, str]:
-    """Return the model's thinking, under the key that its server used."""
+    """Return the model's thinking, each text under the key that the server used for it."""
     texts: dict[str, list[str]] = {}
     for thought in getattr(event, "thinking", ()):
         if thought.form in THOUGHT_KEYS and thought.text:
@@ -129,37 +132,37 @@ def _thoughts(event: Any) -> dict[str, str]:
     return {form: sendable("".join(pieces)) for form, pieces in texts.items()}
 
 
-def _as_it_is(turn: RenderedTurn, ids: Sequence[str]) -> Any:
-    """Return a chat message, the same object if nothing must be changed."""
+def _chat_message(turn: RenderedTurn, ids: Sequence[str]) -> Any:
+    """Return a Chat Completions message with valid ids, names and content; unchanged messages are the same object."""
     message: dict[str, Any] = turn.event
     if "content" not in message and not turn.calls:
-        raise turn.cannot(_PROVIDER, "it has no content, and calls no tool")
-    made = sendable_json(message)
-    content = made.get("content")
+        raise turn.render_error(_PROVIDER, "it has no content, and calls no tool")
+    result = sendable_json(message)
+    content = result.get("content")
     if isinstance(content, (list, tuple)) and any(isinstance(part, str) for part in content):
-        said = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-        made = {**made, "content": said}
-    calls = made.get("tool_calls") or ()
-    named = [_named(call, name) for call, name in zip(calls, ids, strict=False)]
-    if any(call is not before for call, before in zip(named, calls, strict=False)):
-        made = {**made, "tool_calls": named}
-    legacy = made.get("function_call")
+        parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+        result = {**result, "content": parts}
+    calls = result.get("tool_calls") or ()
+    valid_calls = [_valid_call(call, sent_id) for call, sent_id in zip(calls, ids, strict=False)]
+    if any(valid is not call for valid, call in zip(valid_calls, calls, strict=False)):
+        result = {**result, "tool_calls": valid_calls}
+    legacy = result.get("function_call")
     if isinstance(legacy, dict) and legacy.get("name") != tool_name(str(legacy.get("name"))):
-        made = {**made, "function_call": {**legacy, "name": tool_name(str(legacy.get("name")))}}
-    return made
+        result = {**result, "function_call": {**legacy, "name": tool_name(str(legacy.get("name")))}}
+    return result
 
 
-def _named(call: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a call with a valid id and name, the same object if it has them."""
+def _valid_call(call: dict[str, Any], sent_id: str) -> dict[str, Any]:
+    """Return a call with a valid id and tool name; the same object if both are already valid."""
     key = "function" if isinstance(call.get("function"), dict) else "custom"
-    called = str(call[key].get("name", ""))
-    if "awaiting_approval" not in call and call["id"] == name and called == tool_name(called):
+    tool = str(call[key].get("name", ""))
+    if "awaiting_approval" not in call and call["id"] == sent_id and tool == tool_name(tool):
         return call
-    return {**_plain(call), "id": name, key: {**call[key], "name": tool_name(called)}}
+    return {**_without_own_keys(call), "id": sent_id, key: {**call[key], "name": tool_name(tool)}}
 
 
-def _converted(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """Convert a message of another form."""
+def _convert(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
+    """Convert a message dict that is not in the form of Chat Completions."""
     content = _content(turn, turn.parts)
     message: dict[str, Any] = {"role": turn.role, "content": content}
     if isinstance(turn.event.get("name"), str) and turn.role == "user":
@@ -170,11 +173,11 @@ def _converted(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
 
 
 def _content(turn: RenderedTurn, parts: Iterable[Part]) -> Any:
-    """Return the content of a message: one text, or a list of parts."""
-    made = list(_blocks(turn, parts))
-    if not made:
+    """Convert the parts of a message; return a string if they are one text, otherwise a list of parts."""
+    blocks = list(_blocks(turn, parts))
+    if not blocks:
         return ""
-    return made[0]["text"] if len(made) == 1 and made[0]["type"] == "text" else made
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
 
 
 def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
@@ -197,21 +200,22 @@ def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any
             case ProviderPart():
                 texts = texts_of(part)
                 if texts is None:
-                    raise turn.cannot(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
+                    raise turn.render_error(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
                 for text in texts:
                     yield {"type": "text", "text": sendable(text)}
             case _:
                 kind = "image" if isinstance(part, Picture) else "file"
-                raise turn.cannot(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
+                raise turn.render_error(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
 
 
 def _detail(raw: Any) -> dict[str, Any]:
-    """Return the image's detail level, which Responses sets next to the URL."""
+    """Return the detail level of an image in the Responses form, as a dict; empty if there is none."""
     detail = raw.get("detail") if isinstance(raw, dict) else None
     return {"detail": detail} if detail in ("low", "high", "auto") else {}
 
 
-def _answer(turn: RenderedTurn, answer: Answer, name: str, pictures: list[Any]) -> Any:
+def _result_message(turn: RenderedTurn, answer: Answer, sent_id: str, pictures: list[Any]) -> Any:
+    """Return the message with one tool result; its images and files are appended to `pictures`."""
     message = answer.message
     if message is None or not is_chat_message(message):
         blocks = list(_blocks(turn, answer.parts))
@@ -219,21 +223,21 @@ def _answer(turn: RenderedTurn, answer: Answer, name: str, pictures: list[Any]) 
         texts = [block for block in blocks if block["type"] == "text"]
         return {
             "role": "tool",
-            "tool_call_id": name,
+            "tool_call_id": sent_id,
             "content": texts[0]["text"] if len(texts) == 1 else texts or "",
         }
-    made = sendable_json(message)
+    result = sendable_json(message)
     if message.get("role") == "function":
-        called = str(message.get("name", ""))
-        return made if called == tool_name(called) else {**made, "name": tool_name(called)}
-    if "tool_call_ids" not in message and message.get("tool_call_id") == name:
-        return made
+        tool = str(message.get("name", ""))
+        return result if tool == tool_name(tool) else {**result, "name": tool_name(tool)}
+    if "tool_call_ids" not in message and message.get("tool_call_id") == sent_id:
+        return result
     content = sendable_json(message.get("content")) if answer.parts else ""
-    return {**_plain(made), "tool_call_id": name, "content": content}
+    return {**_without_own_keys(result), "tool_call_id": sent_id, "content": content}
 
 
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if key not in _MARKS}
+def _without_own_keys(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in _OWN_KEYS}
 
 
 def _is_legacy(event: Any) -> bool:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCallEvent, Usage
 from otel_assembly.messages.event_facts import THOUGHT_KEYS, ThoughtKey
-from otel_assembly.runtime.model_client import begun
+from otel_assembly.runtime.model_client import start_stream
 from otel_assembly.runtime.openai_messages import to_openai
-from otel_assembly.runtime.provider_errors import broken_off, failing, options_of, sdk
+from otel_assembly.runtime.provider_errors import checked_options, converted_errors, incomplete_answer, sdk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -19,9 +19,9 @@ _CHOICES: Final = ("auto", "none", "required")
 class OpenAIModel:
     """A `ModelClient` for Chat Completions; needs the ``openai`` package (extra ``openai``).
 
-    The SDK retries failed calls, twice by default. A halt does not stop a running call or its retries. To stop retries
-    after a halt, set ``max_retries=0`` and retry in a middleware, which checks the guard before each call. The client
-    belongs to the event loop in which it is first used.
+    The SDK retries failed calls, twice by default. A halt of the conversation does not stop a running call or its
+    retries. To stop retries after a halt, set ``max_retries=0`` and retry in a middleware. The client belongs to the
+    event loop in which it is first used.
 
     Args:
         model: The model's name, as the server knows it.
@@ -55,7 +55,7 @@ class OpenAIModel:
             base_url=base_url, api_key=api_key, max_retries=max_retries
         )
         self._streams = streams
-        self._options = options_of(options)
+        self._options = checked_options(options)
 
     async def __call__(
         self,
@@ -78,11 +78,11 @@ class OpenAIModel:
             if tool_choice is not None:
                 request["tool_choice"] = _choice(tool_choice)
         if self._streams:
-            return await begun(self._streamed(request))
-        with failing(self.provider, self.model):
+            return await start_stream(self._streamed(request))
+        with converted_errors(self.provider, self.model):
             answer = await self._client.chat.completions.create(**request)
             if not answer.choices:
-                raise broken_off(self.provider, self.model)
+                raise incomplete_answer(self.provider, self.model)
             message = answer.choices[0].message
             calls = [_call(call) for call in message.tool_calls or ()]
             content = message.content or getattr(message, "refusal", None) or ""
@@ -96,37 +96,37 @@ class OpenAIModel:
             )
 
     async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
-        said: list[str] = []
-        thought: dict[ThoughtKey, list[str]] = {}
+        texts: list[str] = []
+        thoughts: dict[ThoughtKey, list[str]] = {}
         calls: dict[int, dict[str, str]] = {}
-        usage = ended = None
+        usage = finish_reason = None
         options = {"include_usage": True, **(request.get("stream_options") or {})}
         request = {**request, "stream": True, "stream_options": options}
-        with failing(self.provider, self.model):
+        with converted_errors(self.provider, self.model):
             async with await self._client.chat.completions.create(**request) as chunks:
                 async for chunk in chunks:
                     usage = _usage(chunk.usage) or usage
                     for choice in chunk.choices[:1]:
-                        ended = choice.finish_reason or ended
+                        finish_reason = choice.finish_reason or finish_reason
                         key, piece = _thought(choice.delta)
                         if piece:
-                            thought.setdefault(key, []).append(piece)
+                            thoughts.setdefault(key, []).append(piece)
                         text = choice.delta.content or getattr(choice.delta, "refusal", None)
                         if text:
-                            said.append(text)
+                            texts.append(text)
                             yield ResponseChunk(content=text)
                         for part in choice.delta.tool_calls or ():
-                            _grow(calls, part)
-            if ended is None:
-                raise broken_off(self.provider, self.model)
-        made = [_event(call["id"], call["name"], call["arguments"]) for call in calls.values()]
-        thinking = [Thinking(form=key, text="".join(pieces)) for key, pieces in thought.items()]
+                            _add_piece(calls, part)
+            if finish_reason is None:
+                raise incomplete_answer(self.provider, self.model)
+        tool_calls = [_call_event(call["id"], call["name"], call["arguments"]) for call in calls.values()]
+        thinking = [Thinking(form=key, text="".join(pieces)) for key, pieces in thoughts.items()]
         yield ModelResponse(
-            content="".join(said),
-            tool_calls=tuple(made),
+            content="".join(texts),
+            tool_calls=tuple(tool_calls),
             usage=usage,
             thinking=tuple(thinking),
-            finish_reason=ended,
+            finish_reason=finish_reason,
         )
 
     async def close(self) -> None:
@@ -144,7 +144,10 @@ def _choice(tool_choice: str) -> Any:
 
 
 def _thought(message: Any) -> tuple[ThoughtKey, str]:
-    """Return the key and the text of the model's thinking; if a server uses both keys, the first."""
+    """Return the key and the text of the model's thinking, or an empty text.
+
+    Servers use different keys for the thinking. If a message has several of these keys, the first one is used.
+    """
     for key in THOUGHT_KEYS:
         text = getattr(message, key, None)
         if isinstance(text, str) and text:
@@ -155,18 +158,21 @@ def _thought(message: Any) -> tuple[ThoughtKey, str]:
 def _call(call: Any) -> ToolCallEvent:
     function = getattr(call, "function", None)
     if function is not None:
-        return _event(call.id, function.name, function.arguments)
-    return _event(call.id, call.custom.name, call.custom.input)
+        return _call_event(call.id, function.name, function.arguments)
+    return _call_event(call.id, call.custom.name, call.custom.input)
 
 
-def _event(call_id: str | None, name: str | None, arguments: str | None) -> ToolCallEvent:
-    """Return a call with the model's arguments, which may be invalid JSON; a missing id is generated."""
-    given = {"id": call_id} if call_id else {}
-    return ToolCallEvent(**given, name=name or "", arguments=arguments or "{}")
+def _call_event(call_id: str | None, name: str | None, arguments: str | None) -> ToolCallEvent:
+    """Create a tool call event. The arguments are the model's text, which may be invalid JSON.
+
+    If the server sent no id, the event generates one.
+    """
+    known_id = {"id": call_id} if call_id else {}
+    return ToolCallEvent(**known_id, name=name or "", arguments=arguments or "{}")
 
 
-def _grow(calls: dict[int, dict[str, str]], part: Any) -> None:
-    """Append a streamed piece to its call.
+def _add_piece(calls: dict[int, dict[str, str]], part: Any) -> None:
+    """Append a streamed piece of a tool call to the call that it belongs to.
 
     If a server sends no index, a piece with an id begins a new call. Gemini sends the same index for every call, so a
     new id together with a name begins a new call. A new id alone does not, because old releases of vLLM send a new id
@@ -175,8 +181,8 @@ def _grow(calls: dict[int, dict[str, str]], part: Any) -> None:
     index = part.index
     if index is None:
         index = len(calls) if part.id or not calls else len(calls) - 1
-    begun = calls.get(index)
-    if begun is not None and begun["name"] and part.id not in (None, "", begun["id"]) and _named(part):
+    open_call = calls.get(index)
+    if open_call is not None and open_call["name"] and part.id not in (None, "", open_call["id"]) and _has_name(part):
         whole = calls.pop(index)
         calls[-1 - len(calls)] = whole
     call = calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
@@ -186,12 +192,12 @@ def _grow(calls: dict[int, dict[str, str]], part: Any) -> None:
         call["arguments"] += part.function.arguments or ""
 
 
-def _named(part: Any) -> bool:
+def _has_name(part: Any) -> bool:
     return part.function is not None and bool(part.function.name)
 
 
 def _usage(usage: Any) -> Usage | None:
-    """Return the billed tokens; prompt tokens include cached tokens."""
+    """Convert the usage of a response; its prompt tokens include cached tokens. None if there is no usage."""
     if usage is None or not isinstance(usage.prompt_tokens, int):
         return None
     return Usage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens or 0)

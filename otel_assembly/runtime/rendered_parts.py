@@ -1,4 +1,4 @@
-"""Reads the parts of message dicts of any provider, for conversion to another provider's form.
+"""Reads the parts (texts, images, calls, results) of any provider's message dicts, to convert them to another form.
 
 The supported forms are those of `describe`: OpenAI's Chat Completions and Responses, Anthropic, Bedrock, Gemini, and
 OpenTelemetry's GenAI conventions. A part that only one provider supports is converted to its texts.
@@ -39,7 +39,12 @@ _PDF: Final = "application/pdf"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of the message."""
+    """A text of a message.
+
+    Attributes:
+        text: The text.
+        raw: The original part, as in the other classes of this module.
+    """
 
     text: str
     raw: Any = None
@@ -68,14 +73,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A part with the model's thinking, which is not sent to another provider."""
+    """The model's thinking, which is not sent to another provider."""
 
     raw: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A tool call."""
+    """A tool call; `arguments` is JSON text."""
 
     id: str
     name: str
@@ -85,7 +90,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """A tool result."""
+    """The result of a tool call."""
 
     call_id: str
     content: Sequence[Part]
@@ -95,7 +100,7 @@ class ResultPart:
 
 @dataclass(frozen=True, slots=True)
 class ProviderPart:
-    """A part that only its own provider supports."""
+    """A part that only its own provider supports; `kind` is its type or key."""
 
     kind: str
     raw: Any = None
@@ -105,7 +110,11 @@ Part: TypeAlias = Text | Picture | File | Thought | CallPart | ResultPart | Prov
 
 
 def is_chat_message(message: Mapping[str, Any]) -> bool:
-    """Return whether a message with a role is in the form of Chat Completions, as far as its content shows."""
+    """Return True if no part of a message contradicts the form of Chat Completions.
+
+    Args:
+        message: A message dict with a ``role``.
+    """
     content = message.get("content")
     if not isinstance(content, (list, tuple)):
         return message.get("parts") is None and message.get("type") not in ITEMS
@@ -120,7 +129,7 @@ def _is_chat_part(part: Any) -> bool:
 
 
 def has_anthropic_blocks(message: Any) -> bool:
-    """Return whether a message has a block that only Anthropic's form has."""
+    """Return True if the message contains a block of a type that only Anthropic's API has."""
     content = message.get("content") if isinstance(message, dict) else None
     return isinstance(content, (list, tuple)) and any(
         isinstance(part, dict) and part.get("type") in ANTHROPIC_BLOCKS for part in content
@@ -128,7 +137,7 @@ def has_anthropic_blocks(message: Any) -> bool:
 
 
 def parts_of(message: Mapping[str, Any]) -> list[Part]:
-    """Return the parts of a message in order, those of a Responses item included.
+    """Return the parts of a message dict, or of an item of OpenAI's Responses, in order.
 
     Calls and results outside the content of a Chat Completions message are not included.
     """
@@ -141,7 +150,7 @@ def parts_of(message: Mapping[str, Any]) -> list[Part]:
 
 
 def content_parts(content: Any) -> list[Part]:
-    """Return the parts of a content, which is a text, a list of parts, or None."""
+    """Return the parts of a message's ``content``: a text, a list of parts, or None."""
     if content is None or isinstance(content, str):
         return [Text(content)] if content else []
     if not isinstance(content, (list, tuple)):
@@ -150,7 +159,7 @@ def content_parts(content: Any) -> list[Part]:
 
 
 def texts_of(part: ProviderPart) -> list[str] | None:
-    """Return the texts of a part that only its provider supports; None if it contains media or no text."""
+    """Return the texts of a part that only its provider supports; None if the part cannot be sent as texts."""
     if part.kind in _TEXT_TYPES:
         return None
     if part.kind in ITEMS and part.kind not in PARTS:
@@ -166,7 +175,7 @@ def _is_keyed(part: Any) -> bool:
 
 
 def _typed(part: Any) -> Part:
-    """Read a part with a ``type`` key: of OpenAI, Anthropic, or the GenAI conventions."""
+    """Read a part with a ``type`` key, as in the forms of OpenAI, Anthropic and the GenAI conventions."""
     if isinstance(part, str):
         return Text(part, part)
     kind = part["type"] if isinstance(part, dict) else type(part).__name__
@@ -183,8 +192,8 @@ def _typed(part: Any) -> Part:
         return ResultPart(str(call_id), content_parts(content), part.get("is_error") is True, part)
     if kind in _THOUGHTS:
         return Thought(part)
-    row = _MEDIA.get(kind)
-    return (row(part) if row is not None else None) or ProviderPart(kind, part)
+    read_media = _MEDIA.get(kind)
+    return (read_media(part) if read_media is not None else None) or ProviderPart(kind, part)
 
 
 def _first(part: Mapping[str, Any], *keys: str) -> Any:
@@ -192,12 +201,18 @@ def _first(part: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _call(call_id: Any, name: Any, arguments: Any, raw: Any) -> CallPart:
-    written = "" if arguments is None else arguments if isinstance(arguments, str) else spelled(arguments)
-    return CallPart(str(call_id or ""), str(name or ""), written, raw)
+    text = "" if arguments is None else arguments if isinstance(arguments, str) else spelled(arguments)
+    return CallPart(str(call_id or ""), str(name or ""), text, raw)
 
 
 def _data_url(url: Any, part: Any, *, name: str = "") -> Picture | File | None:
-    """Return the image or file of a URL; a data URL contains the bytes."""
+    """Return the image or file at a URL. The bytes in a ``data:`` URL are extracted.
+
+    Args:
+        url: The URL; None is returned if it is not a text.
+        part: The original part.
+        name: The file's name, if the part is a file.
+    """
     if not isinstance(url, str) or not url:
         return None
     media_type, data = "", ""
@@ -210,8 +225,8 @@ def _data_url(url: Any, part: Any, *, name: str = "") -> Picture | File | None:
 
 
 def _image_url(part: Mapping[str, Any]) -> Picture | File | None:
-    given = part.get("image_url")
-    return _data_url(given.get("url") if isinstance(given, dict) else given, part)
+    image = part.get("image_url")
+    return _data_url(image.get("url") if isinstance(image, dict) else image, part)
 
 
 def _file(part: Mapping[str, Any]) -> Picture | File | None:
@@ -222,7 +237,7 @@ def _file(part: Mapping[str, Any]) -> Picture | File | None:
 
 
 def _source(part: Mapping[str, Any]) -> Picture | File | Text | None:
-    """Read an image or document block of Anthropic."""
+    """Read an image or document block in Anthropic's form; None if the source is not supported."""
     source = part.get("source")
     if not isinstance(source, dict):
         return None
@@ -240,7 +255,7 @@ def _source(part: Mapping[str, Any]) -> Picture | File | Text | None:
 
 
 def _blob(part: Mapping[str, Any]) -> Picture | File | None:
-    """Read a ``blob`` or ``uri`` part of the GenAI conventions."""
+    """Read a ``blob`` or ``uri`` part of the GenAI conventions; None if the part is not supported."""
     data, url = part.get("content"), part.get("uri")
     media_type, is_image = str(part.get("mime_type") or ""), part.get("modality") == "image"
     if not isinstance(data, str) or not data:
@@ -263,12 +278,12 @@ _MEDIA: Final[Mapping[str, Callable[[Mapping[str, Any]], Part | None]]] = {
 
 
 def _key(part: Mapping[str, Any], keys: Mapping[str, Any]) -> str:
-    found = (key for key, value in part.items() if value is not None and key in keys)
-    return next(found, next(iter(part), ""))
+    known = (key for key, value in part.items() if value is not None and key in keys)
+    return next(known, next(iter(part), ""))
 
 
 def _bytes(value: Any) -> str:
-    """Return bytes in base64; Bedrock's client uses bytes, its JSON form base64."""
+    """Return media data in base64: Bedrock's client uses bytes, its JSON form uses base64 text."""
     return value if isinstance(value, str) else base64.b64encode(value).decode() if isinstance(value, bytes) else ""
 
 
@@ -327,7 +342,7 @@ def _gemini(part: Mapping[str, Any]) -> Part:
     return ProviderPart(key, part)
 
 
-#: Keys of Gemini's thought signatures; a signature at the end of an answer is a separate part.
+#: Gemini's keys for the signature of the model's thinking; the last signature of an answer is a separate part.
 _SIGNATURES: Final = frozenset({"thoughtSignature", "thought_signature"})
 
 
@@ -341,7 +356,7 @@ def _gemini_file(value: Mapping[str, Any], part: Any) -> Part:
     )
 
 
-#: The keys of the arguments, by the type of a Responses item that is a call without a name.
+#: The keys that can contain the arguments, for the Responses items that are calls without a tool name.
 _ARGUMENTS: Final = {
     "computer_call": ("actions", "action"),
     "local_shell_call": ("action",),
@@ -353,7 +368,7 @@ _ARGUMENTS: Final = {
 
 
 def _item(item: Mapping[str, Any], kind: str) -> Part:
-    """Read an item of Responses that is not a message."""
+    """Read an item of OpenAI's Responses that is not a message, such as ``function_call``."""
     call_id = _first(item, "call_id", "id")
     if kind in ("function_call", "custom_tool_call"):
         return _call(call_id, item.get("name"), _first(item, "arguments", "input"), item)
@@ -384,5 +399,5 @@ def _outputs(output: Any) -> list[Part]:
 
 
 def calls_in(parts: Sequence[Part]) -> Iterator[CallPart]:
-    """Return the calls among parts, in order."""
+    """Return the tool calls among the parts, in order."""
     return (part for part in parts if isinstance(part, CallPart))

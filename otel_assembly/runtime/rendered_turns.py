@@ -1,7 +1,7 @@
 """Selects and orders the events that are sent to a provider, with each tool result after its call.
 
-Providers accept the results of a response's calls only directly after the response, one per call. `history.tool_pairs`
-matches results and calls. Duplicates of other events, and results that answer no call, are not sent.
+Providers accept the results of a response's calls only directly after the response, one per call. `Pairing` assigns
+results to calls. Duplicates of other events, and results without a call, are not sent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: The result that is sent for a call without a result, because providers reject such a call.
 NO_RESULT_YET: Final = "[no result yet]"
-#: The deepest nesting of a model's JSON. Python versions and HTTP clients differ in how much deeper they can go.
-_LEVELS: Final = 100
-_TOO_DEEP: Final = f"it is nested more than {_LEVELS} levels deep"
+#: The deepest nesting of JSON that a model may write. Deeper values fail in some Python versions and HTTP clients.
+_MAX_LEVELS: Final = 100
+_TOO_DEEP: Final = f"it is nested more than {_MAX_LEVELS} levels deep"
 _FIX: Final = (
     "pass events of otel_assembly or message dicts of a supported provider; or send it with the client that created it"
 )
@@ -36,14 +36,14 @@ _FIX: Final = (
 
 @dataclass(slots=True)
 class Answer:
-    """One call's result.
+    """The result of one tool call.
 
     Attributes:
         position: The index of the event that contains the result.
         call_id: The call's id in the event.
-        parts: The content for the model.
+        parts: The parts of the result's content.
         is_error: True if the tool failed.
-        message: The chat message, if the whole message is the result; otherwise None.
+        message: The message dict, if the whole message is the result; otherwise None.
         raw: The part of a message dict that is the result; None if there is no such part.
     """
 
@@ -57,7 +57,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Call:
-    """One call of a response; `answer` is None if the call has no result."""
+    """A tool call of a response; `answer` is None if the call has no result."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(slots=True)
 class RenderedTurn:
-    """An event that is a message, with the answers to its calls.
+    """An event that is sent to the provider as a message, with the results of its tool calls.
 
     Attributes:
         position: The event's index.
@@ -75,7 +75,7 @@ class RenderedTurn:
         facts: The facts that `describe` returns for the event.
         parts: The parts of a message dict, without tool results; for a chat message, the parts of its content.
         calls: The event's tool calls.
-        answers: The results of the calls, in their order.
+        answers: The results of the calls, in the order in which they occur.
     """
 
     position: int
@@ -87,12 +87,12 @@ class RenderedTurn:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the event is a message of OpenAI's Chat Completions."""
+        """True if the event is a message dict in the form of OpenAI's Chat Completions."""
         return isinstance(self.event, dict) and self.event.get("role") in ROLES and is_chat_message(self.event)
 
     @property
     def role(self) -> str:
-        """The role of a message dict: ``system``, ``user`` or ``assistant``."""
+        """The role in which a message dict is sent: ``system``, ``user`` or ``assistant``."""
         kind = self.facts.kind
         if kind == EventKind.SYSTEM:
             return "system"
@@ -101,16 +101,21 @@ class RenderedTurn:
         role = self.event.get("role")
         return "user" if role is None else _ROLES.get(ROLES.get(role, EventKind.RESPONSE), "user")
 
-    def take(self, answer: Answer) -> None:
-        """Add a result and assign it to its call."""
+    def add_answer(self, answer: Answer) -> None:
+        """Add a result and assign it to the first unanswered call with its id."""
         for call in self.calls:
             if call.answer is None and call.id == answer.call_id:
                 call.answer = answer
                 break
         self.answers.append(answer)
 
-    def cannot(self, provider: str, problem: str) -> RenderError:
-        """Return the error for an event that cannot be converted."""
+    def render_error(self, provider: str, problem: str) -> RenderError:
+        """Return the error for this event, which cannot be converted to the form of a provider.
+
+        Args:
+            provider: The provider's name.
+            problem: Why the event cannot be converted.
+        """
         return RenderError(type(self.event), provider, problem, self.position, _FIX)
 
 
@@ -126,14 +131,14 @@ def rendered_turns(events: Sequence[Any], provider: str) -> list[RenderedTurn]:
 
     Raises:
         DescribeError: The type of an event is not supported.
-        RenderError: A framework's own message type has tool calls or results, which cannot be converted.
+        RenderError: A message has tool calls or results in a form that cannot be converted.
     """
     pairing = Pairing()
     turns: list[RenderedTurn] = []
-    asked: dict[int, RenderedTurn] = {}
+    turns_by_position: dict[int, RenderedTurn] = {}
     for position, event in enumerate(events):
         facts = describe(event)
-        asks = pairing.answered_by(facts)
+        call_positions = pairing.answered_by(facts)
         flags = pairing.append(facts)
         if flags & ECHO or not facts.rendered:
             continue
@@ -143,49 +148,52 @@ def rendered_turns(events: Sequence[Any], provider: str) -> list[RenderedTurn]:
         turn.calls = _calls(turn, provider)
         answers = list(_answers(turn, parts, provider))
         if not flags & ORPHAN:
-            for ask, answer in zip(asks, answers, strict=True):
-                if ask >= 0:  # below 0: a duplicate of an earlier result
-                    asked[ask].take(answer)
-        says_more = any(isinstance(part, ResultPart) for part in parts) and turn.parts
-        if facts.kind == EventKind.TOOL_RESULT and not says_more:
+            for call_position, answer in zip(call_positions, answers, strict=True):
+                if call_position >= 0:  # below 0: a duplicate of an earlier result
+                    turns_by_position[call_position].add_answer(answer)
+        has_other_parts = any(isinstance(part, ResultPart) for part in parts) and turn.parts
+        if facts.kind == EventKind.TOOL_RESULT and not has_other_parts:
             continue
         turns.append(turn)
-        asked[position] = turn
+        turns_by_position[position] = turn
     return turns
 
 
 def _parts(turn: RenderedTurn) -> Sequence[Part]:
-    """Return the parts of a message dict; a call whose result is in the same message becomes text."""
+    """Return the parts of a message dict.
+
+    A call and its result in the same message both become texts, because providers accept no such pair.
+    """
     if not isinstance(turn.event, dict):
         return ()
-    found: list[Part] = []
+    parts: list[Part] = []
     opened, closed = list(turn.facts.opens), list(turn.facts.closes)
     for part in parts_of(turn.event):
         if isinstance(part, CallPart):
             if part.id not in opened:
-                found += [Text(part.name), Text(part.arguments)]
+                parts += [Text(part.name), Text(part.arguments)]
                 continue
             opened.remove(part.id)
         elif isinstance(part, ResultPart):
             if part.call_id not in closed:
-                found += part.content
+                parts += part.content
                 continue
             closed.remove(part.call_id)
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def _calls(turn: RenderedTurn, provider: str) -> list[Call]:
     event, facts = turn.event, turn.facts
     if isinstance(event, dict):
         calls = [Call(part.id, part.name, part.arguments) for part in turn.parts if isinstance(part, CallPart)]
-        beside = facts.calls[sum(isinstance(part, CallPart) for part in parts_of(event)) :]
-        calls += [Call(call.id, call.name, call.arguments) for call in beside]
+        calls_outside_content = facts.calls[sum(isinstance(part, CallPart) for part in parts_of(event)) :]
+        calls += [Call(call.id, call.name, call.arguments) for call in calls_outside_content]
         if len(calls) != len(facts.opens):
-            raise turn.cannot(provider, "it calls tools in an unknown form")
+            raise turn.render_error(provider, "it contains tool calls in an unknown form")
         return calls
     if facts.opens and not isinstance(event, (ModelResponse, ToolCallEvent)):
-        raise turn.cannot(provider, "it calls tools in a form that only its framework can read")
+        raise turn.render_error(provider, "it contains tool calls in a form that only its framework can read")
     return [Call(call.id, call.name, call.arguments) for call in facts.calls]
 
 
@@ -201,10 +209,10 @@ def _answers(turn: RenderedTurn, parts: Sequence[Part], provider: str) -> Iterat
             yield Answer(position, part.call_id, part.content, part.is_error, raw=part.raw)
         for index, call_id in enumerate(
             turn.facts.closes[len(results) :]
-        ):  # recorders join several results into one text
+        ):  # transcript recorders join several results into one text
             yield Answer(position, call_id, [] if index else turn.parts, message=event)
     elif turn.facts.closes:
-        raise turn.cannot(provider, "it answers calls in a form that only its framework can read")
+        raise turn.render_error(provider, "it contains tool results in a form that only its framework can read")
 
 
 def _answer(position: int, event: ToolResultEvent | ToolErrorEvent) -> Answer:
@@ -214,15 +222,15 @@ def _answer(position: int, event: ToolResultEvent | ToolErrorEvent) -> Answer:
 
 
 def sendable_json(value: Any) -> Any:
-    """Return a JSON value in which all texts can be encoded; the same object if nothing must change."""
+    """Replace text that cannot be encoded as UTF-8 in a JSON value; return the same object if there is none."""
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
-        made = {sendable_json(key): sendable_json(item) for key, item in value.items()}
-        return value if all(map(is_, chain(made, made.values()), chain(value, value.values()))) else made
+        changed = {sendable_json(key): sendable_json(item) for key, item in value.items()}
+        return value if all(map(is_, chain(changed, changed.values()), chain(value, value.values()))) else changed
     if isinstance(value, (list, tuple)):
-        parts = [sendable_json(item) for item in value]
-        return value if all(part is item for part, item in zip(parts, value, strict=True)) else parts
+        items = [sendable_json(item) for item in value]
+        return value if all(map(is_, items, value)) else items
     return value
 
 
@@ -236,13 +244,13 @@ def read_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    if text.count("[") + text.count("{") > _LEVELS < _levels(value):
+    if text.count("[") + text.count("{") > _MAX_LEVELS < _nesting_depth(value):
         raise ValueError(_TOO_DEEP)
     return sendable_json(value)
 
 
-def _levels(value: Any) -> int:
-    """Return the nesting depth of objects and lists."""
+def _nesting_depth(value: Any) -> int:
+    """Return how deep objects and lists are nested in a JSON value."""
     depth, level = 0, [value]
     while level := [item for item in level if isinstance(item, (dict, list))]:
         depth += 1
@@ -251,18 +259,18 @@ def _levels(value: Any) -> int:
 
 
 def _finite(number: str) -> float:
-    """Parse a number; reject NaN and infinities, also those that overflow, such as 1e999."""
+    """Parse a number; raise `ValueError` for NaN and infinite numbers, also for texts that overflow, such as 1e999."""
     if not math.isfinite(value := float(number)):
         raise ValueError(number)
     return value
 
 
 def unique_ids(ids: Sequence[str]) -> list[str]:
-    """Return unique ids for one response's calls; a model may write the same id twice."""
-    made: list[str] = []
+    """Return unique ids for the calls of one response; a model may use the same id twice."""
+    unique: list[str] = []
     for original in ids:
-        name, number = original, 2
-        while name in made or (name != original and name in ids):
-            name, number = f"{original}_{number}", number + 1
-        made.append(name)
-    return made
+        candidate, number = original, 2
+        while candidate in unique or (candidate != original and candidate in ids):
+            candidate, number = f"{original}_{number}", number + 1
+        unique.append(candidate)
+    return unique

@@ -27,11 +27,14 @@ _log = logging.getLogger(__name__)
 
 
 class NestedSendError(RecursionError):
-    """Raised if subscribers answer each other's events without end; the outermost send still completes."""
+    """Raised if subscribers keep sending events in response to each other's events.
+
+    The outermost `Stream.send` does not raise this error; it completes.
+    """
 
 
 class Subscription:
-    """A subscribed callback; as a context manager, it is cancelled at the end of the block.
+    """A callback that is subscribed to a stream. As a context manager, it is cancelled at the end of the block.
 
     Attributes:
         event_types: The types whose events (subclasses included) are delivered.
@@ -57,25 +60,28 @@ class Subscription:
 
     @property
     def active(self) -> bool:
-        """Whether events are still delivered."""
+        """True until the subscription is cancelled."""
         return self._active
 
     def cancel(self) -> None:
-        """Stop delivery immediately, also of the event that is being delivered; calling it again has no effect."""
+        """Stop delivering events, including an event that other subscribers are receiving now.
+
+        Calling this method again has no effect.
+        """
         self._active = False
         self._stream._forget(self)  # noqa: SLF001  # Stream and Subscription belong together
 
     async def deliver(self, event: Any) -> None:
-        """Call the callback; count its errors and do not raise them, except a cancellation."""
+        """Call the callback if the event has a subscribed type. Errors are counted; only a cancellation is raised."""
         if not self._active or not isinstance(event, self.event_types):
             return
         try:
-            answer = self.callback(event)
-            if inspect.isawaitable(answer):
-                await answer
+            result = self.callback(event)
+            if inspect.isawaitable(result):
+                await result
         except Exception as error:
             if isinstance(error, NestedSendError) and self._stream.nesting > 1:
-                raise  # up to the outermost send; otherwise two such subscribers would send again at every level
+                raise  # to the outermost send; otherwise the subscribers would send again at every level
             self.errors += 1
             if self.errors == 1:
                 # Log no message and no traceback, because either may contain content of the conversation.
@@ -94,12 +100,12 @@ class Subscription:
 
 
 class EventIterator(Generic[E]):
-    """An async iterator over the events of a type, from its creation; ``async with`` ends it.
+    """An async iterator over the events of a type that are sent after its creation; ``async with`` ends it.
 
     The sender never waits for the iterator. If more than `limit` events are unread, the oldest are dropped.
 
     Attributes:
-        limit: The most unread events.
+        limit: The most unread events that are kept.
         missed: The number of dropped events.
     """
 
@@ -151,14 +157,15 @@ class EventIterator(Generic[E]):
 class Stream:
     """The event stream of one conversation: records each event in its `History`, then calls the subscribers in order.
 
-    `AssemblyCompleted` is delivered but not recorded, because models do not receive it.
+    `AssemblyCompleted` events are delivered but not recorded, because models do not receive them.
 
     A stream belongs to one event loop. Call ``stream.guard.check()`` before every model call and every tool call. A
-    FATAL alert or a `HaltEvent` closes the guard first, before it is recorded and delivered, so that no call starts
-    after it. Events can still be sent after a halt; they are recorded.
+    FATAL alert or a `HaltEvent` closes the guard before the event is recorded and delivered, so that no further call
+    starts. Events can still be sent after a halt; they are recorded.
 
     Args:
-        history: The history that events are recorded in; a new one by default. It defines the stream's conversation.
+        history: The history in which events are recorded; by default a new one. Streams with the same history belong to
+            the same conversation.
         records: False to deliver events without recording them, if the caller stores them.
     """
 
@@ -186,7 +193,7 @@ class Stream:
 
     @property
     def nesting(self) -> int:
-        """The number of nested sends in the current task: 1 during a delivery, 2 if a subscriber sends too."""
+        """The number of nested sends in the current task: 1 during a delivery, 2 if a subscriber sends an event."""
         return self._nested.get(asyncio.current_task(), 0)
 
     @overload
@@ -214,9 +221,9 @@ class Stream:
             ConfigurationError: `event_type` is not a type, or `callback` is not callable.
         """
         types = event_type if isinstance(event_type, tuple) else (event_type,)
-        for each in types:
-            if not isinstance(each, type):
-                raise ConfigurationError(f"an event type must be a class, not {each!r}")
+        for candidate in types:
+            if not isinstance(candidate, type):
+                raise ConfigurationError(f"an event type must be a class, not {candidate!r}")
         if not callable(callback):
             raise ConfigurationError(f"a callback must be callable, not of type {type(callback).__qualname__}")
         subscription = Subscription(self, types, callback, label)
@@ -246,7 +253,7 @@ class Stream:
         return EventIterator(self, event_type, limit)
 
     async def send(self, event: Any) -> None:
-        """Record an event and deliver it; the first FATAL alert is followed by one `HaltEvent`.
+        """Record an event and deliver it to the subscribers. After the first FATAL alert, send one `HaltEvent` too.
 
         Errors of subscribers are counted in their `Subscription` and not raised.
 
@@ -263,11 +270,16 @@ class Stream:
                 await self._record(halt, MAX_NESTED_SENDS + 1)
 
     def listens(self, event_type: type) -> bool:
-        """Whether any subscription receives events of a type."""
+        """Return True if any subscription receives events of this type."""
         return any(issubclass(event_type, subscription.event_types) for subscription in self._subscriptions)
 
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        """Record an event and call the subscribers."""
+        """Record an event and call the subscribers.
+
+        Args:
+            event: The event.
+            limit: The most nested sends.
+        """
         if self.records and not isinstance(event, AssemblyCompleted):
             self.history.append(event)
         if self._subscriptions:
@@ -280,7 +292,9 @@ class Stream:
         task = asyncio.current_task()
         depth = self._nested.get(task, 0)
         if depth >= limit:
-            raise NestedSendError(f"{depth} sends are nested: subscribers answer each other's events without end")
+            raise NestedSendError(
+                f"{depth} sends are nested: subscribers send events in response to each other's events without end"
+            )
         self._nested[task] = depth + 1
         try:
             yield
@@ -291,4 +305,4 @@ class Stream:
                 del self._nested[task]
 
     def _forget(self, subscription: Subscription) -> None:
-        self._subscriptions = [each for each in self._subscriptions if each is not subscription]
+        self._subscriptions = [remaining for remaining in self._subscriptions if remaining is not subscription]

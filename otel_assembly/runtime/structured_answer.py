@@ -1,4 +1,4 @@
-"""`StructuredAnswer`: a typed answer, and the tool by which the model returns it."""
+"""`StructuredAnswer`: a typed answer of an agent, and the tool through which the model returns the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DESCRIPTION: Final = (
 
 
 class StructuredAnswer:
-    """The typed answer of an ask with a ``structured_schema``.
+    """The typed answer that `Agent.ask` returns if a ``structured_schema`` is given.
 
     The model returns the answer by calling a tool whose arguments are the answer. This works with every model that
     supports tools. The tokens of the schema are counted with those of the other tools, and an invalid answer is
@@ -47,16 +47,18 @@ class StructuredAnswer:
     Attributes:
         tool: The tool that accepts the answer.
         value: The answer as JSON values; None until a valid answer was given.
-        problem: The problem of the latest invalid answer.
+        problem: Why the latest answer was invalid.
     """
 
     def __init__(self, schema: Any, tool_names: Collection[str]) -> None:
         self._name = str(getattr(schema, "__name__", schema))
         if TOOL_NAME in tool_names:
-            raise ConfigurationError(f"a structured answer needs the name {TOOL_NAME!r}, and a tool has it; rename it")
+            raise ConfigurationError(
+                f"a structured answer needs the name {TOOL_NAME!r}, but a tool of the agent has it; rename this tool"
+            )
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
-            parameters = _at_the_top(self._adapter.json_schema())
+            parameters = _with_object_at_top(self._adapter.json_schema())
         except Exception as error:
             raise ConfigurationError(f"structured_schema {self._name!r} has no JSON schema: {error}") from error
         if parameters.get("type") != "object":
@@ -64,23 +66,23 @@ class StructuredAnswer:
                 f"structured_schema {self._name!r} is not an object in JSON; "
                 "give a pydantic model, a dataclass or a TypedDict"
             )
-        self.tool = Tool(self._give, name=TOOL_NAME, description=_DESCRIPTION, parameters=parameters)
+        self.tool = Tool(self._receive, name=TOOL_NAME, description=_DESCRIPTION, parameters=parameters)
         self.value: dict[str, Any] | None = None
         self.problem = "the model did not give it"
 
     def take_text(self, response: ModelResponse) -> ModelResponse:
-        """Return the response with the answer that its text contains.
+        """Parse the answer in a response's text; return the response with the answer as `structured_output`.
 
         Raises:
             StructuredOutputError: The text contains no valid answer.
         """
-        misfit = "the model wrote a text that does not fit"
+        problem_prefix = "the model wrote a text that does not fit"
         try:
-            self._take(response.content, misfit)
+            self._validate(response.content, problem_prefix)
         except StructuredOutputError:
             for block in _FENCED.findall(response.content):
                 with suppress(StructuredOutputError):
-                    self._take(block, misfit)
+                    self._validate(block, problem_prefix)
                     break
             else:
                 raise
@@ -97,30 +99,33 @@ class StructuredAnswer:
         return ModelResponse(content=json.dumps(self.value, ensure_ascii=False), structured_output=self.value)
 
     def cut_off(self, response: ModelResponse) -> StructuredOutputError:
-        """Return the error of an ask whose final response was cut off."""
+        """Return the error to raise if the model's final response was truncated."""
         return StructuredOutputError(
             self._name,
             f"the model's answer was cut off ({response.finish_reason}); allow more output tokens, or ask for less",
         )
 
-    async def _give(self, **fields: Any) -> str:
+    async def _receive(self, **fields: Any) -> str:
         try:
-            self._take(json.dumps(fields), "what the model gave does not fit")
+            self._validate(json.dumps(fields), "what the model gave does not fit")
         except StructuredOutputError as error:
             self.problem = error.problem
             raise ToolError(TOOL_NAME, f"rejected the answer: {error.problem}") from error
         return "Accepted."
 
-    def _take(self, text: str, misfit: str) -> None:
+    def _validate(self, text: str, problem_prefix: str) -> None:
         try:
             self.value = self._adapter.dump_python(self._adapter.validate_json(text), mode="json")
         except ValidationError as error:
-            raise StructuredOutputError(self._name, f"{misfit}: {describe_validation_error(error)}") from error
+            raise StructuredOutputError(self._name, f"{problem_prefix}: {describe_validation_error(error)}") from error
         except Exception as error:  # validators of the user's type may raise any error
-            raise StructuredOutputError(self._name, f"{misfit}: {type(error).__name__}") from error
+            raise StructuredOutputError(self._name, f"{problem_prefix}: {type(error).__name__}") from error
 
 
-def _at_the_top(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a recursive type's schema with the keys of the type at the top level, as providers require."""
+def _with_object_at_top(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace a ``$ref`` at the top of a schema by the object that it names, because providers require an object there.
+
+    Pydantic writes such a ``$ref`` for recursive types.
+    """
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema

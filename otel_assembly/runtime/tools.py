@@ -1,4 +1,4 @@
-"""`Tool`: a typed Python function that an agent runs, or an external tool that it only declares."""
+"""`Tool`: a typed Python function that an agent runs, or the declaration of a tool that runs outside the agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NAMED_KINDS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Tool:
@@ -39,12 +39,12 @@ class Tool:
             effect. The result is then a `ToolErrorEvent` with `still_running`, and a `ToolFinishedLate` is sent when
             the function ends.
         idempotent: True if running a call twice has the same effect as running it once, as with a lookup. If the
-            server of a session dies during a call, the next server repeats the call only if this is True
+            process that serves a session dies during a call, another process repeats the call only if this is True
             (see `otel_assembly.sessions.serve`).
 
     Raises:
-        ConfigurationError: An argument of the function has no name, the type hints have no JSON schema, or providers
-            do not accept the tool's name.
+        ConfigurationError: The function has positional-only or variable arguments, the type hints have no JSON schema,
+            or providers do not accept the tool's name.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Tool:
             )
         if timeout is not None and not timeout > 0:
             raise ConfigurationError(f"the timeout of tool {self.name!r} must be above 0 s, not {timeout}")
-        #: Whether the function is async. A synchronous function runs in a thread, which cannot be stopped.
+        #: True if the function is async. A synchronous function runs in a thread, which cannot be stopped.
         self.is_async = function is not None and is_async(function)
         self.description = description or (inspect.getdoc(function) if function is not None else None) or ""
         self._arguments: type[BaseModel] | None = None
@@ -101,7 +101,7 @@ class Tool:
 
     @property
     def external(self) -> bool:
-        """Whether the tool runs outside the agent."""
+        """True if the tool runs outside the agent."""
         return self.function is None
 
     @property
@@ -118,12 +118,12 @@ class Tool:
         """
         try:
             if self._arguments is None:
-                return _OBJECT.validate_json(arguments or "{}")
-            given = self._arguments.model_validate_json(arguments or "{}")
+                return _JSON_OBJECT.validate_json(arguments or "{}")
+            values = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
             raise ToolError(self.name, f"cannot take these arguments: {describe_validation_error(error)}") from error
-        named = given.model_fields_set
-        return {alias: getattr(given, name) for name, alias in self._fields.items() if name in named}
+        given_fields = values.model_fields_set
+        return {alias: getattr(values, name) for name, alias in self._fields.items() if name in given_fields}
 
     async def run(
         self,
@@ -139,9 +139,9 @@ class Tool:
         Args:
             arguments: The arguments by name.
             context: The value of the function's argument of type `Context`, which is hidden from the model.
-            before: Called in the tool's task or thread, just before the function. If it raises an error, the function
-                is not called.
-            threads: Runs synchronous functions; by default each call starts a thread.
+            before: Called in the tool's task or thread, just before the function. If `before` raises an error, the
+                function is not called.
+            threads: The threads that run synchronous functions; by default each call starts a thread.
             on_late: Called if a synchronous function ends after this call was cancelled. Its argument is the
                 function's exception, or None.
 
@@ -180,11 +180,11 @@ class Tool:
         return f"Tool({self.name!r})"
 
 
-_OBJECT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
+_JSON_OBJECT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether the callable is a coroutine function."""
+    """Return True if the callable is a coroutine function, or an object whose ``__call__`` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
@@ -198,13 +198,18 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, Tool]:
     for entry in tools:
         tool = entry if isinstance(entry, Tool) else Tool(entry)
         if tool.name in by_name:
-            raise ConfigurationError(f"two tools are called {tool.name!r}; give one another name: Tool(…, name=…)")
+            raise ConfigurationError(f"two tools are called {tool.name!r}; rename one of them: Tool(…, name=…)")
         by_name[tool.name] = tool
     return by_name
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str]:
-    """Return a pydantic model of the arguments, and the name of the `Context` argument or ``""``."""
+    """Create a pydantic model of a function's arguments.
+
+    Returns:
+        The pydantic model, and the name of the argument of type `Context`, which is not part of it; ``""`` if there
+        is none.
+    """
     context_name = ""
     try:
         signature = inspect.signature(function)
@@ -215,7 +220,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
         raise ConfigurationError(f"tool {name!r}: its signature cannot be read ({error}); give parameters") from error
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(signature.parameters.values()):
-        if parameter.kind not in _NAMED:
+        if parameter.kind not in _NAMED_KINDS:
             raise ConfigurationError(
                 f"tool {name!r} takes '{parameter}', which a model cannot pass by name; give every argument a name"
             )
@@ -244,7 +249,7 @@ def _schema(arguments: type[BaseModel] | None, name: str) -> dict[str, Any]:
 
 
 def describe_validation_error(error: ValidationError) -> str:
-    """Return the problems of a pydantic error as one line that the model can read."""
+    """Return the problems of a pydantic error as one line of text for the model."""
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
         for problem in error.errors(include_url=False)
