@@ -111,12 +111,12 @@ class ClientCounter:
         Raises:
             ConfigurationError: The client returns a number below 1.
         """
-        most = call_counter(self.remaining, [], ()) + self.priming
-        if most < 1:
+        max_tokens = call_counter(self.remaining, [], ()) + self.priming
+        if max_tokens < 1:
             raise ConfigurationError(
-                f"remaining_tokens() of {self.name} leaves {most} tokens for a prompt, not at least 1; give token_limit"
+                f"remaining_tokens() of {self.name} leaves {max_tokens} tokens for a prompt; give token_limit"
             )
-        return most
+        return max_tokens
 
     @property
     def remaining(self) -> Any:

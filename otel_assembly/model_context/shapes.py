@@ -72,14 +72,14 @@ class Shape:
     def _history(self) -> History:
         """Return the messages as a `History`, which is rebuilt only if earlier messages were replaced or removed."""
         log, messages = self._log, self._messages
-        known = len(log)
-        edited = known > len(messages) or (known and log.events[known - 1] is not messages[known - 1])
+        recorded = len(log)
+        edited = recorded > len(messages) or (recorded and log.events[recorded - 1] is not messages[recorded - 1])
         if not edited and self._list_is_shared:
             edited = any(event is not message for event, message in zip(log.events, messages, strict=False))
         if edited:
             log = self._log = History(messages)
-        elif known < len(messages):
-            log.extend(messages[known:])
+        elif recorded < len(messages):
+            log.extend(messages[recorded:])
         return log
 
     @contextmanager

@@ -80,11 +80,11 @@ def _with_tool_names(messages: Sequence[Any]) -> list[Any]:
             if "arguments" in part and isinstance(part.get("id"), str):
                 names[part["id"]] = part.get("name")
         if content is not None and any("call_id" in part and "name" not in part for part in parts):
-            named = [
+            named_parts = [
                 {"name": _tool_name(part, names), **part} if isinstance(part, Mapping) and "call_id" in part else part
                 for part in content
             ]
-            message = {**message, "content": named}
+            message = {**message, "content": named_parts}
         completed.append(message)
     return completed
 

@@ -137,8 +137,8 @@ class AggregateObserver:
             raise ConfigurationError(f"trigger must be an AggregateTrigger, got {trigger!r}")
         if not timeout > 0:
             raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
-        for setting, most in (("at_once", at_once), ("most_events", most_events)):
-            whole_number(setting, most)
+        for setting, value in (("at_once", at_once), ("most_events", most_events)):
+            whole_number(setting, value)
         self.name = name or type(aggregate).__qualname__
         self._aggregate = aggregate
         self._trigger = trigger

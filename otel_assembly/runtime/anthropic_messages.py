@@ -56,7 +56,7 @@ def to_anthropic(
     breakpoints: Breakpoints | None = None,
     pending: str | None = NO_RESULT_YET,
 ) -> dict[str, Any]:
-    """Convert an assembly to the ``system`` and ``messages`` arguments of Anthropic's ``messages.create``.
+    """Convert an assembly (prompts and events) to the arguments ``system`` and ``messages`` of ``messages.create``.
 
     ::
 

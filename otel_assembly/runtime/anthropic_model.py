@@ -224,7 +224,7 @@ def _choice(tool_choice: str, *, is_thinking: bool) -> dict[str, str]:
     return {"type": kind} if kind is not None else {"type": "tool", "name": tool_choice}
 
 
-def _usage(usage: Any, before: Usage | None = None) -> Usage | None:
+def _usage(usage: Any, earlier: Usage | None = None) -> Usage | None:
     """Convert Anthropic's usage; input tokens include the tokens read from the cache and written to it.
 
     A stream reports input tokens in its first event and output tokens in its last event. Some servers report input
@@ -232,10 +232,10 @@ def _usage(usage: Any, before: Usage | None = None) -> Usage | None:
 
     Args:
         usage: The usage object of the answer or event, or None.
-        before: The usage of the stream's earlier events.
+        earlier: The usage of the stream's previous events.
     """
     if usage is None:
-        return before
+        return earlier
     input_counts = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHE_FIELDS)]
-    billed = max(sum(input_counts), before.input_tokens if before is not None else 0)
+    billed = max(sum(input_counts), earlier.input_tokens if earlier is not None else 0)
     return Usage(input_tokens=billed, output_tokens=usage.output_tokens or 0)

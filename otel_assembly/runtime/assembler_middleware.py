@@ -47,7 +47,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class _ChainAssemblies:
-    """The assemblies that one chain created for one model call.
+    """The assemblies (selected prompts and messages) that one chain of policies created for one model call.
 
     Attributes:
         lock: Locked while the chain runs, so that concurrent calls share one assembly.

@@ -549,7 +549,7 @@ async def _streamed_parts(agent: Agent, answer: Any) -> AsyncGenerator[Event, No
 
 
 def _answer_without_model_call(session: Session) -> ModelResponse | None:
-    """Return a response with the pending calls, or the accepted structured answer; None if the model must be called."""
+    """Return the pending calls as a response, or the accepted structured answer; None if the model must be called."""
     if session.pending:
         return ModelResponse(tool_calls=tuple(session.pending.values()))
     structured_answer = session.owed

@@ -80,14 +80,14 @@ class _Connection:
     async def open(self) -> None:
         ready = asyncio.Event()
         task = self._task = asyncio.create_task(self._keep_open(self._transport(), ready))
-        opened = asyncio.create_task(ready.wait())
+        ready_task = asyncio.create_task(ready.wait())
         problem = "it did not answer in time"
         try:
-            await asyncio.wait({task, opened}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, ready_task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 problem = _type_names(error)
         finally:
-            opened.cancel()
+            ready_task.cancel()
             if not ready.is_set():  # also if this task is cancelled: no other code closes the connection
                 await self._cancel()
         if not ready.is_set():

@@ -41,7 +41,7 @@ _NO_RESULT: Final = "gave no result: call next_handler() and {}, or give another
 
 @dataclass(frozen=True, slots=True)
 class PermissionDecision:
-    """Whether a tool call may run.
+    """The decision whether a tool call may run.
 
     Attributes:
         behavior: ``allow``; ``deny``; ``ask``: the call is pending until a person confirms it; ``external``: the call
@@ -59,8 +59,10 @@ class PermissionDecision:
 
     def __post_init__(self) -> None:
         if self.behavior not in get_args(Behavior):
-            known = ", ".join(get_args(Behavior))
-            raise ConfigurationError(f"the behavior of a PermissionDecision is {self.behavior!r}; it is one of {known}")
+            behaviors = ", ".join(get_args(Behavior))
+            raise ConfigurationError(
+                f"the behavior of a PermissionDecision is {self.behavior!r}; it is one of {behaviors}"
+            )
 
 
 class MiddlewareBase:
@@ -75,9 +77,9 @@ class MiddlewareBase:
 
     def is_implemented(self, hook_name: str) -> bool:
         """Return True if the middleware's class overrides this hook; functions set on the instance are ignored."""
-        base = getattr(MiddlewareBase, hook_name, None)
-        own = getattr(type(self), hook_name, None)
-        return own is not None and own is not base
+        base_hook = getattr(MiddlewareBase, hook_name, None)
+        class_hook = getattr(type(self), hook_name, None)
+        return class_hook is not None and class_hook is not base_hook
 
     async def get_middleware_key(self) -> str:
         """Return the key under which AgentScope stores this middleware's state; by default the class name."""

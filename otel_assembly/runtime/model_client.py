@@ -15,7 +15,7 @@ Piece = TypeVar("Piece")
 
 @runtime_checkable
 class ModelClient(Protocol):
-    """Sends the prompts and events of an assembly to a model.
+    """The interface of model clients: a client sends an assembly (the prompts and events of one call) to a model.
 
     A client is an async callable: ``await client(prompts, events, tools=…, tool_choice=…)``. The result is a
     `ModelResponse`. A streaming client returns an async iterator of `ResponseChunk`s that ends with the complete

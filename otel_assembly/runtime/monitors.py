@@ -117,17 +117,17 @@ class TokenMonitor:
         spent = self._states.of(context.conversation, _TokenState)
         if not spent.calls.first(type(event), billed):
             return None
-        before = spent.tokens
+        previous_tokens = spent.tokens
         spent.tokens += sum(billed)
-        for what, threshold, severity in (
+        for level, threshold, severity in (
             ("alert", self.alert_threshold, self.alert_severity),
             ("warning", self.warn_threshold, self.warn_severity),
         ):
-            if before < threshold <= spent.tokens:
+            if previous_tokens < threshold <= spent.tokens:
                 return ObserverAlert(
                     source=self.name,
                     severity=severity,
-                    message=f"{spent.tokens} tokens used in this conversation; the {what} threshold is {threshold}",
+                    message=f"{spent.tokens} tokens used in this conversation; the {level} threshold is {threshold}",
                     data={"tokens": spent.tokens, "threshold": threshold},
                 )
         return None
@@ -208,7 +208,9 @@ class LoopDetector:
 
 
 class BudgetMonitor:
-    """Alerts when an assembly (`AssemblyCompleted`) overflows its budget or reaches a utilization threshold.
+    """Alerts when the messages of a model call overflow their token budget or reach a utilization threshold.
+
+    The monitor reads the `AssemblyCompleted` event that is sent before each model call.
 
     Every overflow raises an alert. Utilization is the share of the budget that is used by fixed content, which no
     policy may drop: the rest of a budget is always filled. If the fixed content is unknown, all content counts. The
@@ -252,25 +254,25 @@ class BudgetMonitor:
             return self._overflow(event)
         if not event.budget:
             return None
-        what, tokens = ("content", event.tokens) if event.fixed is None else ("fixed content", event.fixed)
-        above, state.above = state.above, tokens / event.budget >= self.utilization_threshold
-        if above or not state.above:
+        measured, tokens = ("content", event.tokens) if event.fixed is None else ("fixed content", event.fixed)
+        was_above, state.is_above = state.is_above, tokens / event.budget >= self.utilization_threshold
+        if was_above or not state.is_above:
             return None
         return ObserverAlert(
             source=self.name,
             severity=self.utilization_severity,
-            message=f"turn {event.turn}: {what} takes {tokens} of {event.budget} tokens, "
+            message=f"turn {event.turn}: {measured} takes {tokens} of {event.budget} tokens, "
             f"{tokens / event.budget:.0%} of the budget",
             data={"turn": event.turn, "tokens": tokens, "budget": event.budget},
         )
 
     def _overflow(self, event: AssemblyCompleted) -> ObserverAlert:
-        over = event.overflow_tokens
-        data: dict[str, Any] = {"turn": event.turn, "overflow_tokens": over, "cause": event.overflow_cause}
-        message = f"turn {event.turn}: the context overflows its budget by {over} tokens"
+        excess = event.overflow_tokens
+        data: dict[str, Any] = {"turn": event.turn, "overflow_tokens": excess, "cause": event.overflow_cause}
+        message = f"turn {event.turn}: the context overflows its budget by {excess} tokens"
         if event.budget is not None:
-            message += f", it needs {event.budget + over} of {event.budget}"
-            data |= {"tokens": event.budget + over, "budget": event.budget}
+            message += f", it needs {event.budget + excess} of {event.budget}"
+            data |= {"tokens": event.budget + excess, "budget": event.budget}
         return ObserverAlert(source=self.name, severity=self.overflow_severity, message=message, data=data)
 
 
@@ -295,9 +297,9 @@ class _ReportedCalls:
         self._reported.move_to_end(key)
         while len(self._reported) > _MAX_REPORTS:
             self._reported.popitem(last=False)
-        most = max(reported.values(), default=0)
+        most_reports = max(reported.values(), default=0)
         reported[event_type] = reported.get(event_type, 0) + 1
-        return reported[event_type] > most
+        return reported[event_type] > most_reports
 
 
 @dataclass(slots=True)
@@ -316,7 +318,8 @@ class _LoopState:
 
 @dataclass(slots=True)
 class _UtilizationState:
-    above: bool = False
+    #: True if the utilization of the latest assembly reached the threshold.
+    is_above: bool = False
 
 
 def _billed_tokens(event: Any) -> tuple[int, int] | None:

@@ -67,7 +67,7 @@ class _Observation:
     async def __call__(self, event: Any) -> None:
         if isinstance(event, ObserverAlert) and event.source == self.observer.name:
             return
-        before = self._timeouts
+        earlier_timeouts = self._timeouts
         deadline = asyncio.timeout(self._timeout)
         try:
             # In the sender's task: if the observer awaits nothing, no other task runs between an event and its alert.
@@ -75,7 +75,7 @@ class _Observation:
                 alert = await self.observer.process(event, self._context)
         finally:
             # Concurrent turns that wait for the same delay count as one time-out.
-            self._timeouts = max(self._timeouts, before + 1) if deadline.expired() else 0
+            self._timeouts = max(self._timeouts, earlier_timeouts + 1) if deadline.expired() else 0
             if self._timeouts == MAX_TIMEOUTS and self.subscription.active:
                 self.subscription.cancel()
                 _log.warning(
@@ -122,10 +122,10 @@ class Attachment:
 def attach(
     stream: Stream, observers: Iterable[Observer], context: Context | None = None, *, timeout: float = 5.0
 ) -> Attachment:
-    """Attach observers to a stream: they receive its events from now on, and their alerts are sent on it.
+    """Attach observers to a stream: they receive the stream's events from now on, and their alerts are sent on it.
 
-    An observer that raises an error or exceeds the time-out is logged by its type's name, and the event goes to the
-    next observer. After three consecutive time-outs an observer is detached. An observer that is already attached to
+    If an observer raises an error or exceeds the time-out, its type's name is logged, and the next observer receives
+    the event. After three consecutive time-outs an observer is detached. An observer that is already attached to
     the stream, for example by a concurrent ask, receives each event once, with the context of the first attachment.
 
     Args:

@@ -38,7 +38,7 @@ _OWN_KEYS: Final = ("tool_call_ids", "awaiting_approval")
 
 
 def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | None = NO_RESULT_YET) -> list[Any]:
-    """Convert an assembly to the messages of a chat completion: ``to_openai(*assembly)``.
+    """Convert an assembly (prompts and events) to the messages of a chat completion: ``to_openai(*assembly)``.
 
     The content does not change, so the token count of the assembly applies to the output. Each prompt becomes a system
     message. Events that the model does not receive (alerts, notes, duplicates of other events) are omitted. Chat

@@ -80,7 +80,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A tool call; `arguments` is JSON text."""
+    """A tool call; `arguments` is a text, usually JSON."""
 
     id: str
     name: str

@@ -167,18 +167,18 @@ def _parts(turn: RenderedTurn) -> Sequence[Part]:
     if not isinstance(turn.event, dict):
         return ()
     parts: list[Part] = []
-    opened, closed = list(turn.facts.opens), list(turn.facts.closes)
+    open_call_ids, answered_call_ids = list(turn.facts.opens), list(turn.facts.closes)
     for part in parts_of(turn.event):
         if isinstance(part, CallPart):
-            if part.id not in opened:
+            if part.id not in open_call_ids:
                 parts += [Text(part.name), Text(part.arguments)]
                 continue
-            opened.remove(part.id)
+            open_call_ids.remove(part.id)
         elif isinstance(part, ResultPart):
-            if part.call_id not in closed:
+            if part.call_id not in answered_call_ids:
                 parts += part.content
                 continue
-            closed.remove(part.call_id)
+            answered_call_ids.remove(part.call_id)
         parts.append(part)
     return parts
 

@@ -242,8 +242,8 @@ class Session:
         _log.warning(
             "a call of tool %s ended after %.3g s, past its time limit; its result is dropped", call.name, seconds
         )
-        failed = "" if error is None else type(error).__qualname__
-        event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=failed)
+        error_name = "" if error is None else type(error).__qualname__
+        event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=error_name)
         task = asyncio.get_running_loop().create_task(self.stream.send(event))
         self._send_tasks.add(task)  # the event loop holds only weak references to tasks
         task.add_done_callback(self._send_tasks.discard)
@@ -368,11 +368,11 @@ def accept_inputs(
     if isinstance(new_inputs, ExternalExecutionResultEvent):
         _check_calls(session, [(result.parent_id, result.name) for result in new_inputs.execution_results])
         if not all(result.name for result in new_inputs.execution_results):
-            named = [
+            named_results = [
                 result if result.name else result.model_copy(update={"name": pending[result.parent_id].name})
                 for result in new_inputs.execution_results
             ]
-            new_inputs = new_inputs.model_copy(update={"execution_results": tuple(named)})
+            new_inputs = new_inputs.model_copy(update={"execution_results": tuple(named_results)})
         session.remove_pending(new_inputs.execution_results)
         return [new_inputs, *new_inputs.execution_results], []
     _check_calls(session, [(result.tool_call.id, result.tool_call.name) for result in new_inputs.confirm_results], True)

@@ -72,7 +72,10 @@ class Subscription:
         self._stream._forget(self)  # noqa: SLF001  # Stream and Subscription belong together
 
     async def deliver(self, event: Any) -> None:
-        """Call the callback if the event has a subscribed type. Errors are counted; only a cancellation is raised."""
+        """Call the callback if the event has a subscribed type; count the callback's errors instead of raising them.
+
+        A cancellation is raised, and a `NestedSendError` is raised up to the outermost send.
+        """
         if not self._active or not isinstance(event, self.event_types):
             return
         try:
