@@ -1,4 +1,4 @@
-"""``python -m otel_assembly.cli``."""
+"""Run the command line with ``python -m otel_assembly.cli``."""
 
 import sys
 

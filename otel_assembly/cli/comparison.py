@@ -119,8 +119,8 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
         yield row("avoided by dropping", (dollars(total.cost_avoided) for total in totals), part=True)
     yield row("largest prompt, tokens", (total.max_tokens_out for total in totals))
     if any(variant.budget for variant in variants):
-        yield row("budget used, mean", (total.used for total in totals))
-        yield row("if the input exceeds it", (total.used_full for total in totals), part=True)
+        yield row("budget used, mean", (total.mean_utilization for total in totals))
+        yield row("if the input exceeds it", (total.mean_utilization_of_exceeding for total in totals), part=True)
     yield row("items dropped", (total.dropped for total in totals))
     yield from parts([_dropped_by_kind(total.exits) for total in totals])
     if len({reason for total in totals for reason in total.reasons}) > 1:
@@ -132,7 +132,7 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     yield row("overflowed turns", (total.overflows for total in totals), alarming=True)
     yield row("broken tool pairs", (total.orphans for total in totals), alarming=True)
     yield row("prefix reuse, mean", (total.prefix_reuse for total in totals))
-    yield row(f"turns that reuse {glyphs.at_least} {STEADY:.0%}", (total.steady for total in totals), part=True)
+    yield row(f"turns that reuse {glyphs.at_least} {STEADY:.0%}", (total.steady_share for total in totals), part=True)
     yield row("prefix breaks", (total.breaks.total() for total in totals))
     yield from parts([total.breaks for total in totals])
 

@@ -96,11 +96,11 @@ def marks_of(turn: ReportedTurn) -> list[str]:
 def _marks(attributes: Mapping[str, Any], step_errors: Iterable[str] = (), *, halted: bool = False) -> list[str]:
     errors = dict.fromkeys([*map(str, filter(None, [attributes.get(names.ERROR_TYPE)])), *step_errors])
     halted |= names.ERROR_ASSEMBLY_HALT in errors or bool(integer(attributes.get(names.HALTS_EMITTED)))
-    known = {names.ERROR_ASSEMBLY_HALT, names.ERROR_CONTEXT_OVERFLOW}
+    other_marks = {names.ERROR_ASSEMBLY_HALT, names.ERROR_CONTEXT_OVERFLOW}
     return [
         *(["overflowed"] if attributes.get(names.OVERFLOWED) is True else []),
         *(["halted"] if halted else []),
-        *(f"error {error}" for error in errors if error not in known),
+        *(f"error {error}" for error in errors if error not in other_marks),
     ]
 
 

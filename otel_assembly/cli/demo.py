@@ -90,11 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
         otlp_exporter()
         sent_to = otlp_endpoint()
     earlier = list(read_spans(path)) if path.stat().st_size else []
-    known = {(span.trace_id, span.span_id) for span in earlier}
+    earlier_ids = {(span.trace_id, span.span_id) for span in earlier}
     print(f"$ opentelemetry-instrument python {agent.name}\n", flush=True)
     exporters = "otel_assembly_file" + (",otlp" if sent_to else "")
     status = _run_instrumented(agent, path, exporters=exporters, service=agent.stem.replace("_", "-"))
-    spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
+    spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in earlier_ids]
     if status or not spans:
         raise AssemblyError(
             f"{agent} exited with status {status} and recorded {len(spans)} spans; run it alone to see the error: "

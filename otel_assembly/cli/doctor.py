@@ -138,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _line(finding: Finding) -> str:
-    line = f"{finding.indent}  {_mark(finding.verdict)} {finding.what:<{_COLUMN}} {safe_text(finding.found)}"
+    line = f"{finding.indent}  {_mark(finding.verdict)} {finding.subject:<{_COLUMN}} {safe_text(finding.result)}"
     if not sys.stdout.isatty():
         return line  # one line per finding, for grep
     width = shutil.get_terminal_size().columns

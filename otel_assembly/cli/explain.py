@@ -147,10 +147,10 @@ def _spans(arguments: argparse.Namespace, problems: Problems) -> tuple[Iterable[
 
 def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
     texts = _texts(arguments, ledger)
-    wanted = arguments.find.casefold()
-    if not wanted:
+    search_text = arguments.find.casefold()
+    if not search_text:
         raise ConfigurationError("--find needs a text to look for")
-    matching = [item for item, text in texts.items() if wanted in text.casefold()]
+    matching = [item for item, text in texts.items() if search_text in text.casefold()]
     if not matching:
         raise AssemblyError(f"no item contains {_excerpt(arguments.find, arguments.find)!r}")
     if len(matching) > 1:

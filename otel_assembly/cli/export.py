@@ -99,12 +99,12 @@ class Export:
                 )
             )
 
-    def ended(self) -> None:
+    def count_ended(self) -> None:
         """Count one span that has ended."""
         with self._lock:
             self._ended += 1
 
-    def exported(self, index: int, count: int) -> None:
+    def count_exported(self, index: int, count: int) -> None:
         """Count spans that the exporter at this index has exported."""
         with self._lock:
             self._counts[index] += count
@@ -141,7 +141,7 @@ class _EndCounter:
         pass
 
     def on_end(self, span: Any) -> None:
-        self._export.ended()
+        self._export.count_ended()
 
     def shutdown(self) -> None:
         pass
@@ -159,7 +159,7 @@ class _CountingExporter:
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         if result.name == "SUCCESS":
-            self._export.exported(self._index, len(spans))
+            self._export.count_exported(self._index, len(spans))
         return result
 
     def shutdown(self) -> None:

@@ -14,12 +14,12 @@ class Finding:
 
     Attributes:
         verdict: ``ok``, ``fail``, or ``note`` for a hint.
-        what: The subject of the check.
-        found: The result, as text.
+        subject: The subject of the check.
+        result: The result, as text.
         indent: Spaces at the beginning of the line, if the finding belongs to the finding above it.
     """
 
     verdict: Verdict
-    what: str
-    found: str
+    subject: str
+    result: str
     indent: str = ""

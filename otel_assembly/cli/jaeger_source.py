@@ -40,7 +40,7 @@ def spans_of_jaeger(
     Args:
         arguments: The options.
         on_problem: Called with a sentence for each problem, such as conversations that are too many for a page.
-        only_one: Whether to read a single conversation: the newest that matches, if ``--overflowed`` is set.
+        only_one: Whether to read a single conversation. With ``--overflowed``, this is the newest one that matches.
 
     Raises:
         AmbiguousError: Several conversations match, and `only_one` is set without ``--overflowed``.
@@ -96,14 +96,14 @@ def spans_of_jaeger(
 def _tags(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the span attributes to search for, with the values that the options name."""
     ledger_id = arguments.ledger if arguments.ledger is not None and len(arguments.ledger) == 32 else None
-    wanted = {
+    tags = {
         names.GEN_AI_CONVERSATION_ID: arguments.conversation,
         names.GEN_AI_AGENT_NAME: arguments.agent,
         names.NAME: arguments.assembler,
         names.LEDGER_ID: ledger_id,
         names.OVERFLOWED: "true" if arguments.overflowed else None,
     }
-    return {name: value for name, value in wanted.items() if value is not None}
+    return {name: value for name, value in tags.items() if value is not None}
 
 
 def _nothing_found(arguments: argparse.Namespace) -> str:
@@ -124,9 +124,9 @@ def _ambiguous_error(
     summaries: Sequence[ConversationSummary], url: str, assemblies: Sequence[FoundAssembly]
 ) -> AmbiguousError:
     traces = len({assembly.trace_id for assembly in assemblies})
-    among = f", in the newest {traces} traces" if traces >= _MOST_TRACES else ""
+    scope = f", in the newest {traces} traces" if traces >= _MOST_TRACES else ""
     return AmbiguousError(
-        f"found {len(summaries)} conversations in {url}{among}; select one with --conversation, --agent, --assembler, "
+        f"found {len(summaries)} conversations in {url}{scope}; select one with --conversation, --agent, --assembler, "
         "--ledger, --trace or --overflowed",
         [str(summary) for summary in summaries],
     )

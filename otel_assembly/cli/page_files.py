@@ -27,7 +27,7 @@ def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[d
 
 
 def transcript_label(transcript: Transcript) -> str:
-    """Return a transcript's label on a page: file name and line, or its made-up id if the file contains no id."""
+    """Return a transcript's label on a page: file name and line, or its generated id if the file contains no id."""
     name = os.path.basename(transcript.path)
     return transcript.id if not transcript.named else f"{name}:{transcript.line}" if transcript.line else name
 

@@ -11,14 +11,14 @@ _NAMED = 21
 
 
 class Problems:
-    """The problems of a command: collected while it runs, then printed together, the last ones only as a number."""
+    """The problems that a command finds. Only the first ones are kept and printed in full; the others are counted."""
 
     def __init__(self) -> None:
         self.count = 0
         self._named: list[str] = []
 
     def add(self, problem: object) -> None:
-        """Record a problem to print later; it is printed as safe text on one line."""
+        """Record a problem, which `print` prints on one line without control characters."""
         self.count += 1
         if len(self._named) < _NAMED:
             self._named.append(safe_text(problem))

@@ -45,7 +45,7 @@ _MOST_DIGITS: Final = 40
 
 
 class _ChainOption(argparse.Action):
-    """An action that collects the chains of ``--budget``, ``--policies`` and ``--config`` in their order."""
+    """An action that collects the chains of ``--budget``, ``--policies`` and ``--config``, in command-line order."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         chosen = getattr(namespace, self.dest, None) or []
@@ -229,7 +229,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
 
 
 def _replay_defaults(policy: type) -> Mapping[str, Any]:
-    """Return the default settings of a policy in a replay, with which it reports an overflow and does not raise it."""
+    """Return a policy's default settings in a replay: with them, it reports an overflow and raises no error."""
     defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
     return defaults
 

@@ -1,4 +1,4 @@
-"""Write the HTML page of a replay from its spans, which are buffered in a temporary file until then."""
+"""Write the HTML page of a replay. Its spans are buffered in a temporary file until the replay is complete."""
 
 from __future__ import annotations
 

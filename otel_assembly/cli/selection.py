@@ -1,4 +1,4 @@
-"""The options with which ``explain`` and ``view`` select a conversation and a turn, and the selection itself."""
+"""Select conversations and turns by the options of ``explain`` and ``view``."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def select_ledgers(
     selected = [ledger for ledger in ledgers if only is None or ledger.id in only]
     if not selected:
         raise AssemblyError(f"{source}: no assembly found")
-    wanted = {
+    criteria = {
         "id": (arguments.conversation, "conversation"),
         "agent": (arguments.agent, "agent"),
         "assembler": (arguments.assembler, "assembler"),
     }
-    for what, (name, attribute) in wanted.items():
+    for what, (name, attribute) in criteria.items():
         if name is not None:
             values = {ledger.id: getattr(summary_of(ledger), attribute) for ledger in selected}
             matching = [ledger for ledger in selected if values[ledger.id] == name]
             if not matching:
-                known = ", ".join(sorted({str(value) for value in values.values() if value is not None})[:5])
-                raise AssemblyError(f"{source}: no conversation has the {what} {name!r}; there are: {known or 'none'}")
+                names = ", ".join(sorted({str(value) for value in values.values() if value is not None})[:5])
+                raise AssemblyError(f"{source}: no conversation has the {what} {name!r}; there are: {names or 'none'}")
             selected = matching
     if arguments.ledger is not None:
         exact = [ledger for ledger in selected if ledger.id == arguments.ledger]
@@ -95,8 +95,8 @@ def select_turn(
 ) -> tuple[LedgerHistory, int, str | None]:
     """Return the ledger and the number of the turn that the options select, and a description of this turn.
 
-    The newest turn is selected if ``--overflowed`` matches several. The description is for the user, who did not name
-    the turn; it is None if ``--turn`` named it.
+    The newest turn is selected if ``--overflowed`` matches several. The description tells the user which
+    turn was selected; it is None if ``--turn`` alone selects the turn.
 
     Raises:
         AmbiguousError: Several turns match.

@@ -1,4 +1,4 @@
-"""``session``: list, show and verify the agents' sessions in a log of envelopes. The log is only read."""
+"""``session``: list, show and verify the sessions in a log, which contains the messages (envelopes) between agents."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _verify(
             counts["damaged"] += bool(problems)
             folded = check.adapter is not None
             if not arguments.json and not problems:
-                lines.whole(check, stored.id)
+                lines.session_ok(check, stored.id)
             yield {"id": stored.id, "envelopes": check.envelopes, "folded": folded, "problems": problems}
 
     if arguments.json:

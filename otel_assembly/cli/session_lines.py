@@ -117,12 +117,12 @@ class Lines:
         if reading.damage is not None:
             print(self.wrapped(f"{self._glyphs.stop} {reading.damage}"))
         if reading.violations:
-            rows = ", ".join(map(str, reading.violated)) + (
-                ", ..." if reading.violations > len(reading.violated) else ""
+            rows = ", ".join(map(str, reading.violated_rows)) + (
+                ", ..." if reading.violations > len(reading.violated_rows) else ""
             )
             print(self.wrapped(f"violated: {_plural(reading.violations, 'expectation')}, recorded in row {rows}"))
-        if reading.unfolded is not None:
-            print(self.wrapped(f"expected next: unknown: {reading.unfolded}"))
+        if reading.fold_problem is not None:
+            print(self.wrapped(f"expected next: unknown: {reading.fold_problem}"))
         elif turn is not None:
             again = ", again" if turn.again else ""
             print(self.fitted(f"expected next: {turn.participant_id}{again}"))
@@ -137,7 +137,7 @@ class Lines:
         """Print the description of a problem, wrapped and indented."""
         print(self.wrapped(what, _INDENT))
 
-    def whole(self, check: SessionCheck, session_id: str) -> None:
+    def session_ok(self, check: SessionCheck, session_id: str) -> None:
         """Print that a verified session has no problems, and whether its protocol has an adapter."""
         metadata = check.metadata
         kind = _protocol(metadata) if metadata is not None else ""

@@ -35,10 +35,10 @@ class Reading:
         metadata: The session's metadata.
         adapter: The adapter of its protocol; None if there is none.
         folded: The state after the envelopes read so far; without the state of its protocol if that cannot be folded.
-        violated: The numbers of the first ten rows that record a violated expectation.
+        violated_rows: The numbers of the first ten rows that record a violated expectation.
         violations: The number of such rows.
         damage: The error at which the reading stopped; None if all rows were read.
-        unfolded: Why the state of the protocol cannot be folded; None if it can.
+        fold_problem: Why the state of the protocol cannot be folded; None if it can.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Reading:
         manifest = self.metadata.manifest
         self.adapter = adapters.get((manifest.type, manifest.version))
         self.folded = FoldedSession(None, SessionState.PENDING, (self.metadata.creator_id,), ())
-        self.violated: list[int] = []
+        self.violated_rows: list[int] = []
         self.violations = 0
         self.damage: str | None = None
-        self.unfolded: str | None = None
+        self.fold_problem: str | None = None
         if self.adapter is None:
-            self.unfolded = f"no adapter for {manifest.type!r} version {manifest.version}; name one with --adapter"
+            self.fold_problem = f"no adapter for {manifest.type!r} version {manifest.version}; name one with --adapter"
         else:
             self._fold(FoldedSession.fresh, self.metadata, self.adapter)
 
@@ -65,7 +65,7 @@ class Reading:
             for stored_row in self._reader.rows(self._stored):
                 (row,) = read_rows(self._stored.id, self.folded.seq + 1, [stored_row])
                 envelope = envelope_of(row)
-                if self.unfolded is None and self.adapter is not None:
+                if self.fold_problem is None and self.adapter is not None:
                     self._fold(self.folded.after, envelope, self.metadata, self.adapter)
                 if self.folded.seq != envelope.seq:
                     moved_session = self.folded.moved(envelope, self.metadata.participants)
@@ -74,7 +74,7 @@ class Reading:
                     )
                 if envelope.event_type == EV_EXPECTATION_VIOLATED:
                     self.violations += 1
-                    self.violated = [*self.violated, row.seq][:10]
+                    self.violated_rows = [*self.violated_rows, row.seq][:10]
                 yield envelope
         except LogDamagedError as error:
             self.damage = str(error)
@@ -83,10 +83,10 @@ class Reading:
         try:
             self.folded = fold(*arguments)
         except AdapterError as error:
-            self.unfolded = str(error)
+            self.fold_problem = str(error)
 
     def text_of(self, envelope: Envelope) -> str | None:
-        """Return an envelope as its adapter renders it for a model; None if there is no adapter or no rendering."""
+        """Return the text that the session's adapter renders for a model from an envelope; None if it renders none."""
         if self.adapter is None:
             return None
         try:
@@ -96,7 +96,7 @@ class Reading:
 
     def expected(self) -> ExpectedTurn | None:
         """Return the turn that the protocol expects next; None if any participant may post, or if it is unknown."""
-        if self.adapter is None or self.unfolded is not None or self.folded.state is not SessionState.ACTIVE:
+        if self.adapter is None or self.fold_problem is not None or self.folded.state is not SessionState.ACTIVE:
             return None
         return expected_turn(self.adapter, self.metadata, self.folded.adapter_state)
 
@@ -113,6 +113,6 @@ class Reading:
             "joined": list(self.folded.joined),
             "expected_next": None if turn is None else turn.participant_id,
             "violations": self.violations,
-            "not_folded": self.unfolded,
+            "not_folded": self.fold_problem,
             "damage": self.damage,
         }

@@ -109,9 +109,9 @@ class StackProbe:
                 f"{' and '.join(sorted(missing))} not loaded in {prometheus}: add dashboards/rules/*.yaml to "
                 "rule_files in its configuration"
             )
-        broken = [f"{rule['name']}: {rule.get('lastError')}" for rule in loaded if rule.get("health") == "err"]
-        if broken:
-            raise AssemblyError(f"cannot be evaluated: {'; '.join(broken)}")
+        rule_errors = [f"{rule['name']}: {rule.get('lastError')}" for rule in loaded if rule.get("health") == "err"]
+        if rule_errors:
+            raise AssemblyError(f"cannot be evaluated: {'; '.join(rule_errors)}")
         if self._wait_until(is_watchdog_firing) is None:
             raise AssemblyError(f"{_WATCHDOG}, which should always fire, does not: {prometheus} evaluates no rules")
         return f"{len(loaded)} loaded, including {_ALERT}; {_WATCHDOG} fires"

@@ -133,17 +133,17 @@ class Tally:
         return round(_mean(self._reuse) or 0.0, 4)
 
     @property
-    def steady(self) -> float | None:
-        """The share of turns, without first turns, whose prompt begins with `STEADY` of the previous one or more."""
+    def steady_share(self) -> float | None:
+        """The share of turns whose prompt repeats at least `STEADY` of the previous prompt, without first turns."""
         return _mean([reuse >= STEADY for reuse in self._reuse])
 
     @property
-    def used(self) -> float | None:
+    def mean_utilization(self) -> float | None:
         """The mean share of the budget that the prompts use; None if there is no budget."""
         return _mean(self._used)
 
     @property
-    def used_full(self) -> float | None:
+    def mean_utilization_of_exceeding(self) -> float | None:
         """The mean share of the budget that prompts use on turns whose input exceeded it; None if there are none.
 
         On these turns, an unused rest of the budget shows that the policies dropped more than necessary.

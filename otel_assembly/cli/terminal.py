@@ -58,7 +58,7 @@ def ignore_closed_pipe() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The symbols of terminal output; `plain` is true if the encoding allows only ASCII, also in all other texts."""
+    """The symbols of terminal output. `plain` is true if all other text has to be ASCII, too."""
 
     branch: str
     last: str

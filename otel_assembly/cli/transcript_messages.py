@@ -118,10 +118,12 @@ def _is_gemini_parts(parts: Any) -> bool:
 
 def _check(message: dict[str, Any]) -> None:
     role = message.get("role")
-    known = is_item(message) or (role == "model" and _is_gemini_parts(message.get("parts")))
-    if not known and (not isinstance(role, str) or role not in ROLES):
-        found = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
-        raise MalformedError(f"{found if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}")
+    is_supported = is_item(message) or (role == "model" and _is_gemini_parts(message.get("parts")))
+    if not is_supported and (not isinstance(role, str) or role not in ROLES):
+        role_text = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
+        raise MalformedError(
+            f"{role_text if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}"
+        )
     try:
         describe(message)
     except DescribeError as error:
@@ -225,6 +227,6 @@ def _field(holder: Any, key: str, kind: type, expected: str) -> Any:
         raise MalformedError(f"a part of it is {kind_of(holder)}, expected an object")
     value = holder.get(key)
     if not isinstance(value, kind):
-        found = f"is {kind_of(value)}" if key in holder else "is missing"
-        raise MalformedError(f"its '{key}' {found}, expected {expected}")
+        problem = f"is {kind_of(value)}" if key in holder else "is missing"
+        raise MalformedError(f"its '{key}' {problem}, expected {expected}")
     return value

@@ -33,7 +33,7 @@ class Transcript:
     """One recorded conversation.
 
     Attributes:
-        id: The record's id, else ``file:place``. If the record is the state of a team, ``/agent`` is appended.
+        id: The record's id, else ``file:place``. In the state of a team, ``/`` and the agent are appended.
         named: True if the id is from the record, false if it was made from the file's name.
         messages: The messages in order, in a form that `otel_assembly.messages` reads; at least one.
         path: The file, as in the argument.
@@ -165,10 +165,10 @@ def _conversations_of_record(path: str, record: Record) -> Iterator[Transcript |
     if isinstance(value, MalformedError):
         yield TranscriptError(path, record.line, str(value))
         return
-    several = (
+    is_list = (
         isinstance(value, list) and not is_message(value[0] if value else None) and any(map(is_conversation, value))
     )
-    places = [(f"{record.place}.{number}", item) for number, item in enumerate(value, 1)] if several else []
+    places = [(f"{record.place}.{number}", item) for number, item in enumerate(value, 1)] if is_list else []
     for place, item in places or [(record.place, value)]:
         for conversation in conversations(item):
             if isinstance(conversation, Conversation):

@@ -69,7 +69,7 @@ def overflow_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _excess(attributes: Mapping[str, Any]) -> str:
-    """Return by how many tokens a prompt exceeded which limit.
+    """Describe which limit a prompt exceeded, and by how many tokens.
 
     A framework's own limit may not count the whole prompt; then the text names the tokens that it does not count.
     """
@@ -89,8 +89,8 @@ def _excess(attributes: Mapping[str, Any]) -> str:
     tokens = kind_tokens(attributes)
     uncounted = [(kind, tokens[kind]) for kind in ("prompt", "tool_schemas", "framing") if tokens[kind]]
     is_complete = sent - budget - over == sum(count for _, count in uncounted)
-    without = ", without " + ", ".join(f"{kind} {count:,}" for kind, count in uncounted) if is_complete else ""
-    return f"{excess}; the framework counts {budget + over:,} of the {sent:,} tokens{without}"
+    uncounted_text = ", without " + ", ".join(f"{kind} {count:,}" for kind, count in uncounted) if is_complete else ""
+    return f"{excess}; the framework counts {budget + over:,} of the {sent:,} tokens{uncounted_text}"
 
 
 def _budget(attributes: Mapping[str, Any]) -> int | None:
@@ -147,8 +147,8 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     dropped = _number(attributes, names.DROPPED_COUNT)
     dropped = reasons.total() if dropped is None else dropped
     if dropped:
-        why = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
-        details = "; ".join(filter(None, [", ".join(_newly_dropped(attributes)), why]))
+        reason_counts = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
+        details = "; ".join(filter(None, [", ".join(_newly_dropped(attributes)), reason_counts]))
         facts.append(Fact(f"dropped {dropped:,}" + (f" ({details})" if details else ""), "yellow"))
     facts += _counts(attributes)
     if alerts := _number(attributes, names.ALERTS_DELIVERED):
@@ -230,9 +230,9 @@ def _reasons(node: SpanNode) -> Counter[str]:
     ):
         with suppress(ValueError):
             reasons[str(reason)] += len(ItemRuns([run]))
-    rest = " or ".join(map(str, as_list(attributes.get(names.DROPPED_UNLISTED_REASONS))))
-    if rest:
-        reasons[rest] += max(0, (_number(attributes, names.DROPPED_COUNT) or 0) - reasons.total())
+    unlisted_reasons = " or ".join(map(str, as_list(attributes.get(names.DROPPED_UNLISTED_REASONS))))
+    if unlisted_reasons:
+        reasons[unlisted_reasons] += max(0, (_number(attributes, names.DROPPED_COUNT) or 0) - reasons.total())
     return reasons
 
 

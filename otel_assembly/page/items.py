@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | None) -> dict[str, Any]:
     """Return how a turn's prompt differs from the previous one: items that arrived, were injected, dropped and so on.
 
-    Each list contains item ids and ranges of them, such as ``3-7``. `before` is the last turn before with a prompt.
+    Each list contains item ids and ranges of them, such as ``3-7``. `before` is the last earlier turn with a prompt.
     """
     if not turn.sent:
         return {}

@@ -70,8 +70,8 @@ def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | No
     overflows = (
         signal for signal in signals if signal["what"] == "overflow" and signal.get("cause") != OverflowCause.WINDOW
     )
-    over = max((signal.get("tokens", 0) for signal in overflows), default=0)
-    needs = budget + over if budget and over else 0
+    excess = max((signal.get("tokens", 0) for signal in overflows), default=0)
+    needs = budget + excess if budget and excess else 0
     return needs if needs > (sent or 0) or not turn.sent else None
 
 

@@ -79,7 +79,7 @@ def _event(word: str, index: int) -> Any:
 
 
 def said(events: Iterable[Any]) -> list[str]:
-    """Return the words of `conversation` for these events, without texts. Messages of frameworks are events, too."""
+    """Return the words of `conversation` that describe these events or messages, without their texts."""
     return [_word(event) for event in events]
 
 
@@ -104,14 +104,14 @@ def _word(event: Any) -> str:
 
 
 def assert_paired(events: Iterable[Any]) -> None:
-    """Assert that no tool result lacks its call and no tool call lacks its result, except calls that are still pending.
+    """Assert that each tool result follows its call, and that each tool call has a result or is still pending.
 
     Raises:
         AssertionError: Tool calls or results lack their counterpart; the message names them.
     """
     event_list = list(events)
-    broken = broken_pairs([describe(event) for event in event_list])
-    if broken:
+    broken_indexes = broken_pairs([describe(event) for event in event_list])
+    if broken_indexes:
         words = said(event_list)
-        lost = ", ".join(f"{words[position]!r} (index {position})" for position in broken)
+        lost = ", ".join(f"{words[position]!r} (index {position})" for position in broken_indexes)
         raise AssertionError(f"not paired: {lost}; in {words}")

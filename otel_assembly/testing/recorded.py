@@ -153,8 +153,8 @@ class RecordedTelemetry:
         matching = [span for span in spans if span.name == name]
         if not matching:
             counted = Counter(span.name for span in spans)
-            there = ", ".join(f"{span_name!r}" + (f" × {n}" if n > 1 else "") for span_name, n in counted.items())
-            raise AssertionError(f"no span is named {name!r}; there are: {there or 'none at all'}")
+            existing = ", ".join(f"{span_name!r}" + (f" × {n}" if n > 1 else "") for span_name, n in counted.items())
+            raise AssertionError(f"no span is named {name!r}; there are: {existing or 'none at all'}")
         return matching[-1]
 
     def tree(self) -> str:
@@ -212,13 +212,13 @@ class RecordedTelemetry:
             raise AssertionError(f"no metric is named {name!r}; there are: {', '.join(sorted(metrics)) or 'none'}")
         matching = [point for point in points if attributes.items() <= _short(point.attributes).items()]
         if not matching:
-            there = "; ".join(str(_short(point.attributes)) for point in points)
-            raise AssertionError(f"{name} has no series with {attributes}; there are: {there}")
+            existing = "; ".join(str(_short(point.attributes)) for point in points)
+            raise AssertionError(f"{name} has no series with {attributes}; there are: {existing}")
         if not isinstance(matching[0].value, Distribution):
             return sum(point.value for point in matching if not isinstance(point.value, Distribution))
         if len(matching) > 1:
-            there = "; ".join(str(_short(point.attributes)) for point in matching)
-            raise AssertionError(f"{name} has several series with {attributes}: {there}")
+            existing = "; ".join(str(_short(point.attributes)) for point in matching)
+            raise AssertionError(f"{name} has several series with {attributes}: {existing}")
         return matching[0].value
 
     def violations(self) -> list[str]:

@@ -62,7 +62,7 @@ class RecordedSpan(StoredSpan):
 
     @property
     def offered(self) -> list[str]:
-        """The ids of the items in the input, in the order of the caller."""
+        """The ids of the items in the input, in the caller's order."""
         return self._ids(names.OFFERED_ITEMS)
 
     @property
@@ -92,12 +92,12 @@ class RecordedSpan(StoredSpan):
 
     @property
     def compacted(self) -> list[str]:
-        """The ids of the compacted items."""
+        """The ids of the items that were replaced by shorter ones."""
         return self._ids(names.COMPACTED_ITEMS)
 
     @property
     def injected(self) -> list[str]:
-        """The ids of the injected items."""
+        """The ids of the items that a policy added."""
         return self._ids(names.INJECTED_ITEMS)
 
     def _ids(self, items: str) -> list[str]:

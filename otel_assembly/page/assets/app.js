@@ -4,18 +4,18 @@ const data = JSON.parse(byId("data").textContent);
 const texts = data.texts;
 const files = new Map();
 for (const { file } of data.conversations) files.set(file, (files.get(file) ?? 0) + 1);
-const conversations = data.conversations.map((one, index) => {
+const conversations = data.conversations.map((recorded, index) => {
   const seen = new Map();
-  const ledgers = one.ledgers.map((raw, number) => {
+  const ledgers = recorded.ledgers.map((raw, number) => {
     const key = [raw.name, raw.agent].join("\n"), twins = seen.get(key) ?? 0;
     seen.set(key, twins + 1);
     return new Ledger(raw, number, twins);
   });
-  // If a file has one conversation, its name is more readable than a generated id.
-  const alone = one.file !== undefined && /^[0-9a-f-]{16,}$/i.test(one.id ?? "") && files.get(one.file) === 1;
-  const number = one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
-  const name = alone ? one.file : one.id ?? (one.file ? (files.get(one.file) > 1 ? `${one.file}, ${number}` : one.file) : number);
-  return { ...one, ledgers, name, aside: name === one.id ? one.file && `in ${one.file}` : one.id };
+  // If a file has only one conversation, the name of the file is more readable than a generated id.
+  const alone = recorded.file !== undefined && /^[0-9a-f-]{16,}$/i.test(recorded.id ?? "") && files.get(recorded.file) === 1;
+  const number = recorded.ledgers[0].agent ? `${recorded.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
+  const name = alone ? recorded.file : recorded.id ?? (recorded.file ? (files.get(recorded.file) > 1 ? `${recorded.file}, ${number}` : recorded.file) : number);
+  return { ...recorded, ledgers, name, aside: name === recorded.id ? recorded.file && `in ${recorded.file}` : recorded.id };
 });
 
 const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 } };
@@ -48,7 +48,7 @@ function header() {
   });
   parts.results = el("div", { id: "results", class: "results", role: "listbox", "aria-label": "Items found", hidden: true });
   parts.note = el("p", { class: "results note", hidden: true });
-  const turns = conversations.reduce((sum, one) => sum + one.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
+  const turns = conversations.reduce((sum, conversation) => sum + conversation.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
   refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), el("p", { class: "dim" }, `${plural(conversations.length, "conversation")}, ${plural(turns, "assembly", "assemblies")}`)),
     el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme));
   theme(remember("theme"));
@@ -60,7 +60,7 @@ function header() {
 function choose(index) {
   now.conversation = index;
   Object.assign(now, { ledger: 0, item: null, open: false });
-  for (const one of conversations) one.shown = one === here();
+  for (const conversation of conversations) conversation.shown = conversation === here();
   side?.table.draw(true);
   const ledgers = here().ledgers.filter(({ turns }) => turns.length);
   const over = ledgers.find(({ overflow }) => overflow);
@@ -95,7 +95,7 @@ function conversation() {
       el("p", { class: "dim" }, [here().aside ? [foreign(here().aside), ", "] : null, first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
         ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Shown side by side because all input items have the same kinds and sizes; there is no conversation id." : null]),
       el("div", { class: "legend" },
-        el("ul", { "aria-label": "Kinds" }, kinds.map((one) => el("li", {}, kindLabel(one)))),
+        el("ul", { "aria-label": "Kinds" }, kinds.map((name) => el("li", {}, kindLabel(name)))),
         el("ul", { "aria-label": "Marks" }, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
           ledgers.some((ledger) => ledger.totals().ceiling) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null),
         parts.zoom = el("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
@@ -166,7 +166,7 @@ function turnTable(ledger) {
       { title: "Dropped", css: "c-tokens number", hint: "Newly dropped items", cell: (turn) => count(turn.new ?? 0) },
       { title: "Prefix broke", css: "c-break", cell: (turn) => (isBroken(turn) ? words(turn.break) : "") },
       { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },
-      ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([one]) => one === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
+      ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([kindName]) => kindName === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
     ],
   });
 }
@@ -178,7 +178,7 @@ function toggleTable() {
   say(now.table ? "Turns as a table" : "Turns as a chart");
 }
 
-// Moving among turns
+// Selecting another turn
 
 const chartEvents = {
   key: chartKey,
@@ -189,7 +189,7 @@ const chartEvents = {
     if (parts.tip.hidden) return;
     const turn = ledger.turn(number);
     refill(parts.tip, el("b", {}, `Turn ${number}`), el("div", {}, ledger.sentence(turn).split("; ").slice(1).map((line) => el("div", {}, line))),
-      el("div", { class: "tip-kinds" }, [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank).map(([name, tokens]) => [kindLabel(name), el("b", {}, count(tokens))])));
+      el("div", { class: "tip-kinds" }, [...(turn.kinds ?? [])].sort(([name], [otherName]) => kind(name).rank - kind(otherName).rank).map(([name, tokens]) => [kindLabel(name), el("b", {}, count(tokens))])));
     const box = byId("main").getBoundingClientRect();
     const x = event.clientX - box.left, flip = x > box.width - 240;
     parts.tip.style.transform = `translate(${flip ? x - 236 : x + 14}px, ${event.clientY - box.top + 12}px)`;
@@ -240,7 +240,7 @@ function point() {
   point.later = setTimeout(() => history.replaceState(null, "", `#${hash}`), 200);
 }
 
-// A turn and an item
+// The panel of a turn and of an item
 
 function openTurn(ledger, number, byKey = false) {
   Object.assign(now, { ledger: ledger.number, turn: number, open: true });
@@ -268,7 +268,7 @@ function showTurn() {
     turn.unsent ? el("p", { class: "note alarm" }, "Nothing was sent: the assembly failed.") : null,
     turn.signals ? el("ul", { class: "signals", "aria-label": "Marks of this turn" }, turn.signals.map((signal) => signalLine(signal, turn))) : null,
     headFacts(ledger, turn, place), kindsTable(turn),
-    changesOf(turn, (item) => follow(item)), variantsOf(here().ledgers, ledger, turn.n, (other) => { if (other.turn(now.turn)) openTurn(other, now.turn); }),
+    changesOf(turn, (item) => follow(item)), variantsOf(here().ledgers, ledger, turn.n, (variant) => { if (variant.turn(now.turn)) openTurn(variant, now.turn); }),
     policiesOf(turn), allocationsOf(turn), promptsOf(turn, texts),
     itemsOf(ledger, turn, place, texts, now.filter, {
       follow: (item) => follow(item), filter: (name) => { now.filter = name; }, followed: () => now.item, made: (table) => { parts.items = table; } }),
@@ -298,13 +298,13 @@ function follow(id, focus = false) {
   const item = active().item(id);
   now.item = id;
   parts.item.hidden = false;
-  refill(parts.item, itemCard(active(), item, texts, { turn: now.turn, follow: (other) => follow(other), unfollow }));
+  refill(parts.item, itemCard(active(), item, texts, { turn: now.turn, follow: (itemId) => follow(itemId), unfollow }));
   strips();
   point();
   if (focus) byId("item-head").focus({ preventScroll: true });
   const box = parts.item.getBoundingClientRect();
   if (box.top > innerHeight - 120 || box.bottom < 60) intoView(parts.item);
-  say(`Item ${id}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "unknown"}`).join("; ")}`);
+  say(`Item ${id}. ${active().stretches(item).map((stretch) => `turns ${stretch.from} to ${stretch.to}: ${stretch.state ? why(stretch.state) : "unknown"}`).join("; ")}`);
 }
 
 function unfollow() {
@@ -320,9 +320,9 @@ function strips() {
   parts.items?.draw(true);
   const item = now.item === null ? null : active().item(now.item);
   for (const chart of charts) {
-    const other = item && chart.ledger.items.get(item.o);
-    const same = other && (chart.ledger === active() || (other.k === item.k && other.b === item.b && other.a === item.a));
-    refill(chart.strips, same ? strip(chart, chart.ledger, other) : null);
+    const match = item && chart.ledger.items.get(item.o);
+    const same = match && (chart.ledger === active() || (match.k === item.k && match.b === item.b && match.a === item.a));
+    refill(chart.strips, same ? strip(chart, chart.ledger, match) : null);
     chart.strips.firstChild?.place();
   }
 }
@@ -367,8 +367,8 @@ function start() {
   } else byId("side").hidden = true;
   const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
   // If the address selects nothing, start with the first overflow.
-  const when = (one) => one.ledgers.reduce((first, { overflow }) => Math.min(first, overflow?.start ?? Infinity), Infinity);
-  const first = conversations.reduce((best, one, index) => (when(one) < when(conversations[best]) ? index : best), 0);
+  const when = (conversation) => conversation.ledgers.reduce((first, { overflow }) => Math.min(first, overflow?.start ?? Infinity), Infinity);
+  const first = conversations.reduce((best, conversation, index) => (when(conversation) < when(conversations[best]) ? index : best), 0);
   choose(number("c") in conversations ? number("c") : first);
   if (!location.hash && active().overflow) openTurn(active(), now.turn);
   const ledger = here().ledgers[number("l") ?? 0];

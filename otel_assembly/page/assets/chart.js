@@ -8,7 +8,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 
 function ticks(top, wanted) {
   const rough = top / wanted, magnitude = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * magnitude).find((one) => one >= rough && Number.isInteger(one)) ?? 1;
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * magnitude).find((step) => step >= rough && Number.isInteger(step)) ?? 1;
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
 }
 

@@ -1,9 +1,10 @@
-// Items: those of a turn as a list, one of them followed across turns, and the search for one.
+// The list of a turn's items, and the state of one selected item on all turns.
 
 const STATES = { "in prompt": "●", dropped: "▼", compacted: "◆", left: "?" };
 const badge = (state) => el("span", { class: `state ${state.in ? "kept" : state.word}` }, el("span", { "aria-hidden": "true" }, STATES[state.word] ?? "▼"), ` ${state.word}`);
 
-// What a turn speaks of, as it was offered; what policies made stands before what the prompt has behind it.
+// The ids of all items of a turn, in the order of its input. An item that a policy made comes before the item that
+// follows it in the prompt; items that are only in lists of policies come last.
 function itemsIn(ledger, turn) {
   const kept = expand(turn.kept), lists = (turn.steps ?? []).flatMap((step) => [...(step.drops ?? []).map(([, runs]) => runs), step.gone, step.made].flatMap(expand));
   const order = turn.offered ? expand(turn.offered) : [...new Set([...kept, ...lists])].sort(byItem);
@@ -25,8 +26,8 @@ function itemRows(ledger, turn, place) {
   }));
 }
 
-// The prompt has an order of its own, which need not be that of arrival.
-const sorted = (rows, filter) => (filter === "in" ? rows.sort((one, other) => one.at - other.at) : rows);
+// The items in the prompt are sorted by their place in the prompt, which can differ from the order of the input.
+const sorted = (rows, filter) => (filter === "in" ? rows.sort((row, nextRow) => row.at - nextRow.at) : rows);
 
 const FILTERS = {
   all: ["All", () => true],
@@ -44,7 +45,7 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
     { title: "State", css: "c-state", cell: ({ state }) => badge(state) },
     { title: "Kind", css: "c-kind", cell: ({ item }) => kindLabel(item.k) },
     { title: "Tokens", css: "c-tokens number", cell: ({ tokens }) => (tokens === null ? "?" : count(tokens)) },
-    { title: "Since", css: "c-since number", hint: "The turn since which it is so; ≤ where the turns before are not in the spans", cell: ({ item }) => ledger.since(item.o, place) },
+    { title: "Since", css: "c-since number", hint: "The first turn of this state; ≤ if the turns before it are missing from the spans", cell: ({ item }) => ledger.since(item.o, place) },
     { title: "Rule and policy", css: "c-rule", cell: ({ state }) => (state.in || state.word === "not sent" ? "" : [state.reason ?? (state.some.length ? [...new Set(state.some.map(({ reason }) => reason))].join(" or ") : "reason unknown"), state.policy ? el("span", { class: "dim" }, " ", foreign(state.policy)) : null]) },
     ...(any ? [{ title: "Text", css: "c-text", cell: ({ item }) => foreign(text(item).slice(0, 200)) }] : []),
   ];
@@ -52,7 +53,7 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
     label: `Items after turn ${turn.n}`, columns, rows: sorted(all.filter(FILTERS[filter][1]), filter), open: (row) => row && on.follow(row.item.o),
     marked: (row) => `${on.followed() === row.item.o ? "shown " : ""}${row.state.in ? "" : "gone "}${row.fresh ? "fresh " : ""}${row.breaks ? "breaks" : ""}`,
   });
-  // What happens in a long conversation happens where the prompt begins.
+  // Scroll to the first item of the prompt, because a long conversation begins with many dropped items.
   table.settle = () => {
     const first = filter === "all" ? all.findIndex((row) => row.at !== undefined) : 0;
     if (first > 6 && all.length > 14) table.box.scrollTop = (first - 5) * table.height;
@@ -62,7 +63,7 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
   const buttons = Object.entries(FILTERS).map(([name, [label, keep]]) => el("button", {
     type: "button", class: "tab", "aria-pressed": String(name === filter), "data-filter": name,
     onclick: (event) => {
-      for (const one of event.currentTarget.parentNode.children) one.setAttribute("aria-pressed", String(one === event.currentTarget));
+      for (const button of event.currentTarget.parentNode.children) button.setAttribute("aria-pressed", String(button === event.currentTarget));
       on.filter(name);
       table.show(sorted(all.filter(keep), name));
     },
@@ -71,9 +72,9 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
 }
 
 function itemCard(ledger, item, texts, on) {
-  const mates = ledger.raw.items.filter((one) => one.a !== undefined && one.a === item.a && one.o !== item.o).map((one) => one.o);
+  const mates = ledger.raw.items.filter((row) => row.a !== undefined && row.a === item.a && row.o !== item.o).map((row) => row.o);
   const last = at(item.n, Infinity);
-  const holders = ledger.raw.items.filter((one) => one.s && one.t <= on.turn && among(parse(one.s), idOf(item.o))).map((one) => one.o);
+  const holders = ledger.raw.items.filter((row) => row.s && row.t <= on.turn && among(parse(row.s), idOf(item.o))).map((row) => row.o);
   const turn = ledger.turn(on.turn), holder = holders.findLast((id) => turn && among(ledger.runs(turn).kept, idOf(id))) ?? holders.at(-1);
   const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
   return [

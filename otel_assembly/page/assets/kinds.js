@@ -41,17 +41,18 @@ const kindLabel = (name) => el("span", { class: "kind" }, name === undefined ? "
 function kindsOf(ledgers) {
   const names = new Set();
   for (const ledger of ledgers) for (const turn of ledger.turns) for (const [name] of turn.kinds ?? []) names.add(name);
-  return [...names].sort((one, other) => kind(one).rank - kind(other).rank);
+  return [...names].sort((name, otherName) => kind(name).rank - kind(otherName).rank);
 }
 
-// The largest prompt: the budget; if that limits only the messages, plus the tokens that it does not count.
+// The most tokens of a prompt: the budget. If the budget limits only the messages, the tokens that it does not count are
+// added.
 const ceiling = (turn) => (turn.budget ? turn.budget + (turn.used === undefined ? 0 : Math.max(0, turn.out - turn.used)) : undefined);
 const budgetUsed = (turn) => percent(turn.used ?? turn.out ?? 0, turn.budget);
 
-// One turn as a horizontal bar.
+// The bar of one turn: its tokens by kind, and the budget.
 function fillBar(turn) {
   const most = ceiling(turn), whole = Math.max(most ?? 0, turn.out ?? 0) || 1;
-  const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
+  const parts = [...(turn.kinds ?? [])].sort(([name], [otherName]) => kind(name).rank - kind(otherName).rank);
   return el("div", { class: "fill", "aria-hidden": "true" },
     parts.map(([name, tokens]) => {
       const part = swatch(name);

@@ -6,7 +6,7 @@ const isBroken = (turn) => Boolean(turn.break) && turn.break !== "first" && turn
 // Item ids are numbers, with the prefix m if a policy made the item. A run is "first-last".
 const idOf = (id) => (id[0] === "m" ? [true, Number(id.slice(1))] : [false, Number(id)]);
 const idText = (made, number) => `${made ? "m" : ""}${number}`;
-const byItem = (one, other) => idOf(one)[0] - idOf(other)[0] || idOf(one)[1] - idOf(other)[1];
+const byItem = (id, otherId) => idOf(id)[0] - idOf(otherId)[0] || idOf(id)[1] - idOf(otherId)[1];
 
 const parse = (runs) => (runs ?? []).map((run) => {
   const [first, last = first] = run.split("-");
@@ -16,12 +16,12 @@ const among = (runs, [made, number]) => runs.some((run) => run[0] === made && ru
 const size = (runs) => parse(runs).reduce((sum, [, first, last]) => sum + last - first + 1, 0);
 
 function expand(runs) {
-  const found = [];
-  for (const [made, first, last] of parse(runs)) for (let number = first; number <= last; number++) found.push(idText(made, number));
-  return found;
+  const ids = [];
+  for (const [made, first, last] of parse(runs)) for (let number = first; number <= last; number++) ids.push(idText(made, number));
+  return ids;
 }
 
-// The last entry at or before a place; entries are [place, value], sorted by place.
+// The last entry at or before a place, the index of a turn. Entries are [place, value], sorted by place.
 function at(entries, place) {
   let low = 0, high = (entries ?? []).length;
   while (low < high) {
@@ -51,7 +51,7 @@ class Ledger {
     this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
     this.first = raw.turns.length ? raw.turns[0].n : 0;
     this.last = raw.turns.reduce((most, turn) => Math.max(most, turn.n), this.first);
-    this.ordered = [...this.turns.keys()].sort((one, other) => this.turns[one].n - this.turns[other].n);
+    this.ordered = [...this.turns.keys()].sort((place, otherPlace) => this.turns[place].n - this.turns[otherPlace].n);
   }
 
   turn(number) {
@@ -105,19 +105,19 @@ class Ledger {
     return { word: "left", in: false, reason: null, some: turn.partial ? [] : some };
   }
 
-  // The state, made precise from the turn on which the item was dropped if this turn allows several policies.
+  // The state of an item on a turn. If several policies may have dropped it, an earlier turn can name the policy.
   state(id, place) {
-    const found = this.said(id, this.turns[place]);
-    if (!found?.some?.length) return found;
+    const ownState = this.said(id, this.turns[place]);
+    if (!ownState?.some?.length) return ownState;
     for (const turn of this.before(place)) {
       const state = this.said(id, turn);
       if (state?.some?.length) continue;
-      return found.some.find((one) => same(one, state)) ?? found;
+      return ownState.some.find((candidate) => same(candidate, state)) ?? ownState;
     }
-    return found;
+    return ownState;
   }
 
-  // The turns directly before a turn that sent a prompt, the newest first, up to the first missing turn.
+  // The turns before a turn that sent a prompt, the newest first, up to the first turn that is missing in the spans.
   *before(place) {
     for (; place > 0 && this.turns[place - 1].n === this.turns[place].n - 1; place--) if (!this.turns[place - 1].unsent) yield this.turns[place - 1];
     return place;
@@ -129,7 +129,7 @@ class Ledger {
     let first = this.turns[place].n, last = place;
     for (const turn of this.before(place)) {
       const was = this.said(id, turn);
-      if (!same(state, was) && !was?.some?.some((one) => same(state, one))) return String(first);
+      if (!same(state, was) && !was?.some?.some((candidate) => same(state, candidate))) return String(first);
       first = turn.n;
       last = this.places.get(first);
     }
@@ -143,19 +143,19 @@ class Ledger {
 
   // Ranges of turns with the same state of an item; turns that were not recorded have the state undefined.
   stretches(item) {
-    const found = [];
+    const ranges = [];
     let before = null;
     for (const place of this.ordered) {
       const turn = this.turns[place];
       const state = this.state(item.o, place);
       const from = before === null ? this.first : before + 1;
-      if (before !== null && turn.n > from) found.push({ from, to: turn.n - 1, state: undefined });
-      const last = found.at(-1);
+      if (before !== null && turn.n > from) ranges.push({ from, to: turn.n - 1, state: undefined });
+      const last = ranges.at(-1);
       if (last && last.state !== undefined && same(last.state, state)) last.to = turn.n;
-      else found.push({ from: turn.n, to: turn.n, state });
+      else ranges.push({ from: turn.n, to: turn.n, state });
       before = turn.n;
     }
-    return found.filter((one) => one.state !== null);
+    return ranges.filter((range) => range.state !== null);
   }
 
   marks(turn) {
@@ -207,7 +207,7 @@ class Ledger {
   }
 }
 
-const same = (one, other) => ["word", "reason", "policy", "index"].every((name) => one?.[name] === other?.[name]);
+const same = (state, otherState) => ["word", "reason", "policy", "index"].every((name) => state?.[name] === otherState?.[name]);
 
 const words = (name) => String(name).replaceAll("_", " ");
 

@@ -2,7 +2,7 @@
 
 const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 
-const flow = (one) => (one.in === undefined ? `unknown → ${count(one.out)}` : `${count(one.in)} → ${count(one.out)}`);
+const flow = (step) => (step.in === undefined ? `unknown → ${count(step.out)}` : `${count(step.in)} → ${count(step.out)}`);
 
 function chips(runs, open) {
   return el("span", { class: "chips" }, (runs ?? []).map((run) => {
@@ -96,19 +96,19 @@ function attemptLine(attempt) {
 }
 
 function allocationsOf(turn) {
-  const parts = (turn.allocations ?? []).map((one) => {
-    const blocks = (one.blocks ?? []).map((block) => [el("tr", {},
+  const parts = (turn.allocations ?? []).map((allocation) => {
+    const blocks = (allocation.blocks ?? []).map((block) => [el("tr", {},
       cell("name", foreign(block.name ?? "unnamed")), cell("", block.kind ? kindLabel(block.kind) : "–"), cell("number", count(block.priority)),
       cell("number", `${count(block.in)} → ${count(block.out)}`), cell("", words(block.outcome ?? "unknown")), cell("", block.reason ?? "unknown"),
       cell("number", block.floor ? count(block.floor) : "–"), cell("number", count(block.remaining))),
     block.attempts ? el("tr", {}, el("td", { colspan: "8" }, el("ul", { class: "attempts" }, block.attempts.map(attemptLine)))) : null]);
     return [el("p", { class: "note" }, [
-      one.policy ? `By ${one.policy}. ` : "", `Window ${count(one.window)}, reserve ${count(one.reserve)}, budget ${count(one.budget)}; fixed ${count(one.fixed)}, used ${count(one.used)}, left over ${count(one.remaining)}.`]),
+      allocation.policy ? `By ${allocation.policy}. ` : "", `Window ${count(allocation.window)}, reserve ${count(allocation.reserve)}, budget ${count(allocation.budget)}; fixed ${count(allocation.fixed)}, used ${count(allocation.used)}, left over ${count(allocation.remaining)}.`]),
     blocks.length ? simpleTable("Blocks, in the order of decision",
       [["Block", "name"], ["Kind"], ["Priority", "number"], ["Tokens", "number"], ["Outcome"], ["Reason"], ["Minimum", "number"], ["Budget left", "number"]], blocks.flat()) : null,
-    one.others ? el("details", {}, el("summary", {}, plural(one.others.length, "further block")), simpleTable("Further blocks", [["Block", "name"], ["Outcome"], ["Reason"], ["Tokens", "number"]],
-      one.others.map(([name, outcome, reason, tokens]) => el("tr", {}, cell("name", foreign(name)), cell("", words(outcome)), cell("", reason), cell("number", count(tokens)))))) : null,
-    one.attempts ? el("ul", { class: "attempts" }, one.attempts.map(attemptLine)) : null];
+    allocation.others ? el("details", {}, el("summary", {}, plural(allocation.others.length, "further block")), simpleTable("Further blocks", [["Block", "name"], ["Outcome"], ["Reason"], ["Tokens", "number"]],
+      allocation.others.map(([name, outcome, reason, tokens]) => el("tr", {}, cell("name", foreign(name)), cell("", words(outcome)), cell("", reason), cell("number", count(tokens)))))) : null,
+    allocation.attempts ? el("ul", { class: "attempts" }, allocation.attempts.map(attemptLine)) : null];
   });
   if (turn.attempts) parts.push(el("ul", { class: "attempts" }, turn.attempts.map(attemptLine)));
   return parts.length ? el("section", {}, el("h3", {}, "Allocation"), parts) : null;
@@ -159,7 +159,7 @@ function headFacts(ledger, turn, place) {
 }
 
 function kindsTable(turn) {
-  const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
+  const parts = [...(turn.kinds ?? [])].sort(([name], [otherName]) => kind(name).rank - kind(otherName).rank);
   if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "The spans do not record the kinds of tokens in the prompt.");
   return el("div", { class: "filled" }, fillBar(turn),
     el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
@@ -178,7 +178,7 @@ function captured([text, whole]) {
     whole ? el("p", { class: "note" }, `Truncated: showing ${count(text.length)} of ${count(whole)} characters.`) : null];
 }
 
-// The same turn under each of the variants.
+// A table that compares this turn among the variants of a replay.
 function variantsOf(ledgers, active, number, open) {
   if (ledgers.length < 2) return null;
   const rows = ledgers.map((ledger) => {
