@@ -106,8 +106,8 @@ class BufferedAsAutoGen(_AsAutoGen):
 class HeadAndTailAsAutoGen(_AsAutoGen):
     """Keeps the first and the last messages, with a note between them that states how many were skipped.
 
-    If the last of the first messages contains tool calls, it is dropped. If the first of the last messages contains
-    tool results, it is dropped. The note does not count these two.
+    A message with tool calls directly before the note, and a message with tool results directly after the note, are
+    dropped too. The note does not count them.
 
     Args:
         head_size: The number of messages to keep from the beginning.

@@ -51,7 +51,7 @@ class Agent:
             `assembly`, an `AssemblerMiddleware` in this list replaces the default chain.
         observers: Observers that are attached to each session's stream.
         knowledge: The store that memory policies and an `AggregateObserver` use.
-        max_rounds: The most model calls that one ask may make.
+        max_rounds: The most model calls that one call of `ask` may make.
         compress_at: A share of the token budget, above 0 and at most 1. If the last prompt used this share, the chain's
             compacting policy, which summarizes older messages, runs before the budget is exceeded.
         tool_timeout: The time limit of a tool call in seconds, for tools without a `timeout`.
@@ -159,8 +159,8 @@ class Agent:
                 (`UserConfirmResultEvent`) or the results of external tools (`ExternalExecutionResultEvent`). None
                 continues the conversation after an error, a halt, or an answer that was cut off.
             structured_schema: A pydantic model, a dataclass or a ``TypedDict``. The answer's `structured_output` then
-                holds validated JSON values of this type. The model returns them by calling a tool that exists only in
-                this call of `ask`. None: the answer is a text.
+                contains validated JSON values of this type. The model returns the values by calling a tool that exists
+                only in this call of `ask`. None: the answer is a text.
 
         Returns:
             The model's answer, or a response with tool calls that wait for an approval or an external result. If the
@@ -174,7 +174,7 @@ class Agent:
             MiddlewareError: A middleware raised an error or returned no result.
             ContextOverflowError: Content that cannot be dropped does not fit into the budget.
             StructuredOutputError: The answer does not match `structured_schema`, or was cut off.
-            ModelCallError: The call to the provider failed. ``ask()`` without inputs tries again.
+            ModelCallError: The call to the provider failed. Call ``ask()`` without inputs to try again.
         """
         answer: ModelResponse | None = None
         async with aclosing(self.stream(inputs, structured_schema)) as events:

@@ -65,7 +65,7 @@ def to_anthropic(
     The content does not change, so the token count of the assembly applies to the output. The output is arranged as
     Anthropic requires:
 
-    - Leading system messages join the system prompt. Later ones, and summaries, become user messages.
+    - Leading system messages join the system prompt. Later system messages, and summaries, become user messages.
     - The results of a response's calls follow the response in one message. Adjacent messages of one role are merged.
     - Texts of only white space are omitted, and call ids are made unique.
     - Arguments that are not a JSON object are sent under the key ``malformed_arguments``.
@@ -220,7 +220,7 @@ def _role_and_blocks(turn: RenderedTurn, call_ids: Sequence[str]) -> tuple[str, 
         return "assistant", _with_thoughts(event, [*_texts(text), *uses])
     if turn.answers or not (turn.facts.texts or turn.facts.media_tokens):
         return "user", []
-    raise turn.render_error(_PROVIDER, "it has no form there")
+    raise turn.render_error(_PROVIDER, "its type has no equivalent there")
 
 
 def _with_thoughts(event: Any, other_blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -282,11 +282,13 @@ def _blocks(
             case ProviderPart():
                 texts = texts_of(part)
                 if texts is None:
-                    raise turn.render_error(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
+                    raise turn.render_error(
+                        _PROVIDER, f"a part of type {part.kind!r} of its content has no equivalent there"
+                    )
                 for text in texts:
                     yield from _texts(text)
             case _:
-                raise turn.render_error(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
+                raise turn.render_error(_PROVIDER, f"a part of type {kind!r} of its content has no equivalent there")
 
 
 def _anthropic_text(raw: dict[str, Any], text: str) -> dict[str, Any]:
@@ -317,7 +319,7 @@ def _document(turn: RenderedTurn, url: str, media_type: str, data: str) -> dict[
         text = base64.b64decode(data).decode(errors="replace")
         return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
     if media_type != "application/pdf":
-        raise turn.render_error(_PROVIDER, f"a file of type {media_type!r} has no form there")
+        raise turn.render_error(_PROVIDER, f"a file of type {media_type!r} has no equivalent there")
     return {"type": "document", "source": _source(url, media_type, data)}
 
 

@@ -55,7 +55,7 @@ async def mcp_tools(
         definitions = await connection.request(connection.list_tools)
         yield [_tool(connection, definition, prefix, needs_approval) for definition in definitions]
     except _NoAnswerError as error:
-        raise ConfigurationError(f"MCP server {connection.name} does not list its tools: {error}") from error
+        raise ConfigurationError(f"MCP server {connection.name} did not list its tools: {error}") from error
     finally:
         await connection.close()
 

@@ -101,9 +101,9 @@ class MiddlewareBase:
     def on_reasoning(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wrap one model call, with the early compression before it; yield events, one of them the model's response.
+        """Wrap one model call and the streaming of its answer; yield events, one of them the model's response.
 
-        `input_kwargs` contains ``tool_choice``.
+        `input_kwargs` contains ``tool_choice``. The events of a streamed answer pass this hook as they arrive.
         """
         raise self._not_implemented("on_reasoning")
 

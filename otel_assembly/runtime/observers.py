@@ -89,7 +89,7 @@ class _Observation:
 
 
 class Attachment:
-    """Observers that are attached to a stream. As a context manager, it detaches them at the end of the block."""
+    """Observers that are attached to a stream. As a context manager, it detaches them at the end."""
 
     __slots__ = ("_observations",)
 
@@ -126,7 +126,8 @@ def attach(
 
     If an observer raises an error or exceeds the time-out, its type's name is logged, and the next observer receives
     the event. After three consecutive time-outs an observer is detached. An observer that is already attached to
-    the stream, for example by a concurrent ask, receives each event once, with the context of the first attachment.
+    the stream, for example by a concurrent call of `Agent.ask`, receives each event once, with the context of the first
+    attachment.
 
     Args:
         stream: The stream that the observers receive events from and send alerts on.

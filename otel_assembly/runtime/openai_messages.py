@@ -109,7 +109,7 @@ def _event_messages(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
         return [message]
     if not turn.facts.texts and not turn.facts.media_tokens:
         return []
-    raise turn.render_error(_PROVIDER, "it has no form there")
+    raise turn.render_error(_PROVIDER, "its type has no equivalent there")
 
 
 def _calls(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
@@ -200,12 +200,14 @@ def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any
             case ProviderPart():
                 texts = texts_of(part)
                 if texts is None:
-                    raise turn.render_error(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
+                    raise turn.render_error(
+                        _PROVIDER, f"a part of type {part.kind!r} of its content has no equivalent there"
+                    )
                 for text in texts:
                     yield {"type": "text", "text": sendable(text)}
             case _:
                 kind = "image" if isinstance(part, Picture) else "file"
-                raise turn.render_error(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
+                raise turn.render_error(_PROVIDER, f"a part of type {kind!r} of its content has no equivalent there")
 
 
 def _detail(raw: Any) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
     except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
-        raise SessionError("line 1: this is not a saved session; give the text that Session.save() returned")
+        raise SessionError("line 1: this is not a saved session; pass the text that Session.save() returned")
     if head.get("version") not in _READABLE_VERSIONS:
         raise SessionError(
             f"line 1: the session has format version {head.get('version')!r}, this package reads up to {_VERSION}; "
@@ -305,8 +305,8 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
             events.append(event_from_json(line))
         except ValidationError as error:
             raise SessionError(
-                f"line {number}: {error.errors()[0]['msg']}; the session is damaged: remove the line, or go back to a "
-                "whole copy"
+                f"line {number}: {error.errors()[0]['msg']}; the session is damaged: remove the line, or "
+                "restore an undamaged copy"
             ) from None
     conversation_id = head.get("conversation_id")
     return conversation_id if isinstance(conversation_id, str) else None, events
@@ -339,7 +339,7 @@ def accept_inputs(
     """Check the inputs of `Agent.ask`; return the events for the stream, and the tool calls that may now run.
 
     Args:
-        session: The conversation. It is changed only if the inputs are valid.
+        session: The conversation. The session is changed only if the inputs are valid.
         inputs: The inputs.
         tools: The agent's tools.
         is_structured: True if a structured answer is requested. Inputs of None are then valid after a text answer.
@@ -461,7 +461,7 @@ def _check_calls(session: Session, calls: Sequence[tuple[str, str]], names_are_n
     unknown = [call_id for call_id in ids if call_id not in session.pending]
     if unknown or len(set(ids)) < len(ids):
         pending = f"the pending calls are {', '.join(session.pending)}" if session.pending else "no call is pending"
-        raise SessionError(f"{', '.join(unknown) or 'a call is named twice'}: {pending}")
+        raise SessionError(f"{', '.join(unknown) or 'a call occurs twice'}: {pending}")
 
 
 def not_run(call: ToolCallEvent, error: str, *, still_running: bool = False) -> ToolErrorEvent:
