@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 
 import pytest
 from agentscope import formatter as formatters
@@ -13,6 +14,7 @@ from agentscope.credential import AnthropicCredential, OpenAICredential
 from agentscope.formatter import DeepSeekChatFormatter, OpenAIMultiAgentFormatter
 from agentscope.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentscope.model import AnthropicChatModel, OpenAIChatModel
+from packaging.version import Version
 from recount import count
 
 from otel_assembly import BudgetPolicy, describe
@@ -97,6 +99,8 @@ FORMATTERS = [found for name in NAMED if (found := getattr(formatters, f"{name}C
 
 @pytest.mark.parametrize("kind", FORMATTERS)
 async def test_the_tools_names_that_a_formatter_sends_are_counted(kind):
+    if kind.__name__ == "OllamaChatFormatter" and Version(version("agentscope")) < Version("2.0.10"):
+        pytest.skip("this version of AgentScope sends no tool name with a result to Ollama")
     model = OpenAIChatModel(OpenAICredential(api_key="x"), "gpt-4o", formatter=kind())
     counter = TiktokenCounter("o200k_base")
     meter = TokenMeter(counter, MessageFraming().for_client(rules_of_client(model), counter.count))
