@@ -58,13 +58,13 @@ AGENT = Agent(
 
 async def main() -> None:
     conversation = AGENT
-    for said in (
+    for request in (
         "What becomes of a damaged parcel? " + "Mine is badly dented, and rattles. " * 20,
         "And how long does it take?",
         "Thank you.",
     ):
-        print(f"customer  {said[:70]}")
-        conversation = await conversation.ask(said)
+        print(f"customer  {request[:70]}")
+        conversation = await conversation.ask(request)
         print(f" support  {conversation.body}")
 
 

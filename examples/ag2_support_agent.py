@@ -77,9 +77,9 @@ AGENT = Agent(
 
 async def main() -> None:
     conversation = AGENT
-    for said in CUSTOMER:
-        print(f"customer  {said}")
-        conversation = await conversation.ask(said)
+    for request in CUSTOMER:
+        print(f"customer  {request}")
+        conversation = await conversation.ask(request)
         print(f" support  {conversation.body}")
 
 

@@ -32,7 +32,7 @@ def room(number: int) -> str:
 
 
 class Guide(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """Prints how many messages it received, then calls the tool for the next room."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next room."""
 
     model = "gpt-4o"
     asked = 0
@@ -58,7 +58,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     session = agent.create_session()
     answer = await agent.run(REQUEST, session=session)
     print(answer.text, f"The session has {len(session.state['in_memory']['messages'])} messages.")

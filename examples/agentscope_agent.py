@@ -25,10 +25,10 @@ PROBLEM = "It will not turn on, and I have tried every socket in the house. " * 
 
 
 class ScriptedModel(ChatModelBase):
-    """Answers from the messages that it receives; summaries fail."""
+    """A scripted model that answers from the messages that it receives, and fails to summarize."""
 
     class Parameters(BaseModel):
-        """It has none."""
+        """The model has no parameters."""
 
     def __init__(self) -> None:
         super().__init__(CredentialBase(), "gpt-4o", self.Parameters(), stream=False, max_retries=0, context_size=2_500)
@@ -37,14 +37,14 @@ class ScriptedModel(ChatModelBase):
     async def _call_api(self, model_name: str, messages: list[Msg], tools: Any = None, *_: Any, **__: Any) -> Any:
         if tools and tools[0]["function"]["name"] == "generate_structured_output":
             raise ConnectionError("the provider refused the prompt")
-        asked = [message.get_text_content() or "" for message in messages if message.role == "user"]
-        if "refund" not in asked[-1]:
+        requests = [message.get_text_content() or "" for message in messages if message.role == "user"]
+        if "refund" not in requests[-1]:
             says = "I see."
-        elif any("4711" in text for text in asked):
+        elif any("4711" in text for text in requests):
             says = "Order 4711 is refunded."
         else:
             says = "Gladly! Which order is it?"
-        usage = ChatUsage(input_tokens=sum(map(len, asked)) // 4, output_tokens=8, time=0.0)
+        usage = ChatUsage(input_tokens=sum(map(len, requests)) // 4, output_tokens=8, time=0.0)
         return ChatResponse(content=[TextBlock(text=says)], is_last=True, usage=usage)
 
 

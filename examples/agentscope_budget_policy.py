@@ -27,10 +27,10 @@ BUDGET = 1_500
 
 
 class ScriptedModel(ChatModelBase):
-    """Prints how many tool results it received, then calls the tool, ten times in all."""
+    """A scripted model that prints how many tool results it received, then calls the tool, ten times in all."""
 
     class Parameters(BaseModel):
-        """It has none."""
+        """The model has no parameters."""
 
     def __init__(self) -> None:
         super().__init__(CredentialBase(), "gpt-4o", self.Parameters(), stream=False, max_retries=0)
@@ -59,7 +59,7 @@ def fares(day: int) -> ToolChunk:
 
 
 async def main() -> None:
-    """One request, ten tool calls, one answer."""
+    """Send one request; the model then makes ten tool calls and answers."""
     allowed = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="reading is free")
     agent = Agent(
         "travel",

@@ -2,9 +2,10 @@
 
     python examples/alert_receiver.py --host 127.0.0.1 --port 9095
 
-It replaces a pager and a chat: the `*.url` files next to `collectors/alertmanager/alertmanager.yaml` contain its
-address. Each alert is printed with severity, summary, agent, and links to traces and runbook. The Watchdog alert always
-fires, so it is not printed. A line is printed if it stays away for ten minutes after it has arrived once.
+Use it in place of a pager or a chat: write its address into the `*.url` files next to
+`collectors/alertmanager/alertmanager.yaml`. Each alert is printed with severity, summary, agent, and links to traces
+and runbook. The Watchdog alert always fires, to show that alerts arrive, so it is not printed. A line is printed if the
+Watchdog alert does not arrive for ten minutes after it has arrived once.
 """
 
 from __future__ import annotations
@@ -18,46 +19,47 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 WATCHDOG = "Watchdog"
-#: Alertmanager repeats it every five minutes, and one repetition may be late.
+#: After this many seconds without the Watchdog alert, a line is printed. Alertmanager repeats the alert every 300
+#: seconds, and one repetition may be late.
 SILENCE = 600
 
 
-def shown(alert: dict[str, Any], receiver: str) -> str:
+def formatted(alert: dict[str, Any], receiver: str) -> str:
     """Format one alert as a few lines."""
-    labels, told = alert["labels"], alert["annotations"]
+    labels, annotations = alert["labels"], alert["annotations"]
     if alert["status"] == "resolved":
-        head = f"resolved  {told.get('summary', labels['alertname'])}"
+        head = f"resolved  {annotations.get('summary', labels['alertname'])}"
         return f"{head}  [{labels['alertname']}, since {alert['startsAt'][:19]}Z]"
-    head = f"{labels.get('severity', 'unknown').upper()}  {told.get('summary', labels['alertname'])}"
+    head = f"{labels.get('severity', 'unknown').upper()}  {annotations.get('summary', labels['alertname'])}"
     rows = {
         "agent": labels.get("gen_ai_agent_name"),
         "service": labels.get("job"),
         "environment": labels.get("deployment_environment_name"),
-        "what": told.get("description"),
-        "traces": told.get("trace_search"),
-        "runbook": told.get("runbook_url"),
+        "what": annotations.get("description"),
+        "traces": annotations.get("trace_search"),
+        "runbook": annotations.get("runbook_url"),
         "since": f"{alert['startsAt'][:19]}Z, to {receiver}",
     }
     return "\n".join([head, *(f"  {name:12}{text}" for name, text in rows.items() if text)])
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Accept Alertmanager's webhook at any path; the path is the receiver's name."""
+    """Accept Alertmanager's webhook requests; the path of a request is the name of Alertmanager's receiver."""
 
     def do_POST(self) -> None:
         try:
             notification = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             lines = [
-                shown(alert, self.path.strip("/"))
+                formatted(alert, self.path.strip("/"))
                 for alert in notification["alerts"]
                 if alert["labels"]["alertname"] != WATCHDOG
             ]
-            watched = len(lines) < len(notification["alerts"])
+            has_watchdog = len(lines) < len(notification["alerts"])
         except (ValueError, KeyError, TypeError):
             self._answer(400)
             return
-        if watched:
-            dog.came()
+        if has_watchdog:
+            watchdog.alert_arrived()
         for text in lines:
             print(f"{text}\n", flush=True)
         self._answer(200)
@@ -68,29 +70,29 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Suppress the line per request, which would hide the alerts."""
+        """Do nothing: a log line per request would hide the alerts."""
 
 
-class Dog:
-    """Print a line when the Watchdog alert stays away."""
+class Watchdog:
+    """Print a line if the Watchdog alert does not arrive any more."""
 
     def __init__(self) -> None:
         self._last: float | None = None
 
-    def came(self) -> None:
+    def alert_arrived(self) -> None:
         if self._last is None:
-            print("the Watchdog is heard: alerts find their way\n", flush=True)
+            print("the Watchdog alert has arrived: alerts are delivered\n", flush=True)
         self._last = time.monotonic()
 
     def watch(self) -> None:
         while True:
             time.sleep(10)
             if self._last is not None and time.monotonic() - self._last > SILENCE:
-                print(f"CRITICAL  no Watchdog for {SILENCE} s: nobody would be told of anything\n", flush=True)
+                print(f"CRITICAL  no Watchdog alert for {SILENCE} s: alerts are not delivered\n", flush=True)
                 self._last = None
 
 
-dog = Dog()
+watchdog = Watchdog()
 
 
 def main() -> None:
@@ -98,7 +100,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9095)
     options = parser.parse_args()
-    threading.Thread(target=dog.watch, daemon=True).start()
+    threading.Thread(target=watchdog.watch, daemon=True).start()
     with ThreadingHTTPServer((options.host, options.port), Receiver) as server:
         print(f"waiting for alerts at http://{options.host}:{server.server_address[1]}\n", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -34,8 +34,8 @@ async def main() -> None:
     )
     await agent.run(task="Is everything noted?")
     sent = model.create_calls[-1]["messages"]
-    held = (await context.save_state())["messages"]  # the answer is the last of them
-    print(f"of {len(held) - 1} messages the model saw {len(sent)}:")
+    messages = (await context.save_state())["messages"]  # the answer is the last of them
+    print(f"of {len(messages) - 1} messages the model saw {len(sent)}:")
     for message in (*sent[:3], *sent[-2:]):
         print(f"  {type(message).__name__:16} {' '.join(message.content.split())[:70]}")
 

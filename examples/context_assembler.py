@@ -39,7 +39,7 @@ class Handbook:
 
 
 def permitted_scopes(user: str, task: Task) -> set[str]:
-    """Return the scopes of a customer: the public handbook and their own memories, nothing for staff."""
+    """Return the scopes whose content a customer may see: the public handbook and the customer's own memories."""
     return {"public", f"customer:{user}"}
 
 
@@ -49,7 +49,7 @@ def load_state(task: Task, scopes: Collection[str]) -> dict[str, object]:
 
 
 def worth_remembering(proposal: Proposal) -> bool:
-    """Return True for a memory with a source."""
+    """Return True if a proposed memory names its source."""
     return proposal.candidate.source is not None
 
 
@@ -88,7 +88,7 @@ async def main() -> None:
             Candidate("mood", "Ada sounded annoyed.", "customer:ada"),
         ],
     )
-    print("\nRemembered:", ", ".join(f"{one.proposal.candidate.id} {one.outcome}" for one in retained))
+    print("\nRemembered:", ", ".join(f"{result.proposal.candidate.id} {result.outcome}" for result in retained))
 
     task = Task("Will I get back what I was charged twice?", entity="ada", output_schema=task.output_schema)
     show(await assembler.assemble(task, user="ada", context=conversation))
@@ -98,8 +98,8 @@ def show(context: AssembledContext) -> None:
     allocation = context.allocation
     print(f"\n{allocation.used} of {allocation.budget} tokens, in this order:")
     for block, zone in zip(context.prompt, context.prompt.zones, strict=True):
-        held = ", ".join(item.id for item in block.items if item.id)
-        print(f"  {zone.name.lower():8} {block.name:9} {held}".rstrip())
+        item_ids = ", ".join(item.id for item in block.items if item.id)
+        print(f"  {zone.name.lower():8} {block.name:9} {item_ids}".rstrip())
     print("Left out:")
     for item in allocation.dropped:
         print(f"  {item.block} {item.item.id or item.index}: {item.reason}, {item.tokens} tokens")

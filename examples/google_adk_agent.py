@@ -26,12 +26,12 @@ ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
 
 
 class Guide(BaseLlm):
-    """Calls the tool, then describes the way."""
+    """A scripted model that calls the tool, then describes the way."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """Answer a request."""
+        """Yield the scripted response to a request."""
         newest = llm_request.contents[-1]
         if newest.parts[0].function_response is None:
             room = next((room for room in reversed(ROOMS) if room in newest.parts[0].text), ROOMS[0])
@@ -60,7 +60,7 @@ app = App(name="museum", root_agent=agent, plugins=[ContextFilterPlugin(num_invo
 
 
 async def main() -> None:
-    """Ask for one room after the other, in one session."""
+    """Ask for several rooms, one after the other, in one session."""
     runner = InMemoryRunner(app=app)
     session = await runner.session_service.create_session(app_name="museum", user_id="guest")
     for number, room in enumerate(ROOMS):

@@ -26,12 +26,12 @@ REQUEST = "I use a wheelchair. Which of the ten rooms can I visit?"
 
 
 class Guide(BaseLlm):
-    """Prints how many messages it received, then calls the tool for the next room."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next room."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """Answer a request."""
+        """Yield the scripted response to a request."""
         sent = llm_request.contents
         asked = [part.function_call for content in sent for part in content.parts if part.function_call is not None]
         last = asked[-1].args["number"] if asked else 0
@@ -54,7 +54,7 @@ app = App(name="museum", root_agent=agent, plugins=[plugin])
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     runner = InMemoryRunner(app=app)
     session = await runner.session_service.create_session(app_name="museum", user_id="guest")
     where = {"user_id": "guest", "session_id": session.id}

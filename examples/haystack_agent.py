@@ -33,13 +33,13 @@ def paints_for(room: str) -> str:
 
 @component
 class AdvisingGenerator:
-    """Calls the tool, then recommends a paint."""
+    """A scripted model that calls the tool, then recommends a paint."""
 
     model = "gpt-4o"
 
     @component.output_types(replies=list[ChatMessage])
     def run(self, messages: list[ChatMessage], tools: Any = None) -> dict[str, list[ChatMessage]]:
-        """Answer."""
+        """Return the scripted response to the messages."""
         newest = messages[-1]
         if newest.tool_call_result is None:
             room = next((room for room in ROOMS if room in (newest.text or "")), ROOMS[0])
@@ -49,7 +49,7 @@ class AdvisingGenerator:
 
 
 def main() -> None:
-    """Ask for one room after the other, in one conversation."""
+    """Ask for several rooms, one after the other, in one conversation."""
     compaction = CompactionHook(SlidingWindowCompactor(), context_window=900, compact_at=0.7, compact_to=0.5)
     adviser = Agent(
         chat_generator=AdvisingGenerator(),

@@ -32,13 +32,13 @@ def paint(number: int) -> str:
 
 @component
 class AdvisingGenerator:
-    """Prints how many messages it received, then calls the tool for the next paint."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next paint."""
 
     model = "gpt-4o"
 
     @component.output_types(replies=list[ChatMessage])
     def run(self, messages: list[ChatMessage], tools: Any = None) -> dict[str, list[ChatMessage]]:
-        """Answer."""
+        """Return the scripted response to the messages."""
         last = max((call.arguments["number"] for message in messages for call in message.tool_calls), default=0)
         knows = any("asthma" in (message.text or "") for message in messages)
         print(f"{len(messages)} messages; it knows of the asthma: {knows}")
@@ -49,7 +49,7 @@ class AdvisingGenerator:
 
 
 def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     plugin = AssemblyHook([BudgetPolicy(window=1_000, output_reserve=200)], model="gpt-4o")
     adviser = Agent(
         chat_generator=AdvisingGenerator(),

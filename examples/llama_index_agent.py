@@ -22,7 +22,7 @@ ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
 
 
 class Guide(FunctionCallingLLM):
-    """Calls the tool, then describes the way."""
+    """A scripted model that calls the tool, then describes the way."""
 
     model: str = "gpt-4o"
 
@@ -32,7 +32,7 @@ class Guide(FunctionCallingLLM):
         return LLMMetadata(model_name=self.model, is_chat_model=True, is_function_calling_model=True)
 
     def chat(self, messages: Any, **kwargs: Any) -> ChatResponse:
-        """Answer."""
+        """Return the scripted response to the messages."""
         newest = messages[-1]
         if newest.role == "user":
             room = next((room for room in reversed(ROOMS) if room in str(newest)), ROOMS[0])
@@ -43,7 +43,7 @@ class Guide(FunctionCallingLLM):
         return ChatResponse(message=ChatMessage(role="assistant", content=said))
 
     async def achat(self, messages: Any, **kwargs: Any) -> ChatResponse:
-        """Answer."""
+        """Return the scripted response; LlamaIndex calls this method in async code."""
         return self.chat(messages, **kwargs)
 
     def _prepare_chat_with_tools(self, tools: Any, chat_history: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ agent = FunctionAgent(
 
 
 async def main() -> None:
-    """Ask for one room after the other, in one conversation."""
+    """Ask for several rooms, one after the other, in one conversation."""
     memory = ChatMemoryBuffer.from_defaults(token_limit=220)
     for number, room in enumerate(ROOMS):
         said = f"{GUEST} First to {room}." if number == 0 else f"And now to {room}?"

@@ -22,7 +22,7 @@ REQUEST = "I use a wheelchair. Which of the ten rooms can I visit?"
 
 
 class Guide(FunctionCallingLLM):
-    """Prints how many messages it received, then calls the tool for the next room."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next room."""
 
     model: str = "gpt-4o"
 
@@ -32,7 +32,7 @@ class Guide(FunctionCallingLLM):
         return LLMMetadata(model_name=self.model, is_chat_model=True, is_function_calling_model=True)
 
     def chat(self, messages: Any, **kwargs: Any) -> ChatResponse:
-        """Answer."""
+        """Return the scripted response to the messages."""
         asked = [block for message in messages for block in message.blocks if isinstance(block, ToolCallBlock)]
         last = int(asked[-1].tool_kwargs["number"]) if asked else 0
         print(f"{len(messages)} messages; it knows of the wheelchair: {'wheelchair' in str(messages)}")
@@ -42,7 +42,7 @@ class Guide(FunctionCallingLLM):
         return ChatResponse(message=ChatMessage(role="assistant", blocks=[call]))
 
     async def achat(self, messages: Any, **kwargs: Any) -> ChatResponse:
-        """Answer."""
+        """Return the scripted response; LlamaIndex calls this method in async code."""
         return self.chat(messages, **kwargs)
 
     def _prepare_chat_with_tools(self, tools: Any, chat_history: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ agent = FunctionAgent(
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     answer = await agent.run(REQUEST, memory=memory)
     print(answer, f"The memory has {len(memory.get_all())} messages.")
 

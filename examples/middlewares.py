@@ -102,7 +102,7 @@ async def main() -> None:
         ModelCallError("overloaded", provider="example", model="large", status=529),
         model="large",
     )
-    tools = [tool for one in middlewares for tool in await one.list_tools()]
+    tools = [tool for middleware in middlewares for tool in await middleware.list_tools()]
     agent = Agent("clerk", "Be brief.", model, tools, middlewares=middlewares)
     print((await agent.ask("Remind me of the milk.")).content)
     print("notes:", notebook.notes)

@@ -37,7 +37,7 @@ def way_to(room: str) -> str:
 
 
 class Guide(Model):
-    """Calls the tool, then describes the way."""
+    """A scripted model that calls the tool, then describes the way."""
 
     model = "gpt-4o"
 
@@ -77,7 +77,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    """Ask for one room after the other, in one conversation."""
+    """Ask for several rooms, one after the other, in one conversation."""
     set_tracing_disabled(True)  # export no traces to OpenAI
     session = SQLiteSession("museum")
     # The setting that loses the guest's first message.

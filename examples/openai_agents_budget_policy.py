@@ -27,7 +27,7 @@ def room(number: int) -> str:
 
 
 class Guide(Model):
-    """Prints how many messages it received, then calls the tool for the next room."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next room."""
 
     model = "gpt-4o"
 
@@ -58,7 +58,7 @@ budget = AssemblyInputFilter([BudgetPolicy(window=1_000, output_reserve=200)])
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     set_tracing_disabled(True)  # export no traces to OpenAI
     config = RunConfig(call_model_input_filter=budget)
     result = await Runner.run(agent, REQUEST, hooks=budget, run_config=config, max_turns=20)

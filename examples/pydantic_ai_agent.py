@@ -30,7 +30,7 @@ def way_to(room: str) -> str:
 
 
 def guide(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Calls the tool, then describes the way."""
+    """A scripted model that calls the tool, then describes the way."""
     newest = messages[-1]
     asked = [part for part in newest.parts if isinstance(newest, ModelRequest)]
     if not any(isinstance(part, ToolReturnPart) for part in asked):
@@ -51,7 +51,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    """Ask for one room after the other, in one conversation."""
+    """Ask for several rooms, one after the other, in one conversation."""
     history: list[ModelMessage] = []
     for number, room in enumerate(ROOMS):
         said = f"{GUEST} First to {room}." if number == 0 else f"And now to {room}?"

@@ -25,7 +25,7 @@ def room(number: int) -> str:
 
 
 def guide(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Prints how many messages it received, then calls the tool for the next room."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next room."""
     asked = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
     last = asked[-1].args_as_dict()["number"] if asked else 0
     print(f"{len(messages)} messages; it knows of the wheelchair: {'wheelchair' in str(messages)}")
@@ -44,7 +44,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     result = await agent.run(REQUEST)
     print(result.output, f"The history has {len(result.all_messages())} messages.")
 

@@ -50,12 +50,12 @@ class ScriptedSettings(PromptExecutionSettings):
 
 
 class ScriptedService(ChatCompletionClientBase):
-    """Calls the tool, then books a table."""
+    """A scripted model that calls the tool, then books a table."""
 
     SUPPORTS_FUNCTION_CALLING: ClassVar[bool] = True
 
     def get_prompt_execution_settings_class(self) -> type[PromptExecutionSettings]:
-        """The class of its settings."""
+        """Return the class of this service's settings."""
         return ScriptedSettings
 
     def _update_function_choice_settings_callback(self) -> Callable[..., None]:
@@ -83,7 +83,7 @@ agent = ChatCompletionAgent(
 
 
 async def main() -> None:
-    """Ask for one day after the other, in one thread."""
+    """Ask for several days, one after the other, in one thread."""
     thread = ChatHistoryAgentThread(chat_history=ChatHistoryTruncationReducer(target_count=6))
     for number, day in enumerate(DAYS):
         said = f"{GUEST} First for {day}." if number == 0 else f"And for {day}?"

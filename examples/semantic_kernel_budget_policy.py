@@ -44,12 +44,12 @@ class ScriptedSettings(PromptExecutionSettings):
 
 
 class ScriptedService(ChatCompletionClientBase):
-    """Prints how many messages it received, then calls the tool for the next table."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next table."""
 
     SUPPORTS_FUNCTION_CALLING: ClassVar[bool] = True
 
     def get_prompt_execution_settings_class(self) -> type[PromptExecutionSettings]:
-        """The class of its settings."""
+        """Return the class of this service's settings."""
         return ScriptedSettings
 
     def _update_function_choice_settings_callback(self) -> Callable[..., None]:
@@ -79,7 +79,7 @@ agent = ChatCompletionAgent(
 
 
 async def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     response = await agent.get_response(REQUEST)
     print(response, f"The thread has {len(response.thread)} messages.")
 

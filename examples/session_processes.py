@@ -58,7 +58,7 @@ AGENTS: dict[str, tuple[Callable[..., Any], dict[str, str], str]] = {
     "billing": (charges, {"order": "4711"}, "There are two charges; one is to go back."),
     "clerk": (settle, {"summary": "25.00 back"}, "We are sorry: 25.00 are on their way to you."),
 }
-#: After the customer comes triage, and after billing the clerk. The tool of triage selects billing.
+#: Who posts next: triage after the customer, and the clerk after billing. The tool of triage hands over to billing.
 GRAPH = TransitionGraph(
     "customer",
     [
@@ -87,21 +87,21 @@ async def hub_on(where: str) -> AsyncIterator[Hub]:
 
 
 async def answer(where: str, case: str, name: str) -> None:
-    """Serve one agent until the session is over; run in the agent's process, on any machine."""
+    """Serve one agent until the session ends. Each agent has its own process, which can be on any machine."""
     async with hub_on(where) as hub:
         await serve(hub, agent(name), name, session_id=case)
 
 
 async def process(where: str, case: str, name: str) -> None:
     """Start an agent's process and wait for its end."""
-    started = await asyncio.create_subprocess_exec(sys.executable, __file__, where, case, name)
+    child = await asyncio.create_subprocess_exec(sys.executable, __file__, where, case, name)
     try:
-        if await started.wait() != 0:
-            raise RuntimeError(f"the process of {name} ended with {started.returncode}")
+        if await child.wait() != 0:
+            raise RuntimeError(f"the process of {name} ended with {child.returncode}")
     finally:
-        if started.returncode is None:
-            started.kill()
-            await started.wait()
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
 
 
 async def ask(where: str) -> None:

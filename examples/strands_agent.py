@@ -33,7 +33,7 @@ def recipe(dish: str) -> str:
 
 
 class Waiter(Model):
-    """Calls the tool, then serves a dish."""
+    """A scripted model that calls the tool, then serves a dish."""
 
     def update_config(self, **model_config: Any) -> None:
         """Do nothing: there are no settings."""
@@ -73,7 +73,7 @@ agent = Agent(
 
 
 def main() -> None:
-    """Order one dish after the other."""
+    """Order several dishes, one after the other, in one conversation."""
     for number, dish in enumerate(DISHES):
         said = f"{GUEST} The {dish}, please." if number == 0 else f"And the {dish}, please."
         print("guest:", said)

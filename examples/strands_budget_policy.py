@@ -33,7 +33,7 @@ def recipe(number: int) -> str:
 
 
 class Waiter(Model):
-    """Prints how many messages it received, then calls the tool for the next dish."""
+    """A scripted model that prints how many messages it received, then calls the tool for the next dish."""
 
     def update_config(self, **model_config: Any) -> None:
         """Do nothing: there are no settings."""
@@ -48,10 +48,13 @@ class Waiter(Model):
 
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """Yield the response as Bedrock stream events."""
-        asked = [
-            block["toolUse"]["input"]["number"] for one in messages for block in one["content"] if "toolUse" in block
+        numbers = [
+            block["toolUse"]["input"]["number"]
+            for message in messages
+            for block in message["content"]
+            if "toolUse" in block
         ]
-        number = asked[-1] + 1 if asked else 1
+        number = numbers[-1] + 1 if numbers else 1
         print(f"{len(messages)} messages; it knows of the nuts: {'must not eat' in str(messages)}")
         yield {"messageStart": {"role": "assistant"}}
         if number <= 10:
@@ -75,7 +78,7 @@ agent = Agent(
 
 
 def main() -> None:
-    """Ask once."""
+    """Ask the agent one question, and print its answer."""
     print(str(agent(REQUEST)).strip(), f"The agent holds {len(agent.messages)} messages.")
 
 

@@ -1,7 +1,7 @@
 """The events of an agent's stream (as in AG2), as frozen models with one JSON form.
 
 Each event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are exact
-inverses (`json_form`). The module `rows` defines how the engine reads each event.
+inverses (`json_form`). The module `rows` defines how the rest of the package reads each event.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def new_id() -> str:
 
 
 class Event(BaseModel):
-    """The base class of events; frozen, refuses unknown fields.
+    """The base class of events. Events are immutable and refuse unknown fields.
 
     Attributes:
         id: The id of the event; for a tool call, the id of the call.
@@ -120,8 +120,8 @@ class Thinking(BaseModel):
         text: The readable text.
         signature: The provider's signature of the text.
         sealed: The encrypted reasoning, if the provider gives no text.
-        form: The type in the provider's messages; the reasoning is sent only to that provider.
-        behind: The number of parts of the response (its text and its calls) before the reasoning.
+        form: The type of the reasoning in the provider's messages. It is sent back only to a provider with this type.
+        behind: The number of other parts of the response (its text and its calls) that precede the reasoning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -139,7 +139,7 @@ class ModelResponse(Event):
     Attributes:
         content: The text; empty if there is none.
         tool_calls: The tool calls.
-        usage: The billed tokens, if they are known; they calibrate an estimating counter.
+        usage: The billed tokens, if they are known. They calibrate a token counter that only estimates.
         thinking: The reasoning. If the response has tool calls, providers require it in the next request, so it is sent
             and counted; otherwise they ignore it.
         structured_output: The answer in the requested schema, as JSON values; None if no schema was requested.
@@ -173,7 +173,7 @@ class ModelResponse(Event):
 class ResponseChunk(Event):
     """A chunk of a streamed response, for programs that show the answer while it is generated.
 
-    The whole `ModelResponse` follows. Only that is part of the conversation; a chunk is never in a prompt.
+    A `ModelResponse` with the whole text follows. Chunks are not part of the conversation and never in a prompt.
 
     Attributes:
         content: The text of the chunk.
@@ -205,8 +205,8 @@ class ToolErrorEvent(Event):
         parent_id: The id of the call.
         name: The name of the tool.
         error: The text for the model, as the result of the call.
-        still_running: True if the call exceeded its time limit and its function, which is not async, runs on in a
-            thread: its side effects may come later. If it ends, a `ToolFinishedLate` is sent.
+        still_running: True if the call exceeded its time limit and its function, which is not async, continues in a
+            thread, so that side effects may still happen. When the function ends, a `ToolFinishedLate` is sent.
     """
 
     type: Literal["tool_error"] = "tool_error"
@@ -217,15 +217,15 @@ class ToolErrorEvent(Event):
 
 
 class ToolFinishedLate(Event):
-    """The function of a tool call ended after the call's time limit, so that its side effects came late.
+    """The function of a tool call ended after the call's time limit, so its side effects happened late.
 
-    A function that is not async runs in a thread, and a thread cannot be stopped. The model has received a
-    `ToolErrorEvent` as the result of the call; this event changes no prompt.
+    A function that is not async runs in a thread, and a thread cannot be stopped. The model received a `ToolErrorEvent`
+    as the result of the call. This event is never in a prompt.
 
     Attributes:
         parent_id: The id of the call.
         name: The tool's name.
-        seconds: How long the function ran.
+        seconds: The duration of the function, in seconds.
         error: The type of the exception that it raised; empty if it returned.
     """
 
@@ -283,7 +283,8 @@ class ObserverAlert(Event):
     Attributes:
         source: The name of the observer.
         severity: A `Severity`, or its name in any case; ``fatal`` halts the conversation.
-        message: Operator text. It is exported, cut at 256 characters, unless that is turned off.
+        message: The text for the model and for operators. Telemetry exports its first 256 characters, unless that is
+            turned off.
         data: Values for the program that handles the alert; never exported.
     """
 
@@ -293,7 +294,7 @@ class ObserverAlert(Event):
     message: str
     data: dict[str, Any] = Field(default_factory=dict)
 
-    if TYPE_CHECKING:  # a severity's name is accepted too, which the type of the field cannot express
+    if TYPE_CHECKING:  # the constructor also accepts a severity's name, which the field's type cannot express
 
         def __init__(
             self,
@@ -357,14 +358,14 @@ class ConfirmResult(BaseModel):
 
 
 class ToolArgumentsChanged(Event):
-    """A tool call runs with other arguments than those of the model.
+    """A tool call runs with arguments that differ from those that the model wrote.
 
     Attributes:
         parent_id: The id of the call.
         name: The name of the tool.
         original: The arguments that the model wrote.
         arguments: The arguments of the call, as JSON.
-        source: The origin of the change: a person's ``confirmation``, a ``permission`` check, or a ``middleware``.
+        source: What changed the arguments: a person's ``confirmation``, a ``permission`` check, or a ``middleware``.
     """
 
     type: Literal["tool_arguments_changed"] = "tool_arguments_changed"
@@ -379,7 +380,7 @@ class UserConfirmResultEvent(Event):
     """A person's decisions about waiting tool calls.
 
     Attributes:
-        confirm_results: One per decided call; the others keep waiting.
+        confirm_results: One decision per call. Calls without a decision keep waiting.
     """
 
     type: Literal["user_confirm_result"] = "user_confirm_result"
@@ -390,7 +391,7 @@ class ExternalExecutionResultEvent(Event):
     """The results of tool calls that ran outside of this program.
 
     Attributes:
-        execution_results: One per finished call; the others keep waiting.
+        execution_results: One result per finished call. The other calls keep waiting.
     """
 
     type: Literal["external_execution_result"] = "external_execution_result"
@@ -398,7 +399,7 @@ class ExternalExecutionResultEvent(Event):
 
 
 class TurnStarted(Event):
-    """A turn of the loop began.
+    """A turn of an agent's loop began: one model call with its tool calls.
 
     Attributes:
         turn: The index of the turn, from 0.
@@ -409,7 +410,7 @@ class TurnStarted(Event):
 
 
 class TurnCompleted(Event):
-    """A turn of the loop ended.
+    """A turn of an agent's loop ended.
 
     Attributes:
         turn: The index of the turn, from 0.
@@ -433,16 +434,16 @@ class UsageEvent(Event):
 
 
 class AssemblyCompleted(Event):
-    """A context was assembled; observers of budgets subscribe to this event.
+    """The prompt of a model call was assembled. Observers that check budgets subscribe to this event.
 
     Attributes:
         assembly: The id of the assembly.
-        turn: The index of the assembly in its ledger, from 0.
+        turn: The index of the assembly within its conversation and agent, from 0.
         tokens: The tokens of the assembled prompt.
         budget: The tightest token limit that a policy enforced; None without one.
         fixed: The tokens of content that must not be dropped; None if no policy knows them.
         overflow_tokens: The tokens above the budget; 0 without an overflow.
-        overflow_cause: The `OverflowCause`; empty without an overflow.
+        overflow_cause: The value of the `OverflowCause`; empty without an overflow.
     """
 
     type: Literal["assembly_completed"] = "assembly_completed"
@@ -467,11 +468,11 @@ class ObserverStarted(Event):
 
 
 class ObserverCompleted(Event):
-    """An observer finished.
+    """An observer finished processing an event.
 
     Attributes:
         observer: The name of the observer.
-        error: The type of its exception; empty without one.
+        error: The type of the exception that it raised; empty without one.
     """
 
     type: Literal["observer_completed"] = "observer_completed"
@@ -480,7 +481,7 @@ class ObserverCompleted(Event):
 
 
 class AggregationCompleted(Event):
-    """An aggregate wrote to the knowledge store.
+    """An aggregate (code that derives entries, such as summaries, from events) wrote to the knowledge store.
 
     Attributes:
         aggregate: The name of the aggregate.
@@ -491,7 +492,7 @@ class AggregationCompleted(Event):
 
 
 class AggregationFailed(Event):
-    """An aggregate failed.
+    """An aggregate (code that derives knowledge store entries from events) failed.
 
     Attributes:
         aggregate: The name of the aggregate.
@@ -504,9 +505,9 @@ class AggregationFailed(Event):
 
 
 def severity_name(severity: Any) -> str:
-    """Return a severity as a lower-case string; it may be an enum of any library or a string.
+    """Return the lower-case name of a severity, which can be a string or an enum of any library.
 
-    The value of an enum is used, because ``str()`` of a plain enum is ``Severity.FATAL``.
+    Of an enum, the value is used, because ``str()`` of a plain enum returns ``Severity.FATAL``.
     """
     return str(getattr(severity, "value", severity)).lower()
 

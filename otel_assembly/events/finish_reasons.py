@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The providers' values for each value of the conventions. Anthropic: Messages `stop_reason`; OpenAI: Chat
-#: Completions `finish_reason`, Responses `incomplete_details.reason`; Gemini and Bedrock as their OpenAI-compatible
-#: servers pass them on; TGI, vLLM, DeepSeek and OpenRouter where they differ from OpenAI.
+#: For each value of the conventions, the providers' values. They are Anthropic's `stop_reason` (Messages), OpenAI's
+#: `finish_reason` (Chat Completions) and `incomplete_details.reason` (Responses), those that the OpenAI-compatible
+#: servers of Gemini and Bedrock return, and those of TGI, vLLM, DeepSeek and OpenRouter that differ from OpenAI's.
 _WORDS: Final[Mapping[str, str]] = {
     "stop": "stop completed end_turn stop_sequence eos eos_token end complete",
     "length": "length max_tokens max_output_tokens max_completion_tokens model_length model_context_window_exceeded",
@@ -21,11 +21,11 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 _VALUES: Final = {word: value for value, words in _WORDS.items() for word in words.split()}
 
-#: The reasons of incomplete responses. Anthropic's `pause_turn`, which has no equivalent in the conventions, means that
-#: a turn with the provider's own tools was interrupted.
+#: The reasons of incomplete responses. Anthropic's `pause_turn` has no equivalent in the conventions: a turn with tools
+#: that Anthropic runs was interrupted.
 CUT_OFF: Final = frozenset({"length", "content_filter", "error", "pause_turn"})
 
 
 def finish_reason(word: str) -> str:
-    """Return the conventions' value for a provider's value; an unknown value is unchanged."""
+    """Return the value of OpenTelemetry's GenAI conventions for a provider's value; an unknown value is unchanged."""
     return _VALUES.get(word.lower(), word)

@@ -65,9 +65,9 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_bui
 
 
 def event_to_json(event: Event) -> str:
-    """Return the JSON text of an event, with its keys in the order of the model.
+    """Return the JSON text of an event, with its keys in the order of the class's fields.
 
-    A lone surrogate, which a model's output may hold and UTF-8 cannot, is written as its escape.
+    A lone surrogate, which a model's output may contain and UTF-8 cannot encode, is written as its JSON escape.
     """
     try:
         return event.model_dump_json()
@@ -79,7 +79,7 @@ def event_from_json(text: str | bytes) -> Event:
     """Return the event that `event_to_json` wrote.
 
     Raises:
-        pydantic.ValidationError: The text is not the JSON form of one of our events.
+        pydantic.ValidationError: The text is not the JSON form of an event of this package.
     """
     try:
         return _ADAPTER.validate_json(text)

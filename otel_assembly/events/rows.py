@@ -1,4 +1,4 @@
-"""Register how the engine reads, summarizes and shortens events."""
+"""Registers how the events of this package are read (`describe`), summarized and shortened."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 read_from(Event, "__dict__")
 
 
-def _named(event: Event) -> dict[str, Any]:
-    """Return the id of an event, and whether the program set it, because each event has one."""
+def _id_facts(event: Event) -> dict[str, Any]:
+    """Return the id of an event, and whether the program set it; otherwise the id is random."""
     return {"id": event.id, "id_given": "id" in event.model_fields_set}
 
 
@@ -42,18 +42,18 @@ def _(event: ModelRequest) -> EventFacts:
 def _(event: ModelResponse) -> EventFacts:
     fields: list[str] = []
     for call in event.tool_calls:
-        fields += (tool_name(call.name), call.arguments)  # as it is sent
+        fields += (tool_name(call.name), call.arguments)  # the name as it is sent to the provider
     sealed = 0
     if event.thinking and event.tool_calls:
         fields += [thought.text for thought in event.thinking if thought.text]
-        sealed = sum(encrypted_tokens(one.sealed or one.signature) for one in event.thinking if not one.text)
+        sealed = sum(encrypted_tokens(part.sealed or part.signature) for part in event.thinking if not part.text)
     return EventFacts(
         EventKind.RESPONSE,
         event.content,
         fields=fields,
         opens=[call.id for call in event.tool_calls],
         awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
-        **_named(event),
+        **_id_facts(event),
         media_tokens=sealed,
         billed_tokens=event.usage.input_tokens if event.usage else None,
         output_tokens=event.usage.output_tokens if event.usage else None,
@@ -68,7 +68,7 @@ def _(event: ToolCallEvent) -> EventFacts:
         fields=(tool_name(event.name), event.arguments),
         opens=(event.id,),
         awaiting=(event.id,) if event.awaiting_approval else (),
-        **_named(event),
+        **_id_facts(event),
         restates=True,
         calls=(ToolCallFacts(event.id, event.name, event.arguments),),
     )
@@ -76,47 +76,49 @@ def _(event: ToolCallEvent) -> EventFacts:
 
 @describe.register
 def _(event: ToolResultEvent) -> EventFacts:
-    return EventFacts(EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), **_named(event), restates=True)
+    return EventFacts(
+        EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), **_id_facts(event), restates=True
+    )
 
 
 @describe.register
 def _(event: ToolErrorEvent) -> EventFacts:
-    return EventFacts(EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), **_named(event), restates=True)
+    return EventFacts(EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), **_id_facts(event), restates=True)
 
 
 @describe.register
 def _(event: ToolResultsEvent) -> EventFacts:
     return EventFacts(
         EventKind.TOOL_RESULT,
-        fields=[_said(result) for result in event.results],
+        fields=[_text(result) for result in event.results],
         closes=[result.parent_id for result in event.results],
-        **_named(event),
+        **_id_facts(event),
         restates=True,
     )
 
 
 @describe.register
 def _(event: CompactionSummary) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, summary_text(event.summary), **_named(event))
+    return EventFacts(EventKind.SUMMARY, summary_text(event.summary), **_id_facts(event))
 
 
 @describe.register
 def _(event: ObserverAlert) -> EventFacts:
-    return EventFacts(EventKind.ALERT, **_named(event))
+    return EventFacts(EventKind.ALERT, **_id_facts(event))
 
 
 @describe.register
 def _(event: Event) -> EventFacts:
-    return EventFacts(EventKind.OTHER, **_named(event))
+    return EventFacts(EventKind.OTHER, **_id_facts(event))
 
 
 @summary_like.register(Event)
 def _(event: Event, text: str, events: Sequence[Any]) -> CompactionSummary:
-    named = (one.id for one in events if isinstance(one, Event))
-    return CompactionSummary(summary=text, event_count=len(events), provenance=tuple(named))
+    ids = tuple(replaced.id for replaced in events if isinstance(replaced, Event))
+    return CompactionSummary(summary=text, event_count=len(events), provenance=ids)
 
 
-def _said(result: ToolResultEvent | ToolErrorEvent) -> str:
+def _text(result: ToolResultEvent | ToolErrorEvent) -> str:
     return result.content if isinstance(result, ToolResultEvent) else result.error
 
 
@@ -125,7 +127,7 @@ def _said(result: ToolResultEvent | ToolErrorEvent) -> str:
 @result_texts.register(ToolResultsEvent)
 def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[str]:
     results = event.results if isinstance(event, ToolResultsEvent) else (event,)
-    return [text for text in map(_said, results) if text]
+    return [text for text in map(_text, results) if text]
 
 
 @shortened.register(ToolResultEvent)
@@ -133,15 +135,17 @@ def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[st
 @shortened.register(ToolResultsEvent)
 def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent, texts: Sequence[str]) -> Event:
     # New ids: these are new events, and the ledger records that they replace the original ones.
-    given = iter(texts)
+    next_text = iter(texts)
     if isinstance(event, ToolResultsEvent):
-        results = tuple(_saying(one, next(given, _said(one))) if _said(one) else one for one in event.results)
-        return event.model_copy(update={"results": results, "id": new_id()})
-    return _saying(event, next(given, _said(event)))
+        results = [
+            _with_text(result, next(next_text, _text(result))) if _text(result) else result for result in event.results
+        ]
+        return event.model_copy(update={"results": tuple(results), "id": new_id()})
+    return _with_text(event, next(next_text, _text(event)))
 
 
-def _saying(result: ToolResultEvent | ToolErrorEvent, text: str) -> ToolResultEvent | ToolErrorEvent:
-    if text == _said(result):
+def _with_text(result: ToolResultEvent | ToolErrorEvent, text: str) -> ToolResultEvent | ToolErrorEvent:
+    if text == _text(result):
         return result
     key = "content" if isinstance(result, ToolResultEvent) else "error"
     return result.model_copy(update={key: text, "id": new_id()})

@@ -1,4 +1,7 @@
-"""Messages that are dicts, in the formats of all providers. Importing this package registers their rows."""
+"""Reads messages that are dicts, in the formats of all providers.
+
+Importing this package registers the reader functions of `describe` for dicts.
+"""
 
 from __future__ import annotations
 

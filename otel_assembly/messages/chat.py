@@ -53,20 +53,24 @@ _read_chat = describe.register(dict, chat_row(_read_other))
 
 
 def _by_keys(message: dict[str, Any], role: Any) -> EventFacts:
-    """Read a message whose format its role and content do not identify."""
+    """Return the facts of a dict that is an item of OpenAI's Responses API or a message with ``parts``.
+
+    Raises:
+        DescribeError: The dict has no known format.
+    """
     kind = message.get("type")
     if isinstance(kind, str) and kind != "message" and (role is None or _is_item(message)):
         return read_item(message, kind)
     parts = message.get("parts")
-    meant = _GEMINI.get(role) if role is None or isinstance(role, str) else None
-    if meant is None or not isinstance(parts, (list, tuple)):
-        if meant is None or role is None:
-            found = repr(role[:_LONGEST_ROLE]) if isinstance(role, str) else type(role).__name__.removesuffix("Type")
-            raise DescribeError(dict, f"its 'role' is {found}, expected one of {', '.join(ROLES)}")
+    role_kind = _GEMINI.get(role) if role is None or isinstance(role, str) else None
+    if role_kind is None or not isinstance(parts, (list, tuple)):
+        if role_kind is None or role is None:
+            shown = repr(role[:_LONGEST_ROLE]) if isinstance(role, str) else type(role).__name__.removesuffix("Type")
+            raise DescribeError(dict, f"its 'role' is {shown}, expected one of {', '.join(ROLES)}")
         raise DescribeError(dict, f"its 'parts' are a {type(parts).__name__}, expected a list")
     draft = Draft()
     read_parts(draft, parts, GEMINI)
-    return _read(draft, message, meant)
+    return _read(draft, message, role_kind)
 
 
 def _is_item(message: Mapping[str, Any]) -> bool:
@@ -75,16 +79,22 @@ def _is_item(message: Mapping[str, Any]) -> bool:
 
 
 def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFacts:
-    """Return the facts of a message with parts. A user message with only tool results is not a request."""
+    """Return the facts of a message whose parts are already in a draft.
+
+    Args:
+        draft: The facts of the parts.
+        message: The message, which is read for its calls, reasoning and id.
+        kind: The kind for the message's role. A user message that contains only tool results gets their kind instead.
+    """
     if "refusal" in message:
         draft.text(message["refusal"])
     if kind is EventKind.RESPONSE:
         for thought in thoughts(message):
             draft.text(thought)
     if "tool_calls" in message or "function_call" in message:
-        said = tuple(draft.opens)
+        calls_in_parts = tuple(draft.opens)
         for call in tool_calls(message, draft.awaiting):
-            if call.id not in said:  # a call can be in both places
+            if call.id not in calls_in_parts:  # a call can be in both places
                 draft.call(call.id, tool_name(call.name), call.arguments)
                 draft.calls[-1] = call
     if kind is EventKind.REQUEST and draft.results and not draft.said:
@@ -95,7 +105,7 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
 
 
 class ChatSummary(dict[str, Any]):
-    """A user message with a summary of earlier messages. Clients treat it as a plain dict."""
+    """A user message that contains a summary of earlier messages; for clients it is a plain dict."""
 
 
 @describe.register(ChatSummary)
@@ -113,7 +123,7 @@ class MessageForm(StrEnum):
 
 
 def _untyped(parts: Any) -> bool | None:
-    """Return True if a message's parts have no ``type``; None if there are no parts."""
+    """Return True if a part of a message has no ``type``; None if there are no parts that are dicts."""
     if not isinstance(parts, (list, tuple)):
         return None
     types = [isinstance(part.get("type"), str) for part in parts if isinstance(part, dict)]
@@ -121,10 +131,9 @@ def _untyped(parts: Any) -> bool | None:
 
 
 def message_form(messages: Iterable[Any]) -> MessageForm:
-    """Return the format of a conversation's messages.
+    """Return the format of a conversation's messages, by the first message whose keys identify a format.
 
-    The first message whose keys identify a format determines it. System messages are skipped, because their format
-    often differs from that of the other messages.
+    System messages are skipped, because their format often differs from that of the other messages.
 
     Args:
         messages: Messages of one conversation, in order.
@@ -143,7 +152,13 @@ def message_form(messages: Iterable[Any]) -> MessageForm:
 
 
 def text_message(form: MessageForm, role: Literal["user", "assistant"], text: str) -> dict[str, Any]:
-    """Return a message with one text in the given format."""
+    """Return a message dict that contains one text.
+
+    Args:
+        form: The format of the message.
+        role: The message's role.
+        text: The text.
+    """
     match form:
         case MessageForm.GEMINI:
             return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}

@@ -1,8 +1,8 @@
-"""Detection of changed messages, by comparing them with copies.
+"""Detects changed messages by comparing them with copies.
 
-If a framework persists a conversation, each turn creates new objects for the same messages. The facts of a message stay
-valid for a new object with equal content. So the content that ``describe()`` reads is copied and compared. A message is
-described again only if its content has changed, regardless of its id.
+If a framework stores a conversation, each turn creates new objects for the same messages. The facts that ``describe()``
+returned for a message are also valid for another object with equal content. Therefore the content that ``describe()``
+reads is copied and compared. A message is read again only if its content has changed, regardless of its id.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from otel_assembly.messages.event_facts import NO_ID, EventFacts, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-#: Messages that are cached in addition to those of the conversation itself.
+#: How many messages are cached in addition to those of the conversation itself.
 _SPARE: Final = 1_024
 #: Changes in place are detected up to this depth of nesting.
 _DEEPEST: Final = 32
-#: Immutable types, which are not copied.
+#: Types that are not copied, because they are immutable.
 _FIXED: Final = (str, bytes, int, float, type, Enum, EventFacts)
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
-#: Versions of one message that are cached: the original, and one that a reducer changed.
+#: How many versions of one message are cached: the original, and one that a framework's reducer changed.
 _VERSIONS: Final = 2
 
 
@@ -38,7 +38,7 @@ _contents_of = singledispatch(_whole)
 
 
 def read_from(event_type: type, *attributes: str) -> None:
-    """Register the attributes that ``describe()`` reads of a type, so that equal objects share their facts.
+    """Register the attributes that ``describe()`` reads of a type. Objects with equal attributes share their facts.
 
     Args:
         event_type: The type. The attributes also apply to subclasses without their own ``describe()`` function.
@@ -48,12 +48,12 @@ def read_from(event_type: type, *attributes: str) -> None:
 
 
 def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
-    """Register a function that returns the content that ``describe()`` reads of a type.
+    """Register a function that returns the content that ``describe()`` reads of an event.
 
-    Use it instead of `read_from` if ``describe()`` reads only a part of the attributes.
+    Use this function instead of `read_from` if ``describe()`` reads only a part of an attribute's value.
 
     Args:
-        event_type: The type, and its subclasses, as for `read_from`.
+        event_type: The type of the events, including subclasses without their own ``describe()`` function.
         content: Returns equal values for two events exactly if their facts are equal.
     """
     _contents_of.register(event_type, content)
@@ -61,24 +61,24 @@ def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
 
 _contents_of.register(dict, _whole)
 
-#: Message types that a framework modifies after sending.
+#: The message types that `written_on` registered.
 _WRITTEN_ON: Final[set[type]] = set()
 
 
 def written_on(*event_types: type) -> None:
-    """Register message types (without subclasses) that a framework modifies after sending."""
+    """Register message types (without subclasses) whose objects a framework modifies after it sent them."""
     _WRITTEN_ON.update(event_types)
 
 
 def may_change(events: Iterable[Any]) -> bool:
-    """Return True if a framework may modify one of these events after sending."""
+    """Return True if a framework may modify one of these events after it sent them (see `written_on`)."""
     return bool(_WRITTEN_ON) and not _WRITTEN_ON.isdisjoint(map(type, events))
 
 
 def _getter(event_type: type) -> Callable[[Any], Any] | None:
-    """Return the function that reads a type's content.
+    """Return the function that `read_from` or `read_as` registered for a type or its base class.
 
-    None if the content is unknown, because a subclass has its own ``describe()`` function.
+    None if there is none, or if the type has its own ``describe()`` function, which may read other content.
     """
     for base in event_type.__mro__:
         if base in _contents_of.registry and base is not object:
@@ -89,26 +89,26 @@ def _getter(event_type: type) -> Callable[[Any], Any] | None:
 
 
 def readable(events: Sequence[Any]) -> bool:
-    """Return True if the content of all these events is known."""
+    """Return True if it is known which content ``describe()`` reads of all these events."""
     return None not in map(_getter, set(map(type, events)))
 
 
 def contents(events: Sequence[Any]) -> Sequence[Any]:
-    """Return the content of each event, not copied. If it is unknown, the event itself."""
+    """Return the content that ``describe()`` reads of each event, not copied; the event itself if it is unknown."""
     types = list(map(type, events))
-    getters = {one: _getter(one) or _whole for one in set(types)}
-    several = set(getters.values())
+    getters = {event_type: _getter(event_type) or _whole for event_type in set(types)}
+    distinct = set(getters.values())
     try:
-        if len(several) > 1:
+        if len(distinct) > 1:
             return list(map(call, map(getters.__getitem__, types), events))
-        getter = several.pop() if several else _whole
+        getter = distinct.pop() if distinct else _whole
         return events if getter is _whole else list(map(getter, events))
     except AttributeError:
         return [_content(getters[type(event)], event) for event in events]
 
 
 def _content(getter: Callable[[Any], Any], event: Any) -> Any:
-    """Return the content of an event; for a malformed event, the event itself."""
+    """Return the content of an event; the event itself if an attribute is missing."""
     try:
         return getter(event)
     except AttributeError:
@@ -116,9 +116,13 @@ def _content(getter: Callable[[Any], Any], event: Any) -> Any:
 
 
 def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """Return a copy of a content, so that a later change in place can be detected.
+    """Return a deep copy of a value, with which a later change in place can be detected.
 
-    Circular references are not followed. Nesting is copied up to a depth of 32.
+    Circular references are not followed. Values that are nested more than 32 levels deep are not copied.
+
+    Args:
+        value: The value.
+        inside: The ids of the containers around the value; empty for callers.
     """
     if value is None or isinstance(value, _FIXED) or id(value) in inside or len(inside) == _DEEPEST:
         return value
@@ -133,9 +137,9 @@ def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
 
 
 def _cloned(value: Any, inside: tuple[int, ...]) -> Any:
-    """Return a copy of a framework's object, such as a tool result, if its type defines ``__eq__``.
+    """Return a copy of a framework's object, such as a tool result; the object itself if its type has no ``__eq__``.
 
-    If the copy fails, return an object that equals nothing, so that the event is described again.
+    If copying fails, return an object that is unequal to every other, so that the event is read again.
     """
     own_equality: Any = type(value).__eq__
     if own_equality is object.__eq__:
@@ -144,13 +148,13 @@ def _cloned(value: Any, inside: tuple[int, ...]) -> Any:
         clone = copy(value)
         for name in _attributes(value):
             object.__setattr__(clone, name, copied(getattr(value, name), inside))
-    except Exception:  # noqa: BLE001  # foreign code can raise anything
+    except Exception:  # noqa: BLE001  # a framework's code can raise any exception
         return object()
     return clone
 
 
 def _attributes(value: Any) -> Iterator[str]:
-    """Yield the names of an object's attributes."""
+    """Yield the names of an object's attributes, also of those in ``__slots__``."""
     yield from getattr(value, "__dict__", ())
     for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -160,10 +164,10 @@ def _attributes(value: Any) -> Iterator[str]:
 
 
 class DescribedEvent(NamedTuple):
-    """An event's content and facts.
+    """An event's content and facts at the time when ``describe()`` read it.
 
     Attributes:
-        content: A copy of the content that ``describe()`` read. If the content is unknown, the event itself.
+        content: A copy of the content that ``describe()`` read; the event itself if that content is unknown.
         facts: The return value of ``describe()``.
     """
 
@@ -172,20 +176,20 @@ class DescribedEvent(NamedTuple):
 
 
 class DescribedEvents:
-    """A cache of the facts of a conversation's messages, by the ids of their framework."""
+    """A cache of the facts of a conversation's messages, by the ids that the framework gave them."""
 
-    __slots__ = ("_held", "_most")
+    __slots__ = ("_cache", "_max_size")
 
     def __init__(self) -> None:
-        self._held: dict[tuple[type, Any], tuple[DescribedEvent, ...]] = {}
-        self._most = _SPARE
+        self._cache: dict[tuple[type, Any], tuple[DescribedEvent, ...]] = {}
+        self._max_size = _SPARE
 
     def serve(self, events: int) -> None:
-        """Set the size of the cache for a conversation of this many events."""
-        self._most = _VERSIONS * events + _SPARE
+        """Set the maximum size of the cache for a conversation with `events` events."""
+        self._max_size = _VERSIONS * events + _SPARE
 
     def of(self, event: Any) -> DescribedEvent:
-        """Return the content and facts of an event.
+        """Return the content and facts of an event, from the cache if its content has not changed.
 
         Raises:
             DescribeError: ``describe()`` failed.
@@ -196,65 +200,72 @@ class DescribedEvents:
             return DescribedEvent(copied(event) if isinstance(event, dict) else event, facts)
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
-        # Events without an id are found by identity. If Python reuses an identity, comparing the contents detects it.
+        # Events without an id are found by ``id()``. If Python reuses that number, comparing the contents detects it.
         key = type(event), name if isinstance(name, str) and name != NO_ID else id(event)
-        held = self._held.get(key, ())
-        for one in held:
-            if equal(one.content, content):
-                return one
+        versions = self._cache.get(key, ())
+        for version in versions:
+            if equal(version.content, content):
+                return version
         facts = describe(event)
-        read = DescribedEvent(copied(content), facts)
-        self._held[key] = (read, *held[: _VERSIONS - 1])
-        while len(self._held) > self._most:
-            del self._held[next(iter(self._held))]
-        return read
+        described = DescribedEvent(copied(content), facts)
+        self._cache[key] = (described, *versions[: _VERSIONS - 1])
+        while len(self._cache) > self._max_size:
+            del self._cache[next(iter(self._cache))]
+        return described
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def changed(before: Sequence[Any], now: Sequence[Any]) -> Iterator[int]:
-    """Yield the indexes at which the contents differ. The comparison runs in C."""
+    """Yield the indexes at which two lists of contents differ. The comparison runs in C."""
     return compress(range(len(before)), map(ne, before, now))
 
 
 def says_the_same(then: DescribedEvent, now: DescribedEvent) -> bool:
-    """Return True if two events are the same message with equal content. A missing id matches any id."""
-    one, other = then.facts, now.facts
+    """Return True if two events are the same message with equal content. A missing id matches any id.
+
+    Args:
+        then: The event as it was read earlier.
+        now: The event as it was read now.
+    """
+    before, after = then.facts, now.facts
     if (
-        have_different_ids(one, other)
-        or comparison_key(one) != comparison_key(other)
-        or [*one.awaiting] != [*other.awaiting]
+        have_different_ids(before, after)
+        or comparison_key(before) != comparison_key(after)
+        or [*before.awaiting] != [*after.awaiting]
     ):
         return False
-    return not one.media_tokens or _same_parts(then.content, now.content)
+    return not before.media_tokens or _same_parts(then.content, now.content)
 
 
-def have_different_ids(one: EventFacts, other: EventFacts) -> bool:
-    """Return True if both events have an assigned id and the ids differ."""
-    return one.id != other.id and None not in {one.id, other.id} and one.id_given and other.id_given
+def have_different_ids(left: EventFacts, right: EventFacts) -> bool:
+    """Return True if both events have an id that identifies them (`EventFacts.id_given`) and the ids differ."""
+    return left.id != right.id and None not in {left.id, right.id} and left.id_given and right.id_given
 
 
 def comparison_key(facts: EventFacts) -> tuple[Any, ...]:
-    """Return the parts of an event's facts that the model reads, and the ids of its calls."""
+    """Return the facts of an event that decide whether two events are equal: what the model reads, and call ids."""
     return str(facts.kind), facts.texts, (*facts.opens,), (*facts.closes,), facts.media_tokens
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
     """Return True if two values are equal. A comparison that fails counts as unequal."""
     try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001  # foreign code can raise anything
+        return bool(left == right)
+    except Exception:  # noqa: BLE001  # a framework's code can raise any exception
         return False
 
 
-def _same_parts(one: Any, other: Any) -> bool:
+def _same_parts(left: Any, right: Any) -> bool:
     """Return True if two contents are equal. Objects without ``__eq__`` are compared by their attributes."""
-    if equal(one, other):
+    if equal(left, right):
         return True
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same_parts, one, other))
-    held, others = getattr(one, "__dict__", _NOTHING), getattr(other, "__dict__", _NOTHING)
-    return bool(held) and held.keys() == others.keys() and all(_same_parts(held[name], others[name]) for name in held)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_same_parts, left, right))
+    values, others = getattr(left, "__dict__", _NOTHING), getattr(right, "__dict__", _NOTHING)
+    if not values or values.keys() != others.keys():
+        return False
+    return all(_same_parts(value, others[name]) for name, value in values.items())

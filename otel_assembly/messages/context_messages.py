@@ -1,4 +1,4 @@
-"""Rows for the messages of AutoGen's model contexts: AutoGen's classes and our equivalents."""
+"""Reads the messages of AutoGen's model contexts: AutoGen's classes and the equivalent classes of this package."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from otel_assembly.messages.replacements import register_results, register_summa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The source of summary messages. A subclass cannot mark them, because clients look up the exact class of a message and
-#: the saved state contains no class.
+#: The ``source`` of summary messages. They cannot have a class of their own, because clients look up the exact class of
+#: a message, and the saved state contains no class.
 SUMMARY_SOURCE: Final = "summary_of_earlier_messages"
-#: The source of a note about skipped messages.
+#: The ``source`` of AutoGen's message that states how many messages were skipped.
 NOTE_SOURCE: Final = "System"
 _NOTE: Final = re.compile(r"Skipped (\d+) messages\.")
 
 
 def skip_note(skipped: int) -> str:
-    """Return the text that replaces skipped messages, in AutoGen's wording."""
+    """Return the text of the message that replaces `skipped` messages, in AutoGen's wording."""
     return f"Skipped {skipped} messages."
 
 
 def reported_skips(message: Any) -> int | None:
-    """Return the number of skipped messages in a note; None for other messages."""
+    """Return how many messages were skipped, if `message` is AutoGen's note about that; None for other messages."""
     content = getattr(message, "content", None)
     if not isinstance(content, str) or getattr(message, "source", None) != NOTE_SOURCE:
         return None
-    said = _NOTE.fullmatch(content)
-    return int(said[1]) if said is not None else None
+    match = _NOTE.fullmatch(content)
+    return int(match[1]) if match is not None else None
 
 
 def register_messages(system: Any, user: Any, assistant: Any, results: Any, image: Callable[[Any], int]) -> None:
-    """Register the rows and replacements for AutoGen's classes or for ours.
+    """Register how to read, summarize and shorten messages of AutoGen's classes, or of equivalent classes.
 
     Args:
         system: The class of system messages.
         user: The class of user messages.
         assistant: The class of the model's answers.
-        results: The class of messages with tool results.
+        results: The class of messages that contain tool results.
         image: Returns the estimated tokens of an image in a user message.
     """
 
-    def _asked(message: Any) -> EventFacts:
+    def _user_facts(message: Any) -> EventFacts:
         content, kind = message.content, EventKind.REQUEST
         if message.source == SUMMARY_SOURCE:
             kind = EventKind.SUMMARY
@@ -59,36 +59,36 @@ def register_messages(system: Any, user: Any, assistant: Any, results: Any, imag
 
     for message_type, row, attributes in (
         (system, lambda message: EventFacts(EventKind.SYSTEM, message.content), ("content",)),
-        (user, _asked, ("content", "source")),
-        (assistant, _answered, ("content", "thought")),
-        (results, _results, ("content",)),
+        (user, _user_facts, ("content", "source")),
+        (assistant, _assistant_facts, ("content", "thought")),
+        (results, _result_facts, ("content",)),
     ):
         describe.register(message_type, row)
         read_from(message_type, *attributes)
-    register_summaries(lambda said: user(content=said, source=SUMMARY_SOURCE), system, user, assistant, results)
+    register_summaries(lambda text: user(content=text, source=SUMMARY_SOURCE), system, user, assistant, results)
     register_results(
         results,
         lambda message: message.content,
         lambda result: result.content,
         lambda result, text: result.model_copy(update={"content": text}),
-        lambda message, made: message.model_copy(update={"content": made}),
+        lambda message, parts: message.model_copy(update={"content": parts}),
     )
 
 
-def _answered(message: Any) -> EventFacts:
+def _assistant_facts(message: Any) -> EventFacts:
     if isinstance(message.content, str):
         return EventFacts(EventKind.RESPONSE, message.content)
     calls = message.content
     return EventFacts(
         EventKind.RESPONSE,
-        message.thought or "",  # sent as the content of a message with calls, and not sent otherwise
+        message.thought or "",  # sent as the content only if the message has calls
         fields=[text for call in calls for text in (call.name, call.arguments)],
         opens=[call.id for call in calls],
         calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in calls],
     )
 
 
-def _results(message: Any) -> EventFacts:
+def _result_facts(message: Any) -> EventFacts:
     texts = [result.content for result in message.content]
     return EventFacts(
         EventKind.TOOL_RESULT,

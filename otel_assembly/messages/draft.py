@@ -21,7 +21,7 @@ MEDIA_TOKENS: Final = 765
 LOW_DETAIL_TOKENS: Final = 85
 #: Characters of base64 per token of encrypted text. Only the provider can decrypt it, so this is an estimate.
 _ENCRYPTED_PER_TOKEN: Final = 16 / 3
-#: The most unknown types that a process warns about, and the most characters of a type in a warning.
+#: The most unknown types for which a process logs a warning, and the most characters of a type's name in a warning.
 _MOST_WARNINGS: Final = 64
 _LONGEST_NAME: Final = 64
 
@@ -35,7 +35,7 @@ def encrypted_tokens(data: str | bytes) -> int:
 
 
 class Draft:
-    """The facts of one message, collected from its parts in order.
+    """The facts of one message (see `EventFacts`), collected from its parts in order.
 
     Attributes:
         texts: Each text that the model reads.
@@ -43,10 +43,10 @@ class Draft:
         calls: These calls with the tool's name and arguments.
         closes: Ids of the tool calls that the message answers.
         awaiting: Ids in `opens` that wait for an approval.
-        media: Estimated tokens of images, clips, files and encrypted data.
-        unknown: Unknown types of parts.
+        media: Estimated tokens of images, audio clips, files and encrypted data.
+        unknown: The names of unknown types of parts.
         results: The number of tool results.
-        said: True if the message contains text or files apart from tool results.
+        said: True if the message contains text or files outside of tool results.
         provider: The provider, if the format of the parts is unique to it.
         spoken: True if the message contains anything but reasoning.
         thought: True if the message contains reasoning.
@@ -108,38 +108,49 @@ class Draft:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Add parts in this block without setting `said`, for example those of a tool result."""
+        """Return a context manager that leaves `said` unchanged while parts of a tool result are added."""
         said = self.said
         yield
         self.said = said
 
     @contextmanager
     def thinking(self) -> Iterator[None]:
-        """Add the parts in this block as reasoning."""
+        """Return a context manager; parts that are added in its ``with`` block count as reasoning."""
         spoken = self.spoken
         yield
         self.spoken, self.thought = spoken, True
 
     def spell(self, name: Any, arguments: Any) -> None:
-        """Add the texts of a call: its name and its arguments."""
+        """Add the texts of a tool call (the tool's name and the arguments), without the call itself."""
         self.spoken = True
         self.texts.append(name if isinstance(name, str) else "")
         if arguments is not None:
             self.texts.append(arguments if isinstance(arguments, str) else spelled(arguments))
 
     def call(self, call: Any, name: Any, arguments: Any, *, awaiting: bool = False) -> None:
-        """Add a tool call. A call without an id cannot be answered."""
-        known = isinstance(call, str)
-        if known:
+        """Add a tool call.
+
+        Args:
+            call: The call's id. Without an id, the call cannot be answered and is not added to `opens`.
+            name: The tool's name.
+            arguments: The arguments, as text or as JSON values.
+            awaiting: True if the call waits for an approval.
+        """
+        has_id = isinstance(call, str)
+        if has_id:
             self.opens.append(call)
             if awaiting:
                 self.awaiting.append(call)
         at = len(self.texts)
         self.spell(name, arguments)
-        self.calls.append(ToolCallFacts(call if known else "", self.texts[at], "".join(self.texts[at + 1 :])))
+        self.calls.append(ToolCallFacts(call if has_id else "", self.texts[at], "".join(self.texts[at + 1 :])))
 
     def result(self, call: Any) -> None:
-        """Add a tool result. It closes its call, which can be in the same message."""
+        """Add a tool result.
+
+        Args:
+            call: The id of its call. If the same message contains the call, the call is then neither open nor awaiting.
+        """
         self.results += 1
         self.spoken = True
         if isinstance(call, str):
@@ -151,7 +162,7 @@ class Draft:
                 self.closes.append(call)
 
     def other(self, kind: str, part: Any) -> None:
-        """Add a part of an unknown type as its JSON. The first part of each type logs a warning."""
+        """Add a part of an unknown type as its JSON, and log one warning per type."""
         name = kind[:_LONGEST_NAME]
         self.unknown.append(name)
         self.text(spelled(part))
@@ -162,7 +173,7 @@ class Draft:
 
         Args:
             kind: The kind of message.
-            message: The message, for its id.
+            message: The message, or a mapping with its ``id``.
             name: The name of the speaker.
             known: Further fields of `EventFacts`.
         """

@@ -1,10 +1,11 @@
 """``describe()``: returns the facts of a message of any framework.
 
 Policies and the allocator never convert a message. They use its `EventFacts`: the kind, the texts that the model reads,
-and the tool calls that it requests and answers. Each framework's module registers a function (a row) per message type
-with ``describe``. No other code depends on these types.
+and the tool calls that it requests and answers. Each framework's module registers a reader per message type with
+``describe``: a function that returns the facts of a message. No other code depends on these types.
 
-`chat_row` reads a chat dict with one text. `chat` reads other dicts, and `draft` reads messages that consist of parts.
+`chat_row` creates the reader of chat dicts with one text. `chat` reads other dicts, and `draft` collects the facts of
+messages that consist of parts.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 
     Row = TypeVar("Row", bound=Callable[..., Any])
 
-#: The most classes whose row is cached. The limit is for programs that create classes dynamically.
+#: The most classes whose reader is cached. The limit is for programs that create classes dynamically.
 _REMEMBERED: Final = 1024
 _LEGACY_CALL_ID: Final = "function_call"
 
 
 class EventKind(StrEnum):
-    """The kind of an item, for policies and telemetry.
+    """The kind of an event or of a block, for policies and telemetry.
 
-    Events have the kinds up to ``other``. ``system`` is a system or developer message among the events. No policy
-    removes those at the beginning. Blocks have the kinds ``system``, ``summary``, and those after ``other``.
+    Events have the kinds up to ``other``. ``system`` is a system or developer message among the events; no policy
+    removes such messages at the beginning. A block is a named part of a prompt, as in `allocate`. Blocks have the kinds
+    ``system``, ``summary``, and those after ``other``.
     """
 
     REQUEST = "request"
@@ -83,18 +85,19 @@ class EventFacts(NamedTuple):
         closes: Ids of the tool calls that this event answers.
         awaiting: Ids in `opens` that wait for an approval. They stay pending at any age.
         id: The framework's id of the event, if it has one.
-        id_given: True if the id was assigned to the event. False if each object is created with a new id, so that
-            different ids do not mean different events.
+        id_given: True if different ids mean different events. False if each new object gets a random id, even for an
+            event that was read again.
         name: The name of the speaker that the client sends with the role; empty if it sends none, as for tool results.
         restates: True for a type that can repeat an earlier event of the stream (AG2 repeats a tool call twice). A
-            repetition costs no tokens and belongs to the atom that it repeats.
+            repetition costs no tokens, and is kept or dropped together with the call that it repeats.
         media_tokens: Estimated tokens of images, audio, files and encrypted reasoning.
         billed_tokens: The input tokens that the provider billed for the call of this response, if known.
         output_tokens: The output tokens that it billed for this response.
-        calls: The tool calls in `opens` with names and arguments. Observers use them; they are not counted.
-        framed: True if the event is a message. False if it is part of a message, which counts the framing.
-        unknown: Unknown types, of the event or its parts. Each is counted by its JSON. An `Assembler` or `History` with
-            ``strict=True`` raises an error instead.
+        calls: The tool calls in `opens` with names and arguments, for observers. They are not counted again.
+        framed: True if the event is a message. False if it is part of another event's message; the tokens for the
+            message's role and format then count for that event.
+        unknown: The names of unknown types, of the event or its parts. Such a part is counted by its JSON. An
+            `Assembler` or `History` with ``strict=True`` raises an error instead.
         is_reasoning: True if the event contains only reasoning. Providers reject reasoning without the item that
             follows it, and that item without its reasoning.
         provider: The provider (a value of `messages.provider_rules.Provider`), if the format of the message is unique
@@ -137,6 +140,7 @@ class EventFacts(NamedTuple):
 
 _KINDS: Final = frozenset(EventKind)
 _MESSAGE_KINDS: Final = _KINDS - {EventKind.ALERT, EventKind.OTHER}
+#: The kind of a message by its role.
 ROLES: Final[Mapping[str, EventKind]] = {
     "system": EventKind.SYSTEM,
     "developer": EventKind.SYSTEM,
@@ -153,9 +157,9 @@ THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "reasoning")
 
 
 class _Describe:
-    """``describe``: calls the row of an event's type, like ``functools.singledispatch``.
+    """The class of `describe`: calls the reader of an event's type, like ``functools.singledispatch``.
 
-    An exception inside a row is raised as `DescribeError`, because the event is malformed.
+    If the reader raises an exception, the event is malformed, and a `DescribeError` is raised.
     """
 
     def __init__(self, fallback: Callable[[Any], EventFacts], doc: str) -> None:
@@ -169,7 +173,7 @@ class _Describe:
         # The lookup of singledispatch (a mapping of weak references) takes longer than reading a message.
         row = self._known.get(kind) if self._token == get_cache_token() else None
         if row is None:
-            row = self._find(kind)
+            row = self._lookup(kind)
         try:
             facts = row(event)
         except MemoryError:
@@ -181,9 +185,9 @@ class _Describe:
         except Exception as error:
             raise DescribeError.of_row(kind, error) from error
         if not isinstance(facts, EventFacts):
-            raise DescribeError(kind, f"its row returned a {type(facts).__name__}, expected EventFacts")
+            raise DescribeError(kind, f"its reader returned a {type(facts).__name__}, expected EventFacts")
         if type(facts.kind) is not EventKind and facts.kind not in _KINDS:
-            raise UnknownNameError("kind of event", str(facts.kind), [one.value for one in EventKind])
+            raise UnknownNameError("kind of event", str(facts.kind), [known.value for known in EventKind])
         return facts
 
     @overload
@@ -193,9 +197,9 @@ class _Describe:
     @overload
     def register(self, cls: type, func: Row) -> Row: ...
     def register(self, cls: Any, func: Any = None) -> Any:
-        """Register a row with ``@describe.register``.
+        """Register a reader with ``@describe.register``: a function that returns the `EventFacts` of an event.
 
-        The type is the argument, or the annotation of the row's argument.
+        The type is the argument, or the annotation of the reader's parameter.
         """
         if func is None and isinstance(cls, type):
             return lambda row: self.register(cls, row)
@@ -204,15 +208,15 @@ class _Describe:
         return row
 
     def dispatch(self, cls: type) -> Callable[[Any], EventFacts]:
-        """Return the row that reads events of a type."""
+        """Return the reader for events of a type."""
         return self._rows.dispatch(cls)
 
     @property
     def registry(self) -> Mapping[Any, Callable[[Any], EventFacts]]:
-        """The rows by type."""
+        """The readers by type."""
         return self._rows.registry
 
-    def _find(self, kind: type) -> Callable[[Any], EventFacts]:
+    def _lookup(self, kind: type) -> Callable[[Any], EventFacts]:
         token = get_cache_token()
         if token != self._token or len(self._known) >= _REMEMBERED:
             self._known, self._token = {}, token
@@ -229,7 +233,7 @@ describe: Final = _Describe(
     _no_row,
     """Return the facts of one event of a registered type.
 
-    Register your own type with ``@describe.register``. The row also reads subclasses that have no row.
+    Register a reader for your own type with ``@describe.register``. It also reads subclasses without their own reader.
 
     Raises:
         DescribeError: The event's type is not registered, or the event is malformed.
@@ -238,10 +242,10 @@ describe: Final = _Describe(
 
 
 def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) -> Callable[[dict[str, Any]], EventFacts]:
-    """Return the row of plain dicts. It has a fast path for messages with a role and one text.
+    """Return the reader of dicts, with a fast path for messages with a role and one text.
 
     Args:
-        other: Reads other dicts. Its second argument is the kind of the role, or None if the role is unknown.
+        other: Reads all other dicts. Its arguments are the dict and the kind for its role; None for an unknown role.
     """
 
     def row(message: dict[str, Any]) -> EventFacts:
@@ -280,13 +284,13 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
 
 
 def own_id(message: Mapping[str, Any]) -> str | None:
-    """Return the id of a message from its framework or provider, or None. `NO_ID` counts as None."""
+    """Return the id that a framework or provider gave a message; None without one, or with the placeholder `NO_ID`."""
     own = message.get("id")
     return own if isinstance(own, str) and own != NO_ID else None
 
 
 def thoughts(message: Mapping[str, Any]) -> list[str]:
-    """Return the reasoning of a message from an OpenAI-compatible server: at most one text."""
+    """Return the reasoning text of a message from an OpenAI-compatible server, as a list of at most one text."""
     for key in THOUGHT_KEYS:
         text = message.get(key)
         if isinstance(text, str) and text:
@@ -295,14 +299,22 @@ def thoughts(message: Mapping[str, Any]) -> list[str]:
 
 
 def speaker(message: Mapping[str, Any]) -> str:
-    """Return the speaker's name. Tool results have none: they are sent with the id of the call."""
+    """Return the name of a message's speaker; empty if there is none, and for tool results, which have a call id."""
     name = message.get("name")
     return name if isinstance(name, str) and message.get("role") != "tool" else ""
 
 
 def tool_calls(message: Mapping[str, Any], awaiting: list[str]) -> list[ToolCallFacts]:
-    """Return the tool calls of a message. Append the ids of those that wait for an approval to `awaiting`."""
-    made: list[ToolCallFacts] = []
+    """Return the tool calls of a message.
+
+    Args:
+        message: The message.
+        awaiting: The ids of calls that wait for an approval are appended to this list.
+
+    Raises:
+        DescribeError: A call has no id or no function.
+    """
+    facts: list[ToolCallFacts] = []
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, (list, tuple)):
         raise DescribeError(dict, f"its 'tool_calls' is a {type(calls).__name__}, expected a list")
@@ -310,28 +322,29 @@ def tool_calls(message: Mapping[str, Any], awaiting: list[str]) -> list[ToolCall
         function = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(call.get("id"), str):
             raise DescribeError(dict, "a tool call has no 'id' or no 'function'")
-        made.append(ToolCallFacts(call["id"], *_spell(function)))
+        facts.append(ToolCallFacts(call["id"], *_spell(function)))
         if call.get("awaiting_approval") is True:
             awaiting.append(call["id"])
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
-        made.append(ToolCallFacts(_LEGACY_CALL_ID, *_spell(legacy)))
-    return made
+        facts.append(ToolCallFacts(_LEGACY_CALL_ID, *_spell(legacy)))
+    return facts
 
 
 def _spell(function: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a called function's name and its arguments as text."""
     arguments = function.get("arguments", function.get("input", ""))
     return str(function.get("name", "")), arguments if isinstance(arguments, str) else spelled(arguments)
 
 
 def answers(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the calls that a message answers; several for the key ``tool_call_ids``."""
-    several = message.get("tool_call_ids")
-    if isinstance(several, list):
-        return [str(one) for one in several]
-    one = message.get("tool_call_id")
-    if isinstance(one, str):
-        return [one]
+    """Return the ids of the tool calls that a message with results answers."""
+    call_ids = message.get("tool_call_ids")
+    if isinstance(call_ids, list):
+        return [str(call_id) for call_id in call_ids]
+    call_id = message.get("tool_call_id")
+    if isinstance(call_id, str):
+        return [call_id]
     return [_LEGACY_CALL_ID] if message.get("role") == "function" else []
 
 
@@ -341,9 +354,9 @@ def spelled(value: Any) -> str:
 
 
 def sendable(text: str) -> str:
-    """Return the text with U+FFFD in place of each lone surrogate.
+    """Return the text with U+FFFD in place of each lone surrogate, which cannot be encoded as UTF-8.
 
-    A lone surrogate cannot be encoded as UTF-8. Exporters drop the attribute, and some of them the whole batch.
+    OpenTelemetry exporters drop an attribute with a lone surrogate, and some of them the whole batch.
     """
     if text.isascii():
         return text

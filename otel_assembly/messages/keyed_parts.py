@@ -1,6 +1,6 @@
-"""Rows of parts that a single key identifies: those of Bedrock's Converse and of Gemini.
+"""Readers of parts that a single key identifies, as in Bedrock's Converse API and in Gemini's API.
 
-Gemini matches calls and results by the tool's name. Ids are optional, and its client omits them in results. Gemini
+Gemini matches calls and results by the tool's name. Ids are optional, and Gemini's client omits them in results. Gemini
 expects the results in the message directly after the calls.
 """
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from otel_assembly.messages.draft import Draft
 
-    #: Reads the content of a result or a document.
+    #: Adds the content of a tool result or a document to a draft (`parts.read_content`).
     Content = Callable[[Draft, Any], None]
-    #: Reads one part from the value of its key.
+    #: Adds one part, the value of its key, to a draft.
     Row = Callable[[Draft, Any, Content], None]
 
 
@@ -33,7 +33,7 @@ def _media(draft: Draft, value: Any, content: Content) -> None:
 
 
 def _document(draft: Draft, value: Any, content: Content) -> None:
-    """Read a document: a file or a text."""
+    """Read a document part: a text, a list of parts, or a file."""
     source = value.get("source") if isinstance(value, dict) else None
     if isinstance(source, dict) and isinstance(source.get("text"), str):
         draft.text(source["text"])
@@ -56,7 +56,7 @@ def _bedrock_call(draft: Draft, value: Any, content: Content) -> None:
 def _bedrock_result(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, dict):
         raise DescribeError(dict, f"a 'toolResult' is a {type(value).__name__}, expected an object")
-    if not str(value.get("type") or "").endswith("_tool_result"):  # otherwise the provider ran the tool
+    if not str(value.get("type") or "").endswith("_tool_result"):  # with such a type, the provider ran the tool
         draft.result(value.get("toolUseId"))
     with draft.aside():
         content(draft, value.get("content"))
@@ -67,27 +67,27 @@ def _json(draft: Draft, value: Any, content: Content) -> None:
 
 
 def _reasoning(draft: Draft, value: Any, content: Content) -> None:
-    said = value.get("reasoningText") if isinstance(value, dict) else None
+    reasoning = value.get("reasoningText") if isinstance(value, dict) else None
     with draft.thinking():
-        if isinstance(said, dict):
-            draft.text(said.get("text"))
+        if isinstance(reasoning, dict):
+            draft.text(reasoning.get("text"))
         elif isinstance(value, dict):
             draft.encrypted(value.get("redactedContent"))
 
 
-def _guarded(draft: Draft, value: Any, content: Content) -> None:
-    said = value.get("text") if isinstance(value, dict) else None
-    if isinstance(said, dict):
-        draft.text(said.get("text"))
+def _guard_content(draft: Draft, value: Any, content: Content) -> None:
+    text = value.get("text") if isinstance(value, dict) else None
+    if isinstance(text, dict):
+        draft.text(text.get("text"))
     else:
         draft.file()
 
 
-def _cited(draft: Draft, value: Any, content: Content) -> None:
+def _citations(draft: Draft, value: Any, content: Content) -> None:
     content(draft, value.get("content") if isinstance(value, dict) else None)
 
 
-def _found(draft: Draft, value: Any, content: Content) -> None:
+def _search_result(draft: Draft, value: Any, content: Content) -> None:
     if isinstance(value, dict):
         draft.text(value.get("title"))
         draft.text(value.get("source"))
@@ -98,7 +98,7 @@ def _nothing(draft: Draft, value: Any, content: Content) -> None:
     pass
 
 
-#: The rows of Bedrock's parts, by key.
+#: The readers of Bedrock's parts, by key.
 BEDROCK: Final[Mapping[str, Row]] = {
     "text": _text,
     "image": _media,
@@ -109,34 +109,35 @@ BEDROCK: Final[Mapping[str, Row]] = {
     "toolResult": _bedrock_result,
     "json": _json,
     "reasoningContent": _reasoning,
-    "guardContent": _guarded,
-    "citationsContent": _cited,
-    "searchResult": _found,
+    "guardContent": _guard_content,
+    "citationsContent": _citations,
+    "searchResult": _search_result,
     "cachePoint": _nothing,
 }
 
 
-def _named(value: Any, key: str) -> dict[str, Any]:
+def _checked_name(value: Any, key: str) -> dict[str, Any]:
+    """Return the value of a part's key, after checking that it is an object with a name."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise DescribeError(dict, f"a {key!r} has no 'name'")
     return value
 
 
 def response_text(response: Any) -> str:
-    """Return the text of a function's response: its JSON, or the only text inside the object."""
+    """Return the text of a function's response: the object's only value if that is a text, else the object's JSON."""
     if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
         response = text
     return response if isinstance(response, str) else "" if response is None else spelled(response)
 
 
 def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
-    call = _named(value, "functionCall")
+    call = _checked_name(value, "functionCall")
     waits = call.get("awaiting_approval") is True
     draft.call(call["name"], call["name"], call.get("args"), awaiting=waits)
 
 
 def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
-    result = _named(value, "functionResponse")
+    result = _checked_name(value, "functionResponse")
     draft.result(result["name"])
     draft.texts.append(result["name"])
     with draft.aside():
@@ -152,27 +153,27 @@ def _code(draft: Draft, value: Any, content: Content) -> None:
         draft.text(value.get("code"))
 
 
-def _ran(draft: Draft, value: Any, content: Content) -> None:
+def _code_result(draft: Draft, value: Any, content: Content) -> None:
     if isinstance(value, dict):
         draft.text(value.get("output"))
 
 
-def _server(draft: Draft, value: Any, content: Content) -> None:
-    """Read a call that Gemini runs itself, or its result."""
+def _server_tool(draft: Draft, value: Any, content: Content) -> None:
+    """Read a call of a tool that Gemini runs itself, or the result of such a call."""
     draft.text(spelled(value))
 
 
 _FILES: Final = ("inlineData", "inline_data", "fileData", "file_data")
 
-#: The rows of Gemini's parts, by key, as spelled in JSON or in its Python client.
+#: The readers of Gemini's parts, by key: as in the JSON of the API and as in Gemini's Python client.
 GEMINI: Final[Mapping[str, Row]] = {
     "text": _text,
     **dict.fromkeys(_FILES, _media),
     **dict.fromkeys(("functionCall", "function_call"), _gemini_call),
     **dict.fromkeys(("functionResponse", "function_response"), _gemini_result),
     **dict.fromkeys(("executableCode", "executable_code"), _code),
-    **dict.fromkeys(("codeExecutionResult", "code_execution_result"), _ran),
-    **dict.fromkeys(("toolCall", "tool_call", "toolResponse", "tool_response"), _server),
+    **dict.fromkeys(("codeExecutionResult", "code_execution_result"), _code_result),
+    **dict.fromkeys(("toolCall", "tool_call", "toolResponse", "tool_response"), _server_tool),
 }
 
 #: Keys of Gemini's reasoning parts.
@@ -180,7 +181,7 @@ _SIGNATURES: Final = frozenset({"thought", "thoughtSignature", "thought_signatur
 
 
 def is_thought(part: Mapping[str, Any]) -> bool:
-    """Return True if a Gemini part is reasoning, or only a signature, as at the end of streams.
+    """Return True if a Gemini part is reasoning, or contains only a signature of reasoning, as at the end of streams.
 
     Args:
         part: The part, without keys that are not set.

@@ -1,4 +1,4 @@
-"""An independent check that each tool call has its result, for reports and tests."""
+"""Checks that each tool call has its result, independently of the code that policies use; for reports and tests."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ if TYPE_CHECKING:
 
 
 def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
-    """Return the positions of tool results without a call, and of calls without a result.
+    """Return the positions of tool results without a call, calls without a result, and reasoning without an answer.
 
-    The events are those of a request, in order. A result must come after its call, so positions are compared and not
-    sets of ids.
+    A call that may still get its result, because no later response of the model exists or because it awaits an
+    approval, is not included.
+
+    Args:
+        facts: The facts of a prompt's events, in order. A result must follow its call.
     """
     open_calls: dict[str, list[int]] = {}
     awaiting: dict[int, list[str]] = {}
     answered: set[str] = set()
     broken: list[int] = []
-    last_response = max((i for i, one in enumerate(facts) if _gives_up(facts, i)), default=-1)
-    for position, one in enumerate(facts):
-        if one.opens:
-            if one.restates and all(open_calls.get(call) for call in one.opens):
-                for call in one.awaiting:
+    last_response = max((at for at in range(len(facts)) if _ends_wait_for_results(facts, at)), default=-1)
+    for position, event in enumerate(facts):
+        if event.opens:
+            if event.restates and all(open_calls.get(call) for call in event.opens):
+                for call in event.awaiting:
                     waits = awaiting.setdefault(open_calls[call][-1], [])
                     waits += [call] if call not in waits else []
                 continue
-            awaiting[position] = [call for call in one.awaiting if call in one.opens]
-            for call in one.opens:
+            awaiting[position] = [call for call in event.awaiting if call in event.opens]
+            for call in event.opens:
                 open_calls.setdefault(call, []).append(position)
-        elif one.closes or one.kind == EventKind.TOOL_RESULT:
-            waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
-            taken = [(call, waiting[call].pop() if waiting[call] else -1) for call in one.closes]
-            if not taken or any(ask < 0 and not (one.restates and call in answered) for call, ask in taken):
+        elif event.closes or event.kind == EventKind.TOOL_RESULT:
+            remaining = {call: list(open_calls.get(call, ())) for call in event.closes}
+            # Each answered call, with the position of the event that requested it; -1 if there is none.
+            pairs = [(call, remaining[call].pop() if remaining[call] else -1) for call in event.closes]
+            if not pairs or any(request < 0 and not (event.restates and call in answered) for call, request in pairs):
                 broken.append(position)
                 continue
-            open_calls.update(waiting)
-            for call, ask in taken:
+            open_calls.update(remaining)
+            for call, request in pairs:
                 answered.add(call)
-                while ask >= 0 and awaiting[ask].count(call) > open_calls[call].count(ask):
-                    awaiting[ask].remove(call)
+                while request >= 0 and awaiting[request].count(call) > open_calls[call].count(request):
+                    awaiting[request].remove(call)
     for positions in open_calls.values():
-        broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
-    broken += (at for at, one in enumerate(facts) if one.is_reasoning and not _is_followed(facts, at))
+        broken += (at for at in positions if at < last_response and not awaiting[at])
+    broken += (at for at, event in enumerate(facts) if event.is_reasoning and not _is_followed(facts, at))
     return sorted(set(broken))
 
 
@@ -55,22 +59,22 @@ def _is_output(facts: EventFacts) -> bool:
 
 
 def _sent(facts: Sequence[EventFacts]) -> Iterator[EventFacts]:
-    return (one for one in facts if one.kind not in (EventKind.ALERT, EventKind.OTHER))
+    return (event for event in facts if event.kind not in (EventKind.ALERT, EventKind.OTHER))
 
 
-def _gives_up(facts: Sequence[EventFacts], at: int) -> bool:
-    """Return True if earlier calls without a result count as unanswered from this item on.
+def _ends_wait_for_results(facts: Sequence[EventFacts], at: int) -> bool:
+    """Return True if the event at a position is a new response of the model.
 
-    Reasoning within an answer does not end the wait for results.
+    Earlier calls without a result then never get one. Reasoning in the middle of a response is not a new response.
     """
-    one = facts[at]
-    if one.kind != EventKind.RESPONSE or not one.is_reasoning:
-        return one.kind == EventKind.RESPONSE
+    event = facts[at]
+    if event.kind != EventKind.RESPONSE or not event.is_reasoning:
+        return event.kind == EventKind.RESPONSE
     before = next(_sent(facts[:at][::-1]), None)
     return before is None or not _is_output(before)
 
 
 def _is_followed(facts: Sequence[EventFacts], at: int) -> bool:
-    """Return True if the model's output follows its reasoning, or if the reasoning is the newest item."""
-    behind = next((one for one in _sent(facts[at + 1 :]) if not one.is_reasoning), None)
-    return behind is None or _is_output(behind)
+    """Return True if output of the model follows the reasoning at a position, or no event follows it."""
+    following = next((event for event in _sent(facts[at + 1 :]) if not event.is_reasoning), None)
+    return following is None or _is_output(following)

@@ -1,4 +1,4 @@
-"""Rows that read the parts of a message's content, by type.
+"""Readers of the parts of a message's content, by the part's type. A reader adds one part to a `Draft`.
 
 Parts of OpenAI, Anthropic, LangChain and OpenTelemetry have a ``type``. Bedrock's and Gemini's parts have a single key
 instead (`keyed_parts`).
@@ -45,22 +45,26 @@ _MEDIA: Final = (
     "video",
     "video_url",
 )
-#: OpenAI's own tools.
+#: Types of calls of tools that OpenAI runs itself.
 HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call")
-#: Keys with metadata, which the model does not read.
+#: Keys with metadata that the model does not read.
 _MARKS: Final = frozenset({"cache_control", "citations", "signature", "type", "id", "tool_use_id", "status", "caller"})
 #: Types and keys of parts that are unique to Anthropic.
 _ANTHROPIC_PARTS: Final = frozenset(
     {"document", "mcp_tool_use", "redacted_thinking", "server_tool_use", "thinking", "tool_result", "tool_use"}
 )
 _ANTHROPIC_MARKS: Final = frozenset({"cache_control", "citations"})
-#: The number of keys of a text part in every provider's format.
-_OF_ANY_TEXT: Final = 2
+#: The number of keys of a text part without metadata.
+_PLAIN_TEXT_KEYS: Final = 2
 _ENCRYPTED: Final = frozenset({"encrypted_content", "encrypted_stdout", "encrypted_index"})
 
 
 def read_content(draft: Draft, content: Any) -> None:
-    """Read the content of a message or a tool result.
+    """Add the content of a message or a tool result to a draft.
+
+    Args:
+        draft: Collects the facts of the message.
+        content: A text, a list of texts and parts, or None.
 
     Raises:
         DescribeError: The content is not a string, a list or None.
@@ -74,12 +78,12 @@ def read_content(draft: Draft, content: Any) -> None:
 
 
 def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = BEDROCK) -> None:
-    """Read each part with the row of its type, or of its only key.
+    """Add parts of a message's content to a draft, each with the reader of its type.
 
     Args:
-        draft: Collects the facts.
-        parts: The parts.
-        untyped: The rows of parts without a type, by key.
+        draft: Collects the facts of the message.
+        parts: The parts: dicts or texts.
+        untyped: The readers of parts without a ``type``, by the key that identifies the part.
 
     Raises:
         DescribeError: A part is invalid.
@@ -95,7 +99,7 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
             _read_untyped(draft, part, untyped)
         elif kind == "text" and isinstance(text := part.get("text"), str):
             draft.text(text)  # fast path for the most frequent part
-            if len(part) > _OF_ANY_TEXT and not _ANTHROPIC_MARKS.isdisjoint(part):
+            if len(part) > _PLAIN_TEXT_KEYS and not _ANTHROPIC_MARKS.isdisjoint(part):
                 draft.provider = Provider.ANTHROPIC
         elif (row := PARTS.get(kind)) is not None:
             row(draft, part)
@@ -106,24 +110,24 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
 
 
 def _read_untyped(draft: Draft, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
-    told = {key: value for key, value in part.items() if value is not None}  # clients include unset keys as None
-    if untyped is GEMINI and is_thought(told):
+    values = {key: value for key, value in part.items() if value is not None}  # clients include unset keys as None
+    if untyped is GEMINI and is_thought(values):
         with draft.thinking():
-            draft.text(told.get("text"))
+            draft.text(values.get("text"))
         draft.provider = Provider.GEMINI
         return
-    for key, value in told.items():
+    for key, value in values.items():
         row = untyped.get(key)
         if row is not None:
             row(draft, value, read_content)
             draft.provider = Provider.BEDROCK if untyped is BEDROCK else Provider.GEMINI
             return
-    first: Any = next(iter(told), None)
-    if isinstance(told.get("refusal"), str):
-        draft.text(told["refusal"])
-    elif len(told) == 1 and isinstance(first, str) and isinstance(told[first], dict):
+    first: Any = next(iter(values), None)
+    if isinstance(values.get("refusal"), str):
+        draft.text(values["refusal"])
+    elif len(values) == 1 and isinstance(first, str) and isinstance(values[first], dict):
         draft.other(first, part)
-    elif told or untyped.keys().isdisjoint(part):
+    elif values or untyped.keys().isdisjoint(part):
         raise DescribeError(dict, "a part of its 'content' has neither a 'text' nor a 'type'")
 
 
@@ -137,12 +141,12 @@ def _text(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _media(draft: Draft, part: Mapping[str, Any]) -> None:
-    held = part.get("image_url")
-    draft.file(held.get("detail") if isinstance(held, dict) else part.get("detail"))
+    image = part.get("image_url")
+    draft.file(image.get("detail") if isinstance(image, dict) else part.get("detail"))
 
 
 def _document(draft: Draft, part: Mapping[str, Any]) -> None:
-    """Read a document: a file or a text."""
+    """Read a document part: a title, a context, and a text or a file."""
     draft.text(part.get("title"))
     draft.text(part.get("context"))
     source = part.get("source")
@@ -201,7 +205,7 @@ def _result(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _server_call(draft: Draft, part: Mapping[str, Any]) -> None:
-    """Read a call that the provider runs itself. It needs no result from the client."""
+    """Read a call of a tool that the provider runs itself, so that the client sends no result."""
     draft.spell(part.get("name"), _arguments(part))
     draft.said = True
 
@@ -240,28 +244,31 @@ def _tool_reference(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def read_leaves(draft: Draft, value: Any) -> None:
-    """Read all texts and encrypted data in the result of a provider's own tool. Metadata is skipped."""
+    """Read all texts and encrypted data in a value, at any depth, except metadata.
+
+    It is used for results of tools that the provider runs, whose structure differs from tool to tool.
+    """
     if isinstance(value, str):
         draft.text(value)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            read_leaves(draft, each)
+        for element in value:
+            read_leaves(draft, element)
     elif isinstance(value, dict):
         kind = value.get("type")
         row = _NESTED.get(kind) if isinstance(kind, str) else None
         if row is not None:
             row(draft, value)
             return
-        for key, each in value.items():
+        for key, element in value.items():
             if key in _ENCRYPTED:
-                draft.encrypted(each)
+                draft.encrypted(element)
             elif key not in _MARKS:
-                read_leaves(draft, each)
+                read_leaves(draft, element)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         draft.text(str(value))
 
 
-#: The row of each type of part.
+#: The reader of each type of part.
 PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     **dict.fromkeys(_TEXTS, _text),
     **dict.fromkeys(_MEDIA, _media),
@@ -294,5 +301,5 @@ PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     # Fragments of streams and instructions to the provider, which the model does not read.
     **dict.fromkeys(("cache_point", "fallback", "input_json_delta"), _nothing),
 }
-#: Rows of parts inside the result of a provider's own tool.
+#: Readers of parts inside the result of a tool that the provider runs.
 _NESTED: Final = {kind: PARTS[kind] for kind in (*_MEDIA, "document", "tool_reference")}

@@ -1,11 +1,11 @@
-"""Rules of each provider's API for messages, and the fields that clients add to a request.
+"""The rules of each provider's API for messages, and the fields that clients add to a request.
 
 Each rule is documented by the provider or enforced by its API. Only this module contains such rules.
 
-The provider of a prompt is found by, in this order:
+The provider of a prompt is determined by, in this order:
 
-1. ``Context(provider=...)``, which a program sets, or a framework's plug-in that knows its client (`provider_named`,
-   `provider_of_client`);
+1. ``Context(provider=...)``, which a program sets, or a framework's plug-in that knows the client
+   (`provider_named`, `provider_of_client`);
 2. the format of the messages, if it is unique to one provider (`EventFacts.provider`);
 3. the name of the model (`provider_of_model`).
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Provider(StrEnum):
-    """An API that models are called through."""
+    """A provider's API, through which models are called."""
 
     CHAT = "chat"  # OpenAI's Chat Completions, and every server with the same interface
     RESPONSES = "responses"  # OpenAI's Responses
@@ -38,14 +38,14 @@ class Provider(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProviderRules:
-    """The rules of one API.
+    """The rules of one provider's API for the messages of a request.
 
     Attributes:
         alternates: True if the API rejects two consecutive messages of the same role.
-        is_user_first: True if the first message must be a user's request. A user message with only tool results does
-            not count, because their calls must come before it.
+        is_user_first: True if the first message must be a user's request. A user message with only tool results is no
+            request, because the API requires their calls before it.
         plain_call_ids: True if ids of tool calls can contain only letters, digits, ``_`` and ``-``.
-        longest_call_id: The most characters of such an id; 0 if no limit is known.
+        longest_call_id: The most characters of an id of a tool call; 0 if no limit is known.
         sends_names: True if a message can include the name of its speaker.
     """
 
@@ -56,7 +56,8 @@ class ProviderRules:
     sends_names: bool = False
 
 
-NO_RULES: Final = ProviderRules(sends_names=True)  # count names, because they may be sent
+#: The rules of an unknown provider. Names are counted, because its client may send them.
+NO_RULES: Final = ProviderRules(sends_names=True)
 
 
 RULES: Final[Mapping[Provider, ProviderRules]] = {
@@ -64,12 +65,12 @@ RULES: Final[Mapping[Provider, ProviderRules]] = {
     Provider.CHAT: ProviderRules(longest_call_id=40, sends_names=True),
     Provider.RESPONSES: ProviderRules(),
     # Anthropic merges consecutive messages of one role, Gemini accepts them. Anthropic's reference: "the first message
-    # must always use the user role". Gemini answers "ensure that function call turn comes immediately after a user
-    # turn or after a function response turn" (400). Anthropic also answers "tool_use.id: String
-    # should match pattern '^[a-zA-Z0-9_-]+$'" (400).
+    # must always use the user role". Gemini's error (400): "ensure that function call turn comes immediately after a
+    # user turn or after a function response turn". Anthropic's error (400): "tool_use.id: String should match pattern
+    # '^[a-zA-Z0-9_-]+$'".
     Provider.ANTHROPIC: ProviderRules(is_user_first=True, plain_call_ids=True),
     Provider.GEMINI: ProviderRules(is_user_first=True),
-    # Converse answers "A conversation must alternate between user and assistant roles" and "A conversation must start
+    # Converse's errors: "A conversation must alternate between user and assistant roles" and "A conversation must start
     # with a user message" (ValidationException).
     Provider.BEDROCK: ProviderRules(alternates=True, is_user_first=True),
 }
@@ -139,7 +140,7 @@ _NO_NAME: Final = "unnamed"
 
 
 def tool_name(name: str) -> str:
-    """Return a valid tool name. Models can generate invalid names, which providers reject in a history.
+    """Return a tool name that providers accept. Models can generate invalid names, which providers reject in a history.
 
     Invalid characters become ``_``. Names are truncated to 64 characters. An empty name becomes ``unnamed``.
     """
@@ -149,38 +150,38 @@ def tool_name(name: str) -> str:
 
 
 def call_id(given: str, provider: Provider, used: Container[str] = ()) -> str:
-    """Return an id of a tool call that a provider accepts.
+    """Return an id for a tool call that a provider accepts: the original id, changed if it breaks the provider's rules.
 
     Args:
         given: The original id, from the model or another provider.
-        provider: The provider that receives the call.
-        used: Ids that are already in use.
+        provider: The provider that will receive the call.
+        used: Ids of other calls; the returned id is none of them.
     """
     rules = RULES[provider]
     base = (_REFUSED.sub("_", given) if rules.plain_call_ids else given) or "call"
     longest = rules.longest_call_id or len(base)
-    made, again = base[:longest], 2
-    while made in used:
-        suffix = f"_{again}"
-        made = base[: longest - len(suffix)] + suffix if rules.longest_call_id else base + suffix
-        again += 1
-    return made
+    call, number = base[:longest], 2
+    while call in used:
+        suffix = f"_{number}"
+        call = base[: longest - len(suffix)] + suffix if rules.longest_call_id else base + suffix
+        number += 1
+    return call
 
 
 @lru_cache(maxsize=256)
 def rules_for(provider: str | None, form: str, model: str | None) -> ProviderRules:
-    """Return the rules of a provider, found by its name, the format of the messages, or the model's name.
+    """Return the rules of the provider that will be called; `NO_RULES` if it is unknown.
 
     Args:
-        provider: The provider's name, or None. An unknown name returns `NO_RULES`.
+        provider: The provider's name. If it is set, the other arguments are ignored.
         form: The provider that the format of the messages identifies, or an empty string.
-        model: The model's name.
+        model: The model's name, which is used if `form` does not identify a provider.
     """
-    found = provider_named(provider) if provider else provider_named(form) or provider_of_model(model)
-    return NO_RULES if found is None else RULES[found]
+    known = provider_named(provider) if provider else provider_named(form) or provider_of_model(model)
+    return NO_RULES if known is None else RULES[known]
 
 
-#: Patterns of module and class names of clients, in providers' packages and frameworks.
+#: Patterns for the lower-case module and class names of clients, in providers' packages and frameworks.
 _CLIENTS: Final = (
     (re.compile("bedrock"), Provider.BEDROCK),
     (re.compile("anthropic|claude"), Provider.ANTHROPIC),
@@ -204,9 +205,9 @@ def provider_of_client(client: object) -> Provider | None:
 def _provider_of_class(kind: type) -> Provider | None:
     for base in kind.__mro__:
         name = f"{base.__module__}.{base.__qualname__}".lower()
-        found = next((provider for pattern, provider in _CLIENTS if pattern.search(name)), None)
-        if found is not None:
-            return found
+        matched = next((provider for pattern, provider in _CLIENTS if pattern.search(name)), None)
+        if matched is not None:
+            return matched
     return None
 
 
@@ -227,9 +228,9 @@ _RESPONSES_CLIENTS: Final = re.compile(
     r"|^agent_framework_openai\._chat_client"
 )
 _NAMES_IN_RESPONSES: Final = re.compile(r"^haystack\.")
-#: Clients that wrap a result's text in a JSON object, like Cohere's documents.
+#: Clients of Cohere, which wrap the text of a tool result in a JSON object.
 _COHERE_CLIENTS: Final = re.compile(r"^haystack_integrations\.components\.generators\.cohere|^langchain_cohere")
-#: AgentScope's formatters that send the tool's name with each result, but no names of speakers.
+#: AgentScope's formatters that send the tool's name with each tool result, but no names of speakers.
 _NAMES_OF_TOOLS: Final = re.compile(r"^agentscope\.formatter\._(?:dashscope|deepseek|ollama|volcengine)")
 #: AgentScope's formatters for several agents add the name of each speaker to the text.
 _NAMES_IN_TEXT: Final = "MultiAgentFormatter"
@@ -242,14 +243,14 @@ _NAMES_PROMPTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """The fields that a client adds to messages.
+    """What a client adds to the messages of a request, for counting its tokens.
 
     Attributes:
         names: True if the client sends the names of speakers.
-        prompt_name: The name that it sends with a system prompt; empty if it sends none.
+        prompt_name: The name that the client sends with a system prompt; empty if it sends none.
         items: True if each tool call is a separate item, as in OpenAI's Responses API.
         result_wrapper: The JSON around the text of a tool result, as in Gemini's clients; empty if there is none.
-        result_names: True if the client sends the tool's name with each result, even if it sends no other names.
+        result_names: True if the client sends the tool's name with each tool result, even if it sends no other names.
     """
 
     names: bool = True
@@ -260,13 +261,13 @@ class ClientRules:
 
 
 def rules_of_client(client: object) -> ClientRules | None:
-    """Return the rules of a client.
+    """Return what a client adds to messages, by its class.
 
     Args:
         client: The client, or a framework's model, chat generator or service.
 
     Returns:
-        None if its class is unknown. Use `rules_of_unknown_client` with the model's name then.
+        None if the class is unknown. In this case, use `rules_of_unknown_client` with the model's name.
     """
     if getattr(client, "_include_name_in_message", None) is False:  # AutoGen's setting of that name
         return NO_NAMES
@@ -276,7 +277,7 @@ def rules_of_client(client: object) -> ClientRules | None:
 
 
 def rules_of_unknown_client(model: str | None) -> ClientRules:
-    """Return the likely rules of a model's client, by the model's name."""
+    """Return what the client of a model probably adds to messages, by the model's name."""
     provider = provider_of_model(model)
     if provider is Provider.GEMINI:
         return GEMINI_CLIENT
@@ -285,9 +286,9 @@ def rules_of_unknown_client(model: str | None) -> ClientRules:
 
 _ANY_CLIENT: Final = ClientRules()
 NO_NAMES: Final = ClientRules(names=False)
-#: OpenAI's Responses API: calls are separate items.
+#: Clients of OpenAI's Responses API: tool calls are separate items.
 RESPONSES_CLIENT: Final = ClientRules(names=False, items=True)
-#: Gemini requires an object as a tool result. Clients put the text under one key.
+#: Clients of Gemini, which requires an object as a tool result: they put the text under one key.
 GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}', result_names=True)
 
 

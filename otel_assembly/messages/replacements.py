@@ -1,6 +1,6 @@
-"""Replacement events (summaries and shortened results) in the types of a framework.
+"""Creates replacement events (summaries and shortened tool results) in the types of a framework.
 
-As for `describe`, each framework's module registers functions (rows) for its types.
+As for `describe`, each framework's module registers a function per message type.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The text of the assistant message between a summary and a user message.
+#: The text of the assistant message that is inserted between a summary and a user message, if roles must alternate.
 SUMMARY_READ: Final = "Understood."
-#: Marks our summaries in the metadata of a message, if the framework's messages have metadata.
+#: The metadata key that marks a message as a summary of this package, if the framework's messages have metadata.
 OUR_SUMMARY: Final = "otel_assembly_summary"
 
 
 @singledispatch
 def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
-    """Return a summary event that replaces earlier events.
+    """Return a new event with a summary, in the type that its framework uses.
 
     Args:
-        event: An event of the conversation. Its type selects the row.
+        event: An event of the conversation. Its type selects the registered function.
         text: The summary.
-        events: The replaced events. An earlier summary is expanded to the events that it replaced.
+        events: The events that the summary replaces. In place of an earlier summary, they contain the events that it
+            replaced.
 
     Returns:
-        None if the type is not registered.
+        None if no function is registered for the type.
     """
     return None
 
 
 @singledispatch
 def summary_reply(summary: Any, following: Any) -> Any:
-    """Return the assistant message between a summary and the next message, or None if none is needed.
+    """Return an assistant message to insert between a summary and the next message; None if none is needed.
 
-    Some providers reject two consecutive user messages (`ProviderRules.alternates`).
+    A summary is a user message, and some providers reject two consecutive user messages (`ProviderRules.alternates`).
 
     Args:
         summary: The return value of `summary_like`.
@@ -51,41 +52,53 @@ def summary_reply(summary: Any, following: Any) -> Any:
 
 @singledispatch
 def result_texts(event: Any) -> Sequence[str]:
-    """Return the texts of the tool results in an event, one per result with a text.
+    """Return the texts of the tool results in an event, one per result; results without a text are skipped.
 
     Returns:
-        An empty sequence if the type is not registered.
+        An empty sequence if no function is registered for the event's type.
     """
     return ()
 
 
 @singledispatch
 def shortened(event: Any, texts: Sequence[str]) -> Any:
-    """Return a copy of the event with other texts in place of its `result_texts`. The ids of calls stay the same.
+    """Return a copy of an event with tool results, with new texts. The ids of the calls stay the same.
+
+    Args:
+        event: The event.
+        texts: The new texts, in the order of `result_texts`.
 
     Returns:
-        None if the type is not registered.
+        None if no function is registered for the event's type.
     """
     return None
 
 
 def summary_text(text: str) -> str:
-    """Return the content of a summary message, for frameworks without their own wording."""
+    """Return the text of a summary message: a fixed heading and the summary.
+
+    It is used for frameworks that do not have their own heading.
+    """
     return f"[Earlier messages, summarised: details may be missing]\n{text}"
 
 
-def register_summaries(made: Callable[[str], Any], *event_types: type) -> None:
-    """Register a function that creates a summary message from a text, for events of these types."""
+def register_summaries(create: Callable[[str], Any], *event_types: type) -> None:
+    """Register how to create a summary message, for `summary_like`.
+
+    Args:
+        create: Takes the text of the message, and returns the message.
+        event_types: The types of events that such a message can replace.
+    """
     for event_type in event_types:
-        summary_like.register(event_type, lambda _, text, __: made(summary_text(text)))
+        summary_like.register(event_type, lambda _, text, __: create(summary_text(text)))
 
 
 def edited(original: T, **changes: Any) -> T:
     """Return a shallow copy of a message or part with changed attributes."""
-    made = copy(original)
+    clone = copy(original)
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(clone, name, value)
+    return clone
 
 
 def register_results(
@@ -95,30 +108,32 @@ def register_results(
     saying: str | Callable[[Any, str], Any],
     made_of: Callable[[Any, list[Any]], Any] | None = None,
 ) -> None:
-    """Register how to shorten the tool results of an event type whose events consist of parts.
+    """Register how to read and replace the texts of tool results, for events that consist of parts.
+
+    This registers functions for `result_texts` and `shortened`.
 
     Args:
-        event_type: The type.
-        parts: Returns the parts of an event; or the attribute with the parts.
-        text: Returns the text of a tool result. Returns an empty string for other parts.
-        saying: Returns a copy of a part with another text; or the attribute with the text.
+        event_type: The type of the events.
+        parts: The attribute with an event's parts, or a function that returns them.
+        text: Returns the text of a part that is a tool result, and an empty string for other parts.
+        saying: The attribute with a part's text, or a function that returns a copy of a part with another text.
         made_of: Returns a copy of an event with other parts. Required if `parts` is a function.
     """
     parts_of = attrgetter(parts) if isinstance(parts, str) else parts
 
     def _texts(event: Any) -> Sequence[str]:
-        return [said for part in parts_of(event) if (said := text(part))]
+        return [part_text for part in parts_of(event) if (part_text := text(part))]
 
-    def _saying(part: Any, said: str) -> Any:
-        return edited(part, **{saying: said}) if isinstance(saying, str) else saying(part, said)
+    def _with_text(part: Any, new_text: str) -> Any:
+        return edited(part, **{saying: new_text}) if isinstance(saying, str) else saying(part, new_text)
 
-    def _made_of(event: Any, made: list[Any]) -> Any:
-        return edited(event, **{str(parts): made}) if made_of is None else made_of(event, made)
+    def _with_parts(event: Any, new_parts: list[Any]) -> Any:
+        return edited(event, **{str(parts): new_parts}) if made_of is None else made_of(event, new_parts)
 
     def _shortened(event: Any, texts: Sequence[str]) -> Any:
-        given = iter(texts)
-        made = [(part, next(given) if text(part) else "") for part in parts_of(event)]
-        return _made_of(event, [_saying(part, said) if said and said != text(part) else part for part, said in made])
+        next_text = iter(texts)
+        pairs = [(part, next(next_text) if text(part) else "") for part in parts_of(event)]
+        return _with_parts(event, [_with_text(part, new) if new and new != text(part) else part for part, new in pairs])
 
     result_texts.register(event_type, _texts)
     shortened.register(event_type, _shortened)

@@ -1,4 +1,4 @@
-"""Reads the items of OpenAI's Responses API. The type of an item determines its kind."""
+"""Readers of the items of OpenAI's Responses API that are not messages, by the item's type."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CALL_IDS: Final = ("call_id", "id")
 
 
 def read_item(item: Mapping[str, Any], kind: str) -> EventFacts:
-    """Return the facts of an item that is not a message.
+    """Return the facts of an item of OpenAI's Responses API that is not a message, such as a function call.
 
     Args:
         item: The item.
-        kind: Its type.
+        kind: The item's type.
 
     Raises:
-        DescribeError: A field of it is missing.
+        DescribeError: A required field of the item is missing.
     """
     draft = Draft()
     row = ITEMS.get(kind)
@@ -38,33 +38,38 @@ def read_item(item: Mapping[str, Any], kind: str) -> EventFacts:
 
 def _call_id(item: Mapping[str, Any]) -> str:
     for key in _CALL_IDS:
-        found = item.get(key)
-        if isinstance(found, str):
-            return found
+        call_id = item.get(key)
+        if isinstance(call_id, str):
+            return call_id
     raise DescribeError(dict, f"an item of type {item['type']!r} has no 'call_id'")
 
 
-def _called(name: str, *arguments: str) -> Row:
-    """Return the row of tool calls with the keys of the name and the arguments."""
+def _call_row(name: str, *arguments: str) -> Row:
+    """Return a reader for items that are tool calls.
+
+    Args:
+        name: The item's key with the tool's name; empty if the item has none.
+        arguments: The item's keys that can contain the arguments; the first that is set is used.
+    """
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-        given = next((item[key] for key in arguments if item.get(key) is not None), None)
+        value = next((item[key] for key in arguments if item.get(key) is not None), None)
         waits = item.get("awaiting_approval") is True
-        draft.call(_call_id(item), item.get(name) if name else "", given, awaiting=waits)
+        draft.call(_call_id(item), item.get(name) if name else "", value, awaiting=waits)
         return EventKind.TOOL_CALL
 
     return row
 
 
-def _searched(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """Read a search for tools. The client or the server answers it."""
+def _tool_search(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    """Read a search for tools: a tool call if the client runs it, else a call that OpenAI runs itself."""
     if item.get("execution") != "client" or not isinstance(item.get("call_id"), str):
-        return _ran(draft, item)
+        return _hosted_call(draft, item)
     draft.call(item["call_id"], "", item.get("arguments"))
     return EventKind.TOOL_CALL
 
 
-def _tools_found(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+def _tool_search_result(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     if item.get("execution") == "client" and isinstance(item.get("call_id"), str):
         draft.result(item["call_id"])
         draft.text(spelled(item.get("tools")))
@@ -73,8 +78,12 @@ def _tools_found(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     return EventKind.TOOL_CALL
 
 
-def _answered(*outputs: str) -> Row:
-    """Return the row of tool results. The result is the first of these keys that is set."""
+def _result_row(*outputs: str) -> Row:
+    """Return a reader for items that are tool results.
+
+    Args:
+        outputs: The item's keys that can contain the result; the first that is set is used.
+    """
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         draft.result(_call_id(item))
@@ -90,25 +99,30 @@ def _answered(*outputs: str) -> Row:
     return row
 
 
-def _asked(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+def _approval_request(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     draft.call(_call_id(item), item.get("name"), item.get("arguments"), awaiting=True)
     return EventKind.TOOL_CALL
 
 
-def _approved(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+def _approval_response(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     draft.result(item.get("approval_request_id"))
     draft.text(item.get("reason"))
     return EventKind.TOOL_RESULT
 
 
-def _ran(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """Read a call that the provider runs itself, with its result."""
+def _hosted_call(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    """Read a call of a tool that OpenAI runs itself, with its result."""
     read_hosted(draft, item)
     return EventKind.TOOL_CALL
 
 
-def _of(kind: EventKind, *contents: str) -> Row:
-    """Return the row of items with content under these keys, and encrypted content."""
+def _content_row(kind: EventKind, *contents: str) -> Row:
+    """Return a reader for items that consist of texts or encrypted content.
+
+    Args:
+        kind: The kind of the items.
+        contents: The item's keys with texts or parts.
+    """
 
     def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         for key in contents:
@@ -119,32 +133,32 @@ def _of(kind: EventKind, *contents: str) -> Row:
     return row
 
 
-def _reasoned(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+def _reasoning(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     with draft.thinking():
-        return _of(EventKind.RESPONSE, "summary", "content")(draft, item)
+        return _content_row(EventKind.RESPONSE, "summary", "content")(draft, item)
 
 
-def _pictured(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+def _image_call(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     draft.file()
     return EventKind.TOOL_CALL
 
 
-def _listed(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """Tools that are added on the way."""
+def _tool_list(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    """Read a list of tools that was added during the conversation."""
     draft.text(spelled(item.get("tools")))
     return EventKind.SYSTEM if item.get("role") in ("developer", "system") else EventKind.TOOL_CALL
 
 
-#: The row of each type of item. A row reads the item and returns its kind.
+#: The reader of each type of item. A reader adds the item to a `Draft` and returns the item's kind.
 ITEMS: Final[Mapping[str, Row]] = {
-    "function_call": _called("name", "arguments"),
-    "custom_tool_call": _called("name", "input"),
-    "computer_call": _called("", "action", "actions"),
-    "local_shell_call": _called("", "action"),
-    "shell_call": _called("", "action"),
-    "apply_patch_call": _called("", "operation"),
-    "program": _called("", "code"),
-    "tool_search_call": _searched,
+    "function_call": _call_row("name", "arguments"),
+    "custom_tool_call": _call_row("name", "input"),
+    "computer_call": _call_row("", "action", "actions"),
+    "local_shell_call": _call_row("", "action"),
+    "shell_call": _call_row("", "action"),
+    "apply_patch_call": _call_row("", "operation"),
+    "program": _call_row("", "code"),
+    "tool_search_call": _tool_search,
     **dict.fromkeys(
         (
             "function_call_output",
@@ -155,18 +169,18 @@ ITEMS: Final[Mapping[str, Row]] = {
             "apply_patch_call_output",
             "program_output",
         ),
-        _answered("output", "result"),
+        _result_row("output", "result"),
     ),
-    "tool_search_output": _tools_found,
-    "mcp_approval_request": _asked,
-    "mcp_approval_response": _approved,
-    **dict.fromkeys(HOSTED, _ran),
-    "image_generation_call": _pictured,
-    **dict.fromkeys(("mcp_list_tools", "additional_tools"), _listed),
-    "reasoning": _reasoned,
-    "compaction": _of(EventKind.SUMMARY),
-    # Only the provider has the referenced item, but it is part of the conversation.
-    "item_reference": _of(EventKind.RESPONSE),
-    # What the provider is to do: no part of the prompt.
-    **dict.fromkeys(("compaction_trigger", "configuration_update"), _of(EventKind.OTHER)),
+    "tool_search_output": _tool_search_result,
+    "mcp_approval_request": _approval_request,
+    "mcp_approval_response": _approval_response,
+    **dict.fromkeys(HOSTED, _hosted_call),
+    "image_generation_call": _image_call,
+    **dict.fromkeys(("mcp_list_tools", "additional_tools"), _tool_list),
+    "reasoning": _reasoning,
+    "compaction": _content_row(EventKind.SUMMARY),
+    # Only the provider has the content of the referenced item, but the item is part of the conversation.
+    "item_reference": _content_row(EventKind.RESPONSE),
+    # Instructions to the provider, which are not in the prompt.
+    **dict.fromkeys(("compaction_trigger", "configuration_update"), _content_row(EventKind.OTHER)),
 }

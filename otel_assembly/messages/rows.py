@@ -1,6 +1,6 @@
-"""Factories of rows: functions that add one part of a message to a `Draft`.
+"""Creates readers of message parts that are objects. A reader is a function that adds one part to a `Draft`.
 
-The parts are objects. Frameworks differ only in the attributes that contain the texts, calls and files of a part.
+Frameworks differ only in the attributes that contain the texts, calls and files of a part.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
     from otel_assembly.messages.event_facts import EventKind
 
-    #: Reads one part.
+    #: A reader: adds one part to a draft.
     Row: TypeAlias = Callable[[Draft, Any], None]
     #: The location of a value in a part: the name of an attribute, or a function of the part.
     Where: TypeAlias = str | Callable[[Any], Any]
 
 
 def _getter(where: Where) -> Callable[[Any], Any]:
+    """Return a function that returns the value at a location in a part."""
     return attrgetter(where) if isinstance(where, str) else where
 
 
 class ReadingRow:
-    """A row with a known list of the values that it reads. Parts with equal values are equal.
+    """A reader of parts that also returns the values that it reads, so that parts can be compared.
 
     Args:
-        row: The row.
-        reads: The locations of all values that it reads.
+        row: The reader.
+        reads: The locations of all values that the reader uses. None is ignored.
     """
 
     __slots__ = ("_getters", "_row")
@@ -42,77 +43,79 @@ class ReadingRow:
         self._getters = [_getter(where) for where in reads if where is not None]
 
     def __call__(self, draft: Draft, part: Any) -> None:
-        """Read one part."""
+        """Add one part to a draft."""
         self._row(draft, part)
 
     def content(self, part: Any) -> list[Any]:
-        """Return the values that the row reads of a part."""
+        """Return the values that the reader uses; parts with equal values have equal facts."""
         return [get(part) for get in self._getters]
 
 
 def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None) -> Row:
-    """Return the row of a part with text.
+    """Return a reader for parts with text.
 
     Args:
-        texts: The locations of its texts.
+        texts: The locations of a part's texts.
         sealed: The location of encrypted data, which only the provider can read.
-        shown: The location of a clip or file, or of a list of them. The value is None if there is none.
+        shown: The location of an audio clip or file, or of a list of them. The value there is None for a part without.
     """
-    said = [_getter(text) for text in texts]
+    getters = [_getter(text) for text in texts]
 
     def row(draft: Draft, part: Any) -> None:
-        for text in said:
-            draft.text(text(part))
+        for text_of in getters:
+            draft.text(text_of(part))
         if sealed is not None:
             draft.encrypted(_getter(sealed)(part))
-        _show(draft, part, shown)
+        _add_files(draft, part, shown)
 
     return ReadingRow(row, *texts, sealed, shown)
 
 
 def thinks(*texts: Where, sealed: Where | None = None) -> ReadingRow:
-    """Return the row of a part with reasoning.
+    """Return a reader for parts with reasoning.
 
     Args:
-        texts: The locations of its texts.
+        texts: The locations of a part's texts.
         sealed: The location of encrypted data.
     """
-    said = says(*texts, sealed=sealed)
+    text_row = says(*texts, sealed=sealed)
 
     def row(draft: Draft, part: Any) -> None:
         with draft.thinking():
-            said(draft, part)
+            text_row(draft, part)
 
     return ReadingRow(row, *texts, sealed)
 
 
-def _show(draft: Draft, part: Any, shown: Where | None) -> None:
-    held = None if shown is None else _getter(shown)(part)
-    if held is not None:
-        for one in held if isinstance(held, list | tuple) else (held,):
-            draft.file(_detail(one) or _detail(part))
+def _add_files(draft: Draft, part: Any, shown: Where | None) -> None:
+    """Add the file or the files at a location in a part, if there are any."""
+    files = None if shown is None else _getter(shown)(part)
+    if files is not None:
+        for file in files if isinstance(files, list | tuple) else (files,):
+            draft.file(_detail(file) or _detail(part))
 
 
 def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callable[[Any], bool] | bool = False) -> Row:
-    """Return the row of a tool call.
+    """Return a reader for parts that are tool calls.
 
     Args:
-        call: The location of the call's id. None for a tool that the provider runs itself: it needs no result.
+        call: The location of the call's id. None for a tool that the provider runs itself, which needs no result.
         name: The location of the tool's name.
         arguments: The location of the arguments.
-        awaiting: Returns True if a part waits for an approval. True for a part that requests an approval: its call can
-            be in the message already.
+        awaiting: A function that returns True if the call waits for an approval. True for parts that request an
+            approval; the message can also contain the call as another part, which is not added twice.
     """
-    asked, arguing = _getter(name), _getter(arguments)
+    name_of, arguments_of = _getter(name), _getter(arguments)
 
     def row(draft: Draft, part: Any) -> None:
-        own = None if call is None else _getter(call)(part)
+        call_id = None if call is None else _getter(call)(part)
         if call is None:
-            draft.spell(asked(part), arguing(part))
-        elif awaiting is True and own in draft.opens:
-            draft.awaiting.append(own)
+            draft.spell(name_of(part), arguments_of(part))
+        elif awaiting is True and call_id in draft.opens:
+            draft.awaiting.append(call_id)
         else:
-            draft.call(own, asked(part), arguing(part), awaiting=awaiting(part) if callable(awaiting) else awaiting)
+            waits = awaiting(part) if callable(awaiting) else awaiting
+            draft.call(call_id, name_of(part), arguments_of(part), awaiting=waits)
 
     return ReadingRow(row, call, name, arguments, awaiting if callable(awaiting) else None)
 
@@ -120,19 +123,19 @@ def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callabl
 def answers(
     call: Where | None, *texts: Where, shown: Where | None = None, held: ReadingRow | None = None
 ) -> ReadingRow:
-    """Return the row of a tool result.
+    """Return a reader for parts that are tool results.
 
     Args:
         call: The location of the call's id. None for a tool that the provider runs itself.
-        texts: The locations of its texts.
-        shown: The location of its files.
-        held: The row of its content, if the result contains more than texts.
+        texts: The locations of the result's texts.
+        shown: The location of the result's file, or of a list of files.
+        held: A reader of the result's content, if that contains more than texts and files.
     """
 
     def row(draft: Draft, part: Any) -> None:
         draft.texts += filter(None, (_getter(text)(part) for text in texts))
         with draft.aside():
-            _show(draft, part, shown)
+            _add_files(draft, part, shown)
             if held is not None:
                 held(draft, part)
         if call is not None:
@@ -142,50 +145,50 @@ def answers(
 
 
 def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
-    """Return the row of a part that contains a text, or a list of texts and parts.
+    """Return a reader for parts that contain a text, or a list of texts and other parts.
 
     Args:
         content: The location of the content.
-        rows: The rows of the contained parts, by type.
-        of: The location of a part's type.
+        rows: The readers of the contained parts, by type.
+        of: The location of a contained part's type.
     """
     content_of = _getter(content)
     return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), content)
 
 
 def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> None:
-    """Read a text, a part, or a list of them. None in a list is ignored.
+    """Add a text, a part, or a list of texts and parts to a draft. None in a list is ignored.
 
     Args:
-        draft: Collects the facts.
-        rows: The rows of the parts, by type.
-        of: The location of a part's type. Parts without a type use the row of None.
+        draft: Collects the facts of the message.
+        rows: The readers of the parts, by type.
+        of: The location of a part's type. For parts without a type, the reader under the key None is used.
         held: The text, part or list.
 
     Raises:
         TypeError: `held` is None.
     """
     if held is None:
-        raise TypeError("nothing is held")
+        raise TypeError("the content is None")
     if isinstance(held, str):
         draft.text(held)
     elif isinstance(held, list | tuple):
-        for one in held:
-            if one is not None:
-                read_each(draft, rows, of, one)
+        for element in held:
+            if element is not None:
+                read_each(draft, rows, of, element)
     else:
         read_part(draft, rows, of(held) if callable(of) else getattr(held, of, None), held)
 
 
 def shows(draft: Draft, part: Any) -> None:
-    """Read an image, a clip or a file."""
+    """Add a part that is an image, an audio clip or a file to a draft."""
     draft.file(_detail(part))
 
 
 def _detail(part: Any) -> Any:
-    """Return the ``detail`` of an image, from the part or from its options for the provider."""
-    held = (part, *(getattr(part, name, None) for name in _OPTIONS))
-    details = (one.get("detail") if isinstance(one, dict) else getattr(one, "detail", None) for one in held)
+    """Return the ``detail`` setting of an image, such as ``low``, from the part or its options for the provider."""
+    places = (part, *(getattr(part, name, None) for name in _OPTIONS))
+    details = (place.get("detail") if isinstance(place, dict) else getattr(place, "detail", None) for place in places)
     return next((detail for detail in details if isinstance(detail, str)), None)
 
 
@@ -193,11 +196,18 @@ _OPTIONS: Final = ("vendor_metadata", "additional_properties", "metadata", "meta
 
 
 def is_silent(draft: Draft, _: Any) -> None:
-    """Ignore a part that is not sent to the model."""
+    """Add nothing: the reader of parts that are not sent to the model."""
 
 
 def read_part(draft: Draft, rows: Mapping[Any, Row], kind: Any, part: Any) -> None:
-    """Read a part with the row of its type. A part of an unknown type counts by its attributes."""
+    """Add a part to a draft with the reader of its type; a part of an unknown type as the JSON of its attributes.
+
+    Args:
+        draft: Collects the facts of the message.
+        rows: The readers, by type.
+        kind: The part's type.
+        part: The part.
+    """
     row = rows.get(kind)
     if row is not None:
         row(draft, part)
@@ -215,56 +225,62 @@ def register_parts(
     known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Register the row of an event type whose events consist of parts.
+    """Register how `describe` reads events that consist of parts.
 
     Args:
-        event_type: The type.
-        parts: The attribute with the list of parts, or with None.
+        event_type: The type of the events.
+        parts: The attribute with the list of parts; its value can be None.
         of: The location of a part's type.
-        rows: The rows of the parts, by type.
+        rows: The readers of the parts, by type.
         kind: Returns the kind of the event, from the event and the facts of its parts.
         known: Further fields of `EventFacts`: a function of the event, or the location of each field's value.
         read: Returns all values that `kind` reads. Events are equal if these values, the further fields and the parts
             are equal. If None, call `read_from` or `read_as` for this type.
     """
     kind_of = _getter(of)
-    known_of = known if callable(known) else _found_at(known or {})
+    fields_of = known if callable(known) else _values_at(known or {})
 
-    def said(part: Any) -> Any:
-        row = rows.get(what := kind_of(part))
-        return (what, row.content(part)) if isinstance(row, ReadingRow) else part
+    def part_content(part: Any) -> Any:
+        row = rows.get(part_type := kind_of(part))
+        return (part_type, row.content(part)) if isinstance(row, ReadingRow) else part
 
     def row(event: Any) -> EventFacts:
-        draft, also = Draft(), known_of(event)
+        draft, fields = Draft(), fields_of(event)
         for part in getattr(event, parts) or ():
             read_part(draft, rows, kind_of(part), part)
-        return draft.facts(kind(event, draft), also, **{name: one for name, one in also.items() if name != "id"})
+        return draft.facts(kind(event, draft), fields, **{name: fields[name] for name in fields if name != "id"})
 
     describe.register(event_type, row)
     if read is not None:
-        read_as(event_type, lambda event: (read(event), known_of(event), list(map(said, getattr(event, parts) or ()))))
+
+        def content(event: Any) -> Any:
+            return read(event), fields_of(event), list(map(part_content, getattr(event, parts) or ()))
+
+        read_as(event_type, content)
 
 
-def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:
+def _values_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:
     getters = {name: _getter(where) for name, where in places.items()}
     return lambda event: {name: get(event) or None for name, get in getters.items()}
 
 
 def result_text(of: Where, kind: str, text: Where) -> Callable[[Any], str]:
-    """Return a function for `register_results`: it returns the text of a tool result, else an empty string.
+    """Return a function that returns a part's text if the part is a tool result, else an empty string.
+
+    It is the argument `text` of `register_results`.
 
     Args:
         of: The location of a part's type.
-        kind: The type of tool results.
+        kind: The type of parts that are tool results.
         text: The location of a result's text.
     """
     kind_of, text_of = _getter(of), _getter(text)
 
-    def said(part: Any) -> str:
-        held = text_of(part) if kind_of(part) == kind else None
-        return held if isinstance(held, str) else ""
+    def text_of_result(part: Any) -> str:
+        value = text_of(part) if kind_of(part) == kind else None
+        return value if isinstance(value, str) else ""
 
-    return said
+    return text_of_result
 
 
 def function_schema(name: str, description: str | None, parameters: Any) -> dict[str, Any]:

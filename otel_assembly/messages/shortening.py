@@ -15,8 +15,9 @@ from otel_assembly.messages.replacements import result_texts, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: The keys of the result in a part, by the part's type, and the keys of parts without a type.
+#: The keys of a tool result's content, by the part's type.
 _TYPED: Final = {"tool_result": ("content",), "tool_call_response": ("response", "result")}
+#: The keys that identify tool results of parts without a type (Bedrock and Gemini).
 _KEYED: Final = ("toolResult", "functionResponse", "function_response")
 #: Types of text parts that are kept. Other types become ``text``.
 _TEXT_TYPES: Final = frozenset({"input_text", "output_text"})
@@ -24,24 +25,29 @@ _TEXT_TYPES: Final = frozenset({"input_text", "output_text"})
 
 @result_texts.register(dict)
 def _(message: dict[str, Any]) -> Sequence[str]:
-    found: list[str] = []
+    texts: list[str] = []
 
-    def take(text: str) -> str:
-        found.append(text)
+    def collect(text: str) -> str:
+        texts.append(text)
         return text
 
-    _edited(message, take)
-    return found
+    _edited(message, collect)
+    return texts
 
 
 @shortened.register(dict)
 def _(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    given = iter(texts)
-    return {**message, **_edited(message, lambda text: next(given))}
+    next_text = iter(texts)
+    return {**message, **_edited(message, lambda text: next(next_text))}
 
 
 def _edited(message: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
-    """Return the changed keys of a message after `edit` was applied to each result's text."""
+    """Return the keys of a message that contain tool results, with new values; an empty dict if there are none.
+
+    Args:
+        message: The message.
+        edit: Takes the text of one tool result, and returns the new text.
+    """
     kind = message.get("type")
     if "role" not in message and isinstance(kind, str):
         if not kind.endswith("_output"):
@@ -60,22 +66,25 @@ def _parts(parts: Sequence[Any], edit: Callable[[str], str]) -> list[Any]:
 
 
 def _part(part: dict[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
-    """Return a part with edited text if it is a tool result, else the part."""
+    """Return a copy of a part with edited text if it is a tool result; else the part itself."""
     for key in _TYPED.get(str(part.get("type")), ()):
         if part.get(key) is not None:
             return {**part, key: _content(part[key], edit)}
     for name in _KEYED:
-        held = part.get(name)
-        if isinstance(held, dict):
+        result = part.get(name)
+        if isinstance(result, dict):
             key = "content" if name == "toolResult" else "response"
-            content = held.get(key)
+            content = result.get(key)
             edited = _response(content, edit) if key == "response" else _content(content, edit)
-            return {**part, name: {**held, key: edited}}
+            return {**part, name: {**result, key: edited}}
     return part
 
 
 def _response(response: Any, edit: Callable[[str], str]) -> Any:
-    """Return Gemini's result, which is an object, with edited text."""
+    """Return the result of a Gemini function, an object, with edited text.
+
+    The text is the object's only string, or else the JSON of the whole object.
+    """
     if response is None or isinstance(response, str):
         return edit(response) if response else response
     if isinstance(response, dict) and len(response) == 1:
@@ -88,43 +97,50 @@ def _response(response: Any, edit: Callable[[str], str]) -> Any:
 
 
 def _content(content: Any, edit: Callable[[str], str], text_type: str = "text") -> Any:
-    """Return the content of one result after `edit` was applied to its joined texts."""
+    """Return the content of one tool result after `edit` was applied to its joined texts.
+
+    Args:
+        content: A text, or a list of parts.
+        edit: Takes the joined texts, and returns the new text.
+        text_type: The type of the new text part.
+    """
     if content is None or isinstance(content, str):
         return edit(content) if content else content
     if not isinstance(content, (list, tuple)):
         return content
     if any(isinstance(part, dict) and isinstance(part.get("stdout"), str) for part in content):
-        return [_ran(part, edit) for part in content]
-    said = {place: text for place, part in enumerate(content) if (text := _text(part)) is not None}
-    if not said:
+        return [_command_output(part, edit) for part in content]
+    texts = {place: text for place, part in enumerate(content) if (text := _text(part)) is not None}
+    if not texts:
         return content
-    before = "\n".join(said.values())
+    before = "\n".join(texts.values())
     after = edit(before)
     if after == before:
         return content
-    first = min(said)
+    first = min(texts)
     return [
-        _saying(part, after, text_type) if place == first else part
+        _with_text(part, after, text_type) if place == first else part
         for place, part in enumerate(content)
-        if place == first or place not in said
+        if place == first or place not in texts
     ]
 
 
-def _ran(part: Any, edit: Callable[[str], str]) -> Any:
-    """Return the output of a command with an edited ``stdout``."""
+def _command_output(part: Any, edit: Callable[[str], str]) -> Any:
+    """Return a shell command's output with an edited ``stdout``."""
     if isinstance(part, dict) and isinstance(part.get("stdout"), str) and part["stdout"]:
         return {**part, "stdout": edit(part["stdout"])}
     return part
 
 
 def _text(part: Any) -> str | None:
-    """Return the text of a part without media, else None."""
+    """Return the text of a part; None if it has no text or contains an image or a file."""
     draft = Draft()
     read_parts(draft, [part])
     return "\n".join(draft.texts) if draft.texts and not draft.media else None
 
 
-def _saying(part: Any, text: str, text_type: str) -> Any:
+def _with_text(part: Any, text: str, text_type: str) -> Any:
+    """Return a text part in the format of `part`, with another text."""
     if isinstance(part, str):
         return text
     kind = part.get("type")

@@ -1,4 +1,4 @@
-"""Counters for models without a public tokenizer: corrected by billed usage, or by characters only."""
+"""Counters for models without a public tokenizer: one corrected by billed usage, and one that counts characters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CalibratedCounter:
         self._generation = 0
         self._ratios = deque([(self.generation, self.ratio)], maxlen=_REMEMBERED_RATIOS)
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
-        self._lock = new_lock(self, CalibratedCounter._settle)
+        self._lock = new_lock(self, CalibratedCounter._start_generation)
 
     @property
     def method(self) -> CountMethod:
@@ -72,7 +72,7 @@ class CalibratedCounter:
 
     @property
     def generation(self) -> int:
-        """A number that changes with the ratio in use."""
+        """A number that changes when `ratio` changes, so that earlier counts are no longer valid."""
         return self._generation + self.base.generation
 
     @property
@@ -85,13 +85,13 @@ class CalibratedCounter:
         return _ceil(self.base.count(text) * self.ratio)
 
     def observe(self, counted: int, billed: int, *, generation: int | None = None) -> bool:
-        """Learn from one model call.
+        """Adjust the ratio by the billed tokens of one model call.
 
         Args:
             counted: The prompt's tokens by this counter.
             billed: The input tokens that the provider billed, including cached tokens.
-            generation: The `generation` of `counted`. It can be an earlier one if several threads observe. None: the
-                current generation.
+            generation: The value of `generation` when the prompt was counted. It can be an earlier one if several
+                threads call this method. None: the current generation.
 
         Returns:
             False if the observation was ignored: a number not above 0, or a ratio outside 0.2 to 5.
@@ -107,15 +107,16 @@ class CalibratedCounter:
             if abs(self._learned - self.ratio) > _TOLERANCE * min(self._learned, self.ratio):
                 # Set the ratio first: a thread that reads the new generation must not count with the old ratio.
                 self.ratio = self._learned
-                self._settle()
+                self._start_generation()
             return True
 
-    def _settle(self) -> None:
+    def _start_generation(self) -> None:
         """Start a new generation with the current ratio."""
         self._generation += 1
         self._ratios.append((self.generation, self.ratio))
 
     def _ratio_of(self, generation: int | None) -> float:
+        """Return the ratio that was in use in a generation; None means the current one."""
         if generation is None:
             return self.ratio
         return next((ratio for since, ratio in reversed(self._ratios) if since <= generation), self._ratios[0][1])
@@ -125,7 +126,7 @@ class CalibratedCounter:
 
 
 class CharacterCounter:
-    """Counts characters ÷ `chars_per_token`. It is never selected automatically.
+    """Estimates tokens as characters ÷ `chars_per_token`. It is used only if a program selects it.
 
     Args:
         chars_per_token: Characters per token, greater than 0.
@@ -163,6 +164,7 @@ def _ceil(product: float) -> int:
 
 
 def _median(samples: deque[float], current: float) -> float:
+    """Return the median; of two middle values, the one that is nearer to `current`."""
     ordered = sorted(samples)
     middle = len(ordered) // 2
     if len(ordered) % 2:

@@ -1,4 +1,4 @@
-"""`FastTiktokenCounter`: the counts of tiktoken, faster, by the tokenizer of the extra ``fast-tokens``."""
+"""`FastTiktokenCounter`: returns the same counts as tiktoken in less time, with the extra ``fast-tokens``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: Texts on which tokenizers often differ: contractions, runs of spaces and signs, scripts, marks, special tokens.
+#: Texts that tokenizers often split differently: contractions, runs of spaces and signs, scripts, special tokens.
 _PROBES: Final = (
     "",
     "I'LL say it's we'Re don't, o'clock",
@@ -32,11 +32,11 @@ _PROBES: Final = (
 
 
 class FastTiktokenCounter(TiktokenCounter):
-    """A faster `TiktokenCounter`. It is never selected automatically.
+    """A faster `TiktokenCounter`. It is used only if a program selects it.
 
     It needs the extra ``fast-tokens`` (``toktok-rs``, which has wheels for some platforms only). Once per process,
-    before the first count, it compares both tokenizers on a set of texts. If a count differs, it logs a warning and
-    uses tiktoken. It also uses tiktoken for texts with lone surrogates.
+    before the first count, it compares the counts of ``toktok-rs`` and tiktoken for a set of texts. If a count differs,
+    it logs a warning and uses tiktoken. It also uses tiktoken for texts with lone surrogates.
 
     Args:
         encoding_name: ``o200k_base`` or ``cl100k_base``.
@@ -76,26 +76,27 @@ class FastTiktokenCounter(TiktokenCounter):
 
     def _checked(self) -> Callable[[str], int]:
         """Return the counting function: the fast tokenizer if it agrees with tiktoken, else tiktoken."""
-        known = self._tokenizer, self.name
-        count = _agreed.get(known)
+        key = self._tokenizer, self.name
+        count = _count_functions.get(key)
         if count is None:
-            count = _agreed[known] = _fast(*known, super().count)
+            count = _count_functions[key] = _fast(*key, super().count)
         self._count_fast = count
         return count
 
 
 #: The counting function of this process, by tokenizer and encoding.
-_agreed: Final[dict[tuple[ModuleType, str], Callable[[str], int]]] = {}
+_count_functions: Final[dict[tuple[ModuleType, str], Callable[[str], int]]] = {}
 
 
 def _fast(tokenizer: Any, encoding: str, exact: Callable[[str], int]) -> Callable[[str], int]:
+    """Return the tokenizer's counting function, or `exact` if it fails or counts differently."""
     try:
         count: Callable[[str], int] = tokenizer._encoding(encoding).count  # noqa: SLF001  # toktok's function for one text
         wrong = [text for text in _PROBES if count(text) != exact(text)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        logger.warning("toktok cannot count %s (%s); tiktoken counts", encoding, type(error).__name__)
+        logger.warning("toktok cannot count with %s (%s); tiktoken is used", encoding, type(error).__name__)
         return exact
     if wrong:
-        logger.warning("toktok counts %s otherwise than tiktoken for %d texts; tiktoken counts", encoding, len(wrong))
+        logger.warning("toktok and tiktoken differ for %d texts with %s; tiktoken is used", len(wrong), encoding)
         return exact
     return count

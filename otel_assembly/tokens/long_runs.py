@@ -1,9 +1,11 @@
 """Exact and fast counting of long texts.
 
-tiktoken takes seconds for a mebibyte of one repeated character, or panics. So a long run is replaced by a shorter run.
-Byte-pair merging joins the pair of the lowest rank first, and the leftmost of equal pairs. In a run all pairs are
-equal: tokens double in length, from the left, until no longer token exists. The text around a run merges only with a
-limited part of it. The rest of the run is a repetition of the longest token, so its count is a division.
+tiktoken takes seconds for a mebibyte of one repeated character (a run), or panics. Therefore each long run is replaced
+by a shorter run, and the tokens of the removed characters are computed by a division.
+
+This is exact because of how byte-pair merging works. It joins the pair of the lowest rank first, and the leftmost of
+equal pairs. In a run, all pairs are equal: tokens double in length, from the left, until the vocabulary has no longer
+token. The text around a run merges only with a limited part of the run. The rest is a repetition of the longest token.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ if TYPE_CHECKING:
 
     import tiktoken
 
-#: Every run of at least twice this length is found.
+#: The step of the search for runs, in characters. Every run of at least twice this length is found.
 _BLOCK: Final = 16_384
-#: Characters that are kept of a run, plus less than a token: several times the part that merges with other text.
+#: How many characters of a run are kept (plus less than a token): several times the part that merges with other text.
 _KEPT: Final = 8_192
 _TOKEN_BYTES: Final = 4
 _NO_SPECIAL: Final[frozenset[str]] = frozenset()
 
-# tiktoken's pattern engine keeps a state for every character of a whitespace run that it may have to give back, and
-# panics at a million of them. Such runs are split where the pattern splits them, so that the count is exact: whitespace
-# after the last newline is one piece. If a word or sign follows, it includes the last whitespace character.
+# tiktoken's regular expression engine stores a backtracking state for each character of a whitespace run, and panics at
+# a million of them. Long runs are therefore split here, at the same places as by the expression, so that the count is
+# exact: whitespace after the last newline is one piece, without its last character if a word or sign follows.
 _LONG_SPACE: Final = 500_000
 _SPACES: Final = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_RUN: Final = re.compile(f"[{_SPACES}]+")
@@ -41,10 +43,10 @@ def count_long(encoding: tiktoken.Encoding, text: str, *, splits_trailing_space:
         splits_trailing_space: True if the encoding's pattern splits spaces at the end of a text. None if the pattern is
             unknown; long runs of spaces are not split then.
     """
-    text, lost = _without_long_runs(encoding, text)
+    text, removed = _without_long_runs(encoding, text)
     if splits_trailing_space is None or len(text) < _LONG_SPACE or not _has_long_space(text):
-        return lost + _count(encoding, text)
-    return lost + _count_around_long_space(encoding, text, splits_trailing_space)
+        return removed + _count(encoding, text)
+    return removed + _count_around_long_space(encoding, text, splits_trailing_space)
 
 
 def _count(encoding: tiktoken.Encoding, text: str) -> int:
@@ -57,9 +59,9 @@ def _count(encoding: tiktoken.Encoding, text: str) -> int:
 
 
 def _without_long_runs(encoding: tiktoken.Encoding, text: str) -> tuple[str, int]:
-    """Return a text with shortened runs, and the number of tokens that were removed."""
+    """Return the text with shortened runs of equal characters, and the number of tokens that were removed."""
     parts: list[str] = []
-    lost = done = 0
+    removed = done = 0
     for at in range(_BLOCK, len(text) + 1, _BLOCK):
         char = text[at - 1]
         if at - _BLOCK < done or text[at - _BLOCK] != char or text[at - _BLOCK : at] != char * _BLOCK:
@@ -71,10 +73,10 @@ def _without_long_runs(encoding: tiktoken.Encoding, text: str) -> tuple[str, int
         start = at - len(before) + len(before.rstrip(char))
         end = _end_of_run(text, at, char)
         kept = _KEPT + (end - start) % period
-        lost += (end - start - kept) // period
+        removed += (end - start - kept) // period
         parts.append(text[done : start + kept])
         done = end
-    return "".join([*parts, text[done:]]), lost
+    return "".join([*parts, text[done:]]), removed
 
 
 def _end_of_run(text: str, start: int, char: str) -> int:
@@ -83,10 +85,10 @@ def _end_of_run(text: str, start: int, char: str) -> int:
 
 
 def _period(encoding: tiktoken.Encoding, char: str) -> int | None:
-    """Return the length of the tokens in a long run of a character.
+    """Return the characters per token in a long run of one character; None if such a run cannot be shortened.
 
-    None if runs cannot be shortened. Digits are split into groups of three before merging. The bytes of a multi-byte
-    character form different pairs.
+    Runs of digits cannot, because they are split into groups of three before merging; nor can runs of a multi-byte
+    character, whose bytes form different pairs.
     """
     if not char.isascii() or char.isdigit():
         return None

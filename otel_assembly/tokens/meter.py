@@ -39,7 +39,7 @@ else:
 
 #: Texts of at least this many characters are counted by `long_runs`.
 _LONG: Final = 16_384
-#: Sets of tool definitions whose tokens are remembered.
+#: How many sets of tool definitions have their tokens cached.
 _TOOL_SETS: Final = 16
 
 _GEMINI: Final = "gemini"
@@ -52,7 +52,7 @@ class TokenCounter(Protocol):
 
     @property
     def name(self) -> str:
-        """The vocabulary or rule that counts, e.g. ``o200k_base``."""
+        """The name of the vocabulary or rule by which tokens are counted, e.g. ``o200k_base``."""
 
     @property
     def method(self) -> CountMethod:
@@ -63,7 +63,7 @@ class TokenCounter(Protocol):
         """A number that changes when earlier counts are no longer valid."""
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, at least 0. Equal texts have equal counts within a generation."""
+        """Return the number of tokens of a text, at least 0. It must not change while `generation` does not change."""
 
 
 class TiktokenCounter:
@@ -124,12 +124,12 @@ class TiktokenCounter:
         return self._encoding is not None
 
     def prepare(self) -> None:
-        """Start loading the vocabulary in a thread, if necessary. `count` raises any error."""
+        """Start to load the vocabulary in a thread, if necessary. If loading fails, `count` raises the error."""
         if self._encoding is None and self._file is None:
             prepare_encoding(self.name)
 
     async def ready(self) -> None:
-        """Wait for the vocabulary without blocking the event loop. `count` raises any error."""
+        """Wait until the vocabulary is loaded. If loading fails, `count` raises the error."""
         if self._encoding is None and self._file is None:
             await encoding_ready(self.name)
 
@@ -144,23 +144,23 @@ class TiktokenCounter:
 
 @dataclass(frozen=True, slots=True)
 class MessageFraming:
-    """Tokens that a provider adds to the texts: message marks, roles, tool calls, tool schemas, reply priming.
+    """The tokens that a provider adds to the texts of a prompt: for messages, roles, tool calls, and the reply's start.
 
     The defaults come from the OpenAI cookbook, "How to count tokens with tiktoken": 3 per message, 1 per role, 1 per
-    name (in addition to its text), 3 for the priming of the reply. Ids of tool calls are not counted, because they are
-    not billed as text. The cookbook has no figure for the markup around a call: `per_tool_call` is our estimate. For
+    name (in addition to its text), 3 for the start of the reply. Ids of tool calls are not counted, because they are
+    not billed as text. The cookbook has no figure for the markup around a call: `per_tool_call` is an estimate. For
     models of other providers all figures are estimates, which `CalibratedCounter` corrects together with the texts.
 
     Attributes:
         per_message: Tokens of each message.
-        per_role: Tokens of its role.
+        per_role: Tokens of each message's role.
         per_name: Tokens of a speaker's or tool's name, in addition to the text of the name.
         per_tool_call: Tokens of each tool call, in addition to the texts of its name and arguments.
-        reply_priming: Tokens at the end of every prompt.
+        reply_priming: Tokens at the end of every prompt, which start the reply.
         per_prompt: Tokens of each system prompt in addition to those of a message, such as a name that the client sets.
         per_result: Tokens of each tool result in addition to those of its message, such as a JSON object around it.
-        names: True if the client sends the names of speakers. For a known client, its rules decide; False excludes
-            names for every client.
+        names: True if names of speakers are counted for clients that send them (see `ClientRules`); False if names are
+            never counted.
         items: True if each call is a separate message, as in OpenAI's Responses API.
         result_names: True if the client sends the tool's name with each result, even if it sends no other names.
 
@@ -188,9 +188,10 @@ class MessageFraming:
             whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
     def message(self, facts: EventFacts) -> int:
-        """Return the framing of one event in tokens; 0 if the model does not see the event.
+        """Return the tokens that the provider adds for one event; 0 if the event is not sent to the model.
 
-        A text that is part of another message has no separate framing. Each result of a tool counts as a message.
+        An event that is part of another event's message (`EventFacts.framed` is False) adds no message of its own. Each
+        tool result counts as a message.
         """
         if not facts.rendered:
             return 0
@@ -210,27 +211,27 @@ class MessageFraming:
         return self.names or (self.result_names and bool(facts.closes))
 
     def prompt(self) -> int:
-        """Return the framing of one system prompt in tokens."""
+        """Return the tokens that the provider adds for one system prompt."""
         return self.per_message + self.per_role + self.per_prompt
 
     def for_client(self, rules: ClientRules, count: Callable[[str], int]) -> MessageFraming:
-        """Return this framing adjusted to the rules of a client.
+        """Return a copy of this framing with the tokens that a client adds.
 
         Args:
-            rules: The client's rules.
+            rules: What the client adds to messages.
             count: Returns the tokens of a text.
         """
         if rules == type(rules)():
             return self
-        named = self.per_name + count(rules.prompt_name) if rules.prompt_name else 0
-        around = count(rules.result_wrapper) if rules.result_wrapper else 0
+        prompt_name = self.per_name + count(rules.prompt_name) if rules.prompt_name else 0
+        wrapper = count(rules.result_wrapper) if rules.result_wrapper else 0
         return replace(
             self,
             names=self.names and rules.names,
             items=self.items or rules.items,
             result_names=self.result_names or (self.names and rules.result_names),
-            per_prompt=self.per_prompt + named,
-            per_result=self.per_result + around,
+            per_prompt=self.per_prompt + prompt_name,
+            per_result=self.per_result + wrapper,
         )
 
     def tool_schemas(
@@ -256,7 +257,7 @@ class MessageFraming:
 class TokenMeter:
     """Counts the tokens of texts, events, prompts and tool schemas with one counter.
 
-    Counts are cached by text (least recently used first out). A change of the counter's generation clears the cache.
+    Counts are cached by text, in a least-recently-used cache. A change of the counter's generation clears the cache.
     Thread-safe.
 
     Args:
@@ -295,7 +296,7 @@ class TokenMeter:
     ) -> None:
         self.counter = counter
         self.framing = framing or MessageFraming()
-        #: True if the counter has loaded all that it needs.
+        #: True if the counter is known to have loaded its vocabulary.
         self.ready = False
         self._max_characters = max_characters
         self._max_entries = max_entries
@@ -308,7 +309,7 @@ class TokenMeter:
 
     @property
     def method(self) -> CountMethod:
-        """How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``."""
+        """How exact the counts are: ``exact``, ``calibrated`` (corrected by billed usage) or ``estimated``."""
         return self.counter.method
 
     @property
@@ -323,13 +324,13 @@ class TokenMeter:
 
     @property
     def key(self) -> Hashable:
-        """A key of counter, generation and framing. Meters with equal keys have equal counts."""
-        return _Same(self.counter), self.counter.generation, self.framing
+        """A hashable key of counter, generation and framing. Meters with equal keys have equal counts."""
+        return _ByIdentity(self.counter), self.counter.generation, self.framing
 
     def text(self, text: str) -> int:
         """Return the tokens of one text, without framing."""
         if self.counter.generation != self._generation:
-            self._forget()
+            self._clear_if_outdated()
         tokens = self._cache.get(text)
         if tokens is None:
             return self._count_and_keep(text)
@@ -340,7 +341,7 @@ class TokenMeter:
         return tokens
 
     def event(self, facts: EventFacts) -> int:
-        """Return the tokens of one event (framing, texts and media); 0 if the model does not see it."""
+        """Return the tokens of one event (framing, texts and media); 0 if it is not sent to the model."""
         if not facts.rendered:
             return 0
         tokens = self.framing.message(facts) + facts.media_tokens
@@ -355,7 +356,7 @@ class TokenMeter:
         return self.framing.prompt() + self.text(text)
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
-        """Return the tokens of tool definitions (`MessageFraming.tool_schemas`), cached for equal definitions.
+        """Return the tokens of tool definitions, which are cached (see `MessageFraming.tool_schemas`).
 
         Raises:
             ConfigurationError: A definition is not JSON.
@@ -363,7 +364,7 @@ class TokenMeter:
         if not schemas:
             return 0
         if self.counter.generation != self._generation:
-            self._forget()
+            self._clear_if_outdated()
         generation = self._generation
         key = form_of(schemas)
         tokens = self._tools.get(key)
@@ -381,11 +382,11 @@ class TokenMeter:
     def _count_and_keep(self, text: str) -> int:
         generation = self._generation
         tokens = self.counter.count(text)
-        # bool is an int; a counter that answers True does not count.
+        # A bool is an int, but not a count.
         if type(tokens) is not int or tokens < 0:
-            found = tokens if type(tokens) is int else f"a {type(tokens).__name__}"
+            returned = tokens if type(tokens) is int else f"a {type(tokens).__name__}"
             raise TokenizerError(
-                f"the counter {self.counter.name!r} ({type(self.counter).__qualname__}) returned {found}"
+                f"the counter {self.counter.name!r} ({type(self.counter).__qualname__}) returned {returned}"
                 "; count() must return an int, 0 or more"
             )
         if len(text) > self._max_text:
@@ -396,11 +397,11 @@ class TokenMeter:
                 self._cache[text] = tokens
                 self._characters += len(text)
                 while self._characters > self._max_characters or len(self._cache) > self._max_entries:
-                    forgotten, _ = self._cache.popitem(last=False)
-                    self._characters -= len(forgotten)
+                    oldest_text, _ = self._cache.popitem(last=False)
+                    self._characters -= len(oldest_text)
         return tokens
 
-    def _forget(self) -> None:
+    def _clear_if_outdated(self) -> None:
         with self._lock:
             if self._generation != self.counter.generation:
                 self._generation = self.counter.generation
@@ -412,8 +413,8 @@ class TokenMeter:
         self._characters = 0
 
 
-class _Same:
-    """Compares a counter by identity, and keeps it alive so that its id is not reused."""
+class _ByIdentity:
+    """A key that is equal only for the same counter object. It references the counter, so its id is not reused."""
 
     __slots__ = ("_counter",)
 
@@ -421,7 +422,7 @@ class _Same:
         self._counter = counter
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._counter is other._counter
+        return isinstance(other, _ByIdentity) and self._counter is other._counter
 
     def __hash__(self) -> int:
         return id(self._counter)

@@ -30,12 +30,13 @@ _OPENAI_PREFIXES = frozenset(
     }
 )
 _DEFAULT_ENCODING = "o200k_base"
+#: Encodings whose vocabulary is that of another encoding, apart from special tokens.
 _SAME_RANKS = {"o200k_harmony": "o200k_base"}
 _KEPT_MODELS = 256
 
 
 class _UnknownModelCounter(TiktokenCounter):
-    """The counter for an unknown model: an OpenAI tokenizer, labeled ``estimated``."""
+    """Counts with an OpenAI tokenizer for an unknown model, so its method is ``estimated``."""
 
     __slots__ = ()
 
@@ -49,7 +50,7 @@ _lock = new_lock()
 
 
 def counter_for(model: str | None = None) -> TokenCounter:
-    """Return the counter for a model. Callers in one process share it.
+    """Return the token counter for a model. All callers in a process share it.
 
     OpenAI models are counted exactly, with or without a provider's prefix (``openai/gpt-4o``, ``azure/gpt-4o``). The
     encoding comes from tiktoken's table of models. Other models (Claude, Gemini, unknown names) have no public
@@ -57,7 +58,8 @@ def counter_for(model: str | None = None) -> TokenCounter:
     usage. The 256 most recently used of these counters are kept.
 
     Args:
-        model: The model's name. None: the model is unknown, and ``o200k_base`` counts, labeled ``estimated``.
+        model: The model's name. None: the model is unknown; the tokens are counted with ``o200k_base``, labeled
+            ``estimated``.
 
     Raises:
         TokenizerError: The model's vocabulary is public but neither bundled nor in ``TIKTOKEN_CACHE_DIR``.
@@ -80,26 +82,27 @@ def counter_for(model: str | None = None) -> TokenCounter:
 
 
 def prepare(counter: TokenCounter) -> None:
-    """Start loading a counter's vocabulary in a thread. Its `count` raises any error."""
-    by_vocabulary = _by_vocabulary(counter)
-    if by_vocabulary is not None:
-        by_vocabulary.prepare()
+    """Start to load a counter's vocabulary in a thread. If loading fails, `count` raises the error."""
+    tiktoken_counter = _tiktoken_counter(counter)
+    if tiktoken_counter is not None:
+        tiktoken_counter.prepare()
 
 
 def is_ready(counter: TokenCounter) -> bool:
-    """Return True if a counter needs no vocabulary or has loaded it."""
-    by_vocabulary = _by_vocabulary(counter)
-    return by_vocabulary is None or by_vocabulary.is_ready
+    """Return True if a counter can count immediately: it needs no vocabulary, or the vocabulary is loaded."""
+    tiktoken_counter = _tiktoken_counter(counter)
+    return tiktoken_counter is None or tiktoken_counter.is_ready
 
 
 async def ready(counter: TokenCounter) -> None:
-    """Wait until a counter can count, without blocking the event loop."""
-    by_vocabulary = _by_vocabulary(counter)
-    if by_vocabulary is not None:
-        await by_vocabulary.ready()
+    """Wait until a counter's vocabulary is loaded, without blocking the event loop."""
+    tiktoken_counter = _tiktoken_counter(counter)
+    if tiktoken_counter is not None:
+        await tiktoken_counter.ready()
 
 
-def _by_vocabulary(counter: TokenCounter) -> TiktokenCounter | None:
+def _tiktoken_counter(counter: TokenCounter) -> TiktokenCounter | None:
+    """Return the counter with a vocabulary that a counter uses, or None."""
     while isinstance(counter, CalibratedCounter):
         counter = counter.base
     return counter if isinstance(counter, TiktokenCounter) else None
@@ -112,7 +115,7 @@ def _exact_counter(encoding: str) -> TiktokenCounter:
 
 
 def _encoding_name(model: str) -> str | None:
-    """Return the encoding of an OpenAI model, or None."""
+    """Return the name of an OpenAI model's encoding; None for other models."""
     name = model.strip().lower()
     while True:
         # tiktoken's table of prefixes maps ft:gpt-4.1 to gpt-4, so the base model is looked up first.

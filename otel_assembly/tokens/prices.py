@@ -19,10 +19,10 @@ _logger = logging.getLogger("otel_assembly")
 _PER: Final = 1_000_000
 _KEPT_MODELS: Final = 256
 
-#: If one thread forks while another imports a module, the child can never import that module.
+#: Held during the import: if the process forks while another thread imports a module, the child can never import it.
 _importing = new_lock(awaited=True)
 
-#: Prefixes of model names that do not name a provider.
+#: Prefixes of model names (``prefix/model``) that are not the name of a provider.
 _ROUTES: Final = frozenset({"chat", "litellm_proxy", "responses"})
 
 
@@ -30,8 +30,8 @@ class Cost(NamedTuple):
     """The input cost of a prompt, in US dollars.
 
     Attributes:
-        reusable: The cost of the prefix that the provider's cache can serve.
-        uncached: The cost of the rest.
+        reusable: The cost of the beginning of the prompt that the provider's cache can serve.
+        uncached: The cost of the rest of the prompt.
     """
 
     reusable: float
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The sum of both."""
+        """The cost of the whole prompt: `reusable` + `uncached`."""
         return self.reusable + self.uncached
 
 
@@ -48,18 +48,23 @@ _Rates = tuple[tuple[int, float], ...]
 
 
 class InputPrice(NamedTuple):
-    """The price of input tokens. Some models charge more per token for long prompts."""
+    """The price of a model's input tokens. For some models, tokens of long prompts cost more.
+
+    Attributes:
+        uncached: The rates of tokens that the provider's cache does not serve.
+        cached: The rates of tokens that the cache serves.
+    """
 
     uncached: _Rates
     cached: _Rates
 
     def of_prompt(self, tokens: int, reusable: int) -> Cost:
-        """Return the cost of a prompt of `tokens`, of which the provider's cache can serve `reusable`."""
+        """Return the cost of a prompt with `tokens` tokens, of which the provider's cache serves `reusable`."""
         reusable = min(reusable, tokens)
         return Cost(reusable * _rate(self.cached, tokens), (tokens - reusable) * _rate(self.uncached, tokens))
 
     def of_left_out(self, left_out: int, prompt: int) -> float:
-        """Return the cost that dropping `left_out` tokens saved, at the rate of a prompt of `prompt` tokens."""
+        """Return the cost that was saved by dropping `left_out` tokens, at the rate of a prompt of `prompt` tokens."""
         return left_out * _rate(self.uncached, prompt)
 
 
@@ -67,15 +72,15 @@ class InputPrice(NamedTuple):
 def input_price(model: str) -> InputPrice | None:
     """Return the input price of a model; None if it is unknown or `genai-prices` is not installed.
 
-    For ``provider/model`` this is the provider's price. A model of an unknown provider (such as your own server) has
-    no price.
+    For a name such as ``provider/model``, it is the provider's price. A model of an unknown provider, such as your own
+    server, has no price.
     """
-    found = _listed(model)
-    if found is None:
+    entry = _listed(model)
+    if entry is None:
         return None
     try:
-        uncached = _rates(found.model_price.input_mtok)
-        cached = _rates(found.model_price.cache_read_mtok) or uncached
+        uncached = _rates(entry.model_price.input_mtok)
+        cached = _rates(entry.model_price.cache_read_mtok) or uncached
     except Exception as error:  # noqa: BLE001  # an unreadable price counts as unknown
         _logger.debug("the price of a model could not be read: %s", type(error).__name__)
         return None
@@ -83,18 +88,22 @@ def input_price(model: str) -> InputPrice | None:
 
 
 class ListedWindow(int):
-    """A context window from a package's built-in table, not from the user's configuration."""
+    """A context window that comes from a framework's built-in table and not from the user's configuration."""
 
 
-def known_window(said: int | None, model: str) -> int | None:
-    """Return a model's context window in tokens. A configured window takes precedence over listed windows.
+def known_window(window: int | None, model: str) -> int | None:
+    """Return a model's context window in tokens; None if it is unknown.
 
-    Of several listed windows the largest is returned. A window that is too small would report an overflow for prompts
-    that the provider accepts. If it is too large, the provider rejects the prompt.
+    A configured window takes precedence. Otherwise the larger of the listed windows is returned, because a window that
+    is too small would report an overflow for prompts that the provider accepts.
+
+    Args:
+        window: The configured window, or a `ListedWindow` of a framework, or None.
+        model: The model's name, to look up its window in `genai-prices`.
     """
-    if said is not None and not isinstance(said, ListedWindow):
-        return said
-    return max(int(said or 0), context_window(model) or 0) or None
+    if window is not None and not isinstance(window, ListedWindow):
+        return window
+    return max(int(window or 0), context_window(model) or 0) or None
 
 
 @lru_cache(_KEPT_MODELS)
@@ -110,7 +119,7 @@ def context_window(model: str) -> int | None:
 
 @lru_cache(_KEPT_MODELS)
 def _listed(model: str) -> Any:
-    """Return the list's entry of a model, or None. The likeliest reading of the name is tried first."""
+    """Return the entry of a model in `genai-prices`; None if there is none or the package is not installed."""
     find = _finder()
     if find is None:
         return None
@@ -139,7 +148,7 @@ def _finder() -> Callable[[str, str | None], Any] | None:
 
 
 def _readings(model: str) -> Iterator[tuple[str | None, str]]:
-    """Yield the readings of a name as (provider, model), the likeliest first."""
+    """Yield the pairs (provider or None, model) that a model's name can mean, the most likely first."""
     yield None, model
     place = min((at for mark in "/:" if (at := model.find(mark)) > 0), default=0)
     if place:
@@ -151,7 +160,7 @@ def _readings(model: str) -> Iterator[tuple[str | None, str]]:
 
 
 def _rates(price: Any) -> _Rates:
-    """Return the rates of a price: a number, or an object with tiers for long prompts. Empty for None."""
+    """Return the rates of a price in `genai-prices`, which is a number or an object with tiers; empty for None."""
     if price is None:
         return ()
     tiers = [(tier.start, tier.price) for tier in getattr(price, "tiers", ())]
@@ -160,4 +169,5 @@ def _rates(price: Any) -> _Rates:
 
 
 def _rate(rates: _Rates, tokens: int) -> float:
+    """Return the US dollars per token in a prompt of this many tokens."""
     return next(rate for above, rate in rates if tokens > above)

@@ -1,4 +1,4 @@
-"""Tokens of tool definitions: by the OpenAI cookbook's rule if it covers them, else by their JSON."""
+"""Counts the tokens of tool definitions: by the OpenAI cookbook's rule if it covers them, else by their JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def schema_tokens(tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], encoding: str) -> int:
-    """Return the tokens of at least one definition, as `MessageFraming.tool_schemas`."""
+    """Return the tokens of tool definitions; 0 if none of them is sent as a schema.
+
+    Args:
+        tools: The definitions.
+        count: Returns the tokens of a text.
+        encoding: The name of the tokenizer's encoding.
+    """
     defined = [function for tool in tools for function in functions_in(tool)]
     if not defined:
         return 0
@@ -61,7 +67,7 @@ def functions_in(tool: Any) -> list[Any]:
         return [tool]
     for key in _DECLARATIONS:
         if isinstance(tool.get(key), (list, tuple)):
-            return [_declared(one) for one in tool[key]]
+            return [_declared(function) for function in tool[key]]
     if isinstance(tool.get("toolSpec"), dict):
         return [_declared(tool["toolSpec"])]
     kind = tool.get("type")
@@ -73,7 +79,10 @@ def functions_in(tool: Any) -> list[Any]:
 
 
 def _declared(function: Any) -> Any:
-    """Return a function with the key ``parameters`` and types in lower case (Gemini's client uses upper case)."""
+    """Return a function's definition with its schema under ``parameters`` and with the types in lower case.
+
+    Bedrock and Gemini use other keys, and Gemini's client writes types in upper case.
+    """
     if not isinstance(function, dict):
         return function
     key = next((key for key in _SCHEMA_KEYS if key in function), None)
@@ -87,7 +96,7 @@ def _declared(function: Any) -> Any:
 
 def _lowered(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_lowered(one) for one in schema]
+        return [_lowered(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     return {
@@ -97,7 +106,7 @@ def _lowered(schema: Any) -> Any:
 
 
 def form_of(schemas: Any) -> bytes | str:
-    """Return a key that is equal only for equal definitions. It changes if a definition is modified in place.
+    """Return a cache key for tool definitions: equal only for equal definitions, and new after a change in place.
 
     ``marshal`` takes a tenth of the time of JSON. JSON is the fallback for types that ``marshal`` does not support.
     """
@@ -122,7 +131,13 @@ def canonical_json(value: Any) -> str:
 
 
 def _by_cookbook(tool: Any, count: Callable[[str], int], init: int) -> tuple[int, bool]:
-    """Return the cookbook's tokens of a definition, and True if the cookbook covers all of it."""
+    """Return a definition's tokens by the OpenAI cookbook, and True if the cookbook's rule covers all of it.
+
+    Args:
+        tool: The definition.
+        count: Returns the tokens of a text.
+        init: The tokens that the cookbook adds for each function.
+    """
     function = tool
     is_known = isinstance(tool, dict)
     if is_known and "function" in tool:

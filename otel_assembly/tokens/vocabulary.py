@@ -35,8 +35,8 @@ class BundledVocabulary:
     Attributes:
         name: The encoding's name, also the stem of its file.
         sha256: The published hash of the uncompressed ``.tiktoken`` file.
-        pat_str: The pattern that splits a text into pieces before merging, as tiktoken's constructor has it.
-        end_of_text: The rank of ``<|endoftext|>``.
+        pat_str: The regular expression that splits a text into pieces before byte pairs are merged, as for tiktoken.
+        end_of_text: The token number of ``<|endoftext|>``.
         splits_trailing_space: True if whitespace after the text's last newline is a separate piece.
     """
 
@@ -103,7 +103,7 @@ _GPT2 = (
 )
 CACHED = {"r50k_base": (_R50K,), "p50k_base": (_P50K,), "p50k_edit": (_P50K,), "gpt2": _GPT2}
 
-#: Bytes that are parsed in one step. Other threads can run between two steps.
+#: The number of bytes that are parsed in one step. Other threads can run between two steps.
 _PIECE = 32_768
 
 
@@ -112,19 +112,19 @@ class _Reading:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Located here and not in the loading thread: the lookup imports modules. If the process forks during an
-        #: import in another thread, the child can never import that module.
+        #: The file is looked up here and not in the loading thread, because the lookup imports modules. If the process
+        #: forks while another thread imports a module, the child can never import that module.
         self.file = _bundled(name) if name in BUNDLED else None
         self.done = threading.Event()
         self.error: BaseException | None = None
-        #: Waiting tasks: the event loop of each, and the event that it awaits.
+        #: For each waiting task, its event loop and the event that it awaits.
         self.waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
 
 class _Encodings:
-    """The encodings of this process.
+    """The encodings of this process, each of which is loaded once.
 
-    A forked child keeps loaded encodings, and loads unfinished ones itself.
+    A forked child process keeps the loaded encodings, and loads those again that were being loaded during the fork.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _Encodings:
 
     def get(self, name: str) -> tiktoken.Encoding:
         while (encoding := self._read.get(name)) is None:
-            reading, is_ours = self._asked(name)
+            reading, is_ours = self._reading_of(name)
             if is_ours:
                 self._do(reading)
             reading.done.wait()
@@ -149,7 +149,7 @@ class _Encodings:
     def prepare(self, name: str) -> None:
         if name in self._read:
             return
-        reading, is_ours = self._asked(name)
+        reading, is_ours = self._reading_of(name)
         if is_ours:
             thread = threading.Thread(target=self._do, args=(reading,), name="otel-assembly-vocabulary", daemon=True)
             try:
@@ -167,8 +167,8 @@ class _Encodings:
             reading.waiting.append((loop, done))
         await done.wait()
 
-    def _asked(self, name: str) -> tuple[_Reading, bool]:
-        """Return the load in progress, and True if the caller must perform it."""
+    def _reading_of(self, name: str) -> tuple[_Reading, bool]:
+        """Return the loading of an encoding, and True if the caller must perform it because none was in progress."""
         with self._lock:
             reading = self._reading.get(name)
             if reading is not None:
@@ -204,7 +204,7 @@ _encodings = _Encodings()
 
 
 def shared_encoding(name: str) -> tiktoken.Encoding:
-    """Return the process's encoding of that name. The first call loads it (about a quarter of a second).
+    """Return the encoding with a name, which all callers share. The first call loads it (about a quarter of a second).
 
     Raises:
         UnknownNameError: The encoding does not exist.
@@ -214,12 +214,12 @@ def shared_encoding(name: str) -> tiktoken.Encoding:
 
 
 def prepare_encoding(name: str) -> None:
-    """Start loading an encoding in a thread, if necessary. `shared_encoding` raises any error."""
+    """Start to load an encoding in a thread, if necessary. If loading fails, `shared_encoding` raises the error."""
     _encodings.prepare(name)
 
 
 async def encoding_ready(name: str) -> None:
-    """Wait for an encoding without blocking the event loop. `shared_encoding` raises any error."""
+    """Wait until an encoding is loaded. If loading fails, `shared_encoding` raises the error."""
     await _encodings.ready(name)
 
 
@@ -239,9 +239,9 @@ def read_encoding(name: str, file: Path | Traversable | None = None) -> tiktoken
         content = lzma.decompress(file.read_bytes())
     except (OSError, lzma.LZMAError, EOFError) as error:
         raise _damaged(file, f"cannot be read ({type(error).__name__})") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != vocabulary.sha256:
-        raise _damaged(file, f"has the SHA-256 {found}, published is {vocabulary.sha256}")
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != vocabulary.sha256:
+        raise _damaged(file, f"has the SHA-256 {actual}, published is {vocabulary.sha256}")
     ranks: dict[bytes, int] = {}
     lines = io.BytesIO(content)
     while piece := lines.read(_PIECE) + lines.readline():
@@ -266,15 +266,17 @@ def _damaged(file: Path | Traversable, problem: str) -> TokenizerError:
 def _from_cache(name: str) -> tiktoken.Encoding:
     directory = os.environ.get("TIKTOKEN_CACHE_DIR", "")
     for address, sha256 in CACHED[name]:
-        # Check both here: tiktoken downloads a missing file, and replaces a file with a wrong hash.
+        # Check existence and hash here: tiktoken downloads a missing file, and replaces a file with a wrong hash.
         file = Path(directory, hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest())
-        mend = (
+        fix = (
             f"download {address} and store it as {file.name} in the directory that TIKTOKEN_CACHE_DIR names"
             ", or pass a counter of your own"
         )
         if not directory or not file.is_file():
             where = f"not in {directory}" if directory else "TIKTOKEN_CACHE_DIR is not set"
-            raise TokenizerError(f"the vocabulary of {name!r} is not bundled, and {where}; {mend}")
+            raise TokenizerError(f"the vocabulary of {name!r} is not bundled, and {where}; {fix}")
         if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-            raise TokenizerError(f"the vocabulary {file} of {name!r} has not the published SHA-256 {sha256}; {mend}")
+            raise TokenizerError(
+                f"the vocabulary {file} of {name!r} does not have the published SHA-256 {sha256}; {fix}"
+            )
     return tiktoken.get_encoding(name)

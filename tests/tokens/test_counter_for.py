@@ -110,7 +110,7 @@ def test_an_unbundled_vocabulary_is_neither_fetched_nor_believed(monkeypatch, tm
         counter_for("davinci")
     file = cache_file(tmp_path, "https://openaipublic.blob.core.windows.net/encodings/p50k_base.tiktoken")
     file.write_bytes(b"IQ== 0\n")
-    with pytest.raises(TokenizerError, match="has not the published SHA-256"):
+    with pytest.raises(TokenizerError, match="does not have the published SHA-256"):
         counter_for("text-davinci-003")
     assert file.exists()
 

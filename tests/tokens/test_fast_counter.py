@@ -53,7 +53,7 @@ def test_where_it_is_not_tiktokens_equal_a_warning_says_so_once_and_tiktoken_cou
     with caplog.at_level(logging.WARNING, "otel_assembly"):
         for _ in range(3):
             assert FastTiktokenCounter("o200k_base").count("hello world") == 2
-    assert [record.message.endswith("tiktoken counts") for record in caplog.records] == [True]
+    assert [record.message.endswith("tiktoken is used") for record in caplog.records] == [True]
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):
