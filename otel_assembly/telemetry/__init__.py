@@ -69,8 +69,8 @@ def configure(
 ) -> OpenTelemetryRecorder:
     """Set the default recorder, which records all assemblies that have no recorder of their own.
 
-    If you do not call this function, assemblies are recorded through OpenTelemetry's global providers, with the
-    settings in the environment.
+    An assembly is the preparation of the prompt for one model call. If you do not call this function, assemblies are
+    recorded through OpenTelemetry's global providers, with the settings in the environment.
 
     Args:
         tracer_provider: Used instead of the global tracer provider.

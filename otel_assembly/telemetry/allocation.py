@@ -1,6 +1,7 @@
-"""Record a run of the budget allocator outside a chain: ``allocate_budget`` and ``allocate_block`` spans, and metrics.
+"""Record the budget allocator as ``allocate_budget`` and ``allocate_block`` spans and metrics.
 
-An allocator that runs as a policy in a chain is recorded in `recording`.
+The allocator divides a token budget among blocks of content. This module records it if a program calls it directly. An
+allocator that runs as a policy in a chain is recorded in `recording`.
 """
 
 from __future__ import annotations
@@ -47,49 +48,54 @@ ALLOCATOR = "allocator"
 
 
 class _AllocatedItems(BlockItems):
-    """The items of an allocation outside a chain, numbered in decision order, and the compactor's summaries."""
+    """The item ids of one allocation, and the arrays that describe its items on spans.
+
+    Items of the input are numbered from 0, in the order in which the allocator decided on their blocks. Summaries that
+    the compactor made are numbered ``m0``, ``m1``, ….
+    """
 
     def __init__(self, allocation: Allocation, content: Callable[[str], str] | None) -> None:
         self._decisions = allocation.decisions
-        self._reads = [decided.read for decided in allocation.decided]
+        self._reads = [block.read for block in allocation.decided]
         self._first = list(accumulate((len(decision.items) for decision in self._decisions), initial=0))
-        made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
-        self._made = {at: FIRST_MADE + number for number, at in enumerate(made)}
+        summarized = [place for place, decision in enumerate(self._decisions) if decision.made is not None]
+        #: By the index of a block: the item id of its summary.
+        self._summaries = {place: FIRST_MADE + number for number, place in enumerate(summarized)}
         self._count = allocation.count
         self._content = content
 
     def put_state(self, arrays: Arrays) -> None:
-        """Add the offered and the kept items, and the description of every item.
+        """Add the arrays of offered items (the input) and kept items (the prompt), and a description of every item.
 
-        No earlier turn has described an item, because each allocation outside a chain has a ledger of its own.
+        Every item is new, because each allocation outside a chain has a ledger (a numbering of items) of its own.
         """
         kept: list[int] = []
         rows: list[tuple[str, str, int, int, str, int]] = []
         contents: list[str] = []
         content = self._content
-        for at, decision in enumerate(self._decisions):
-            first = self._first[at]
-            for item, asked in zip(decision.items, self._reads[at].calls(), strict=True):
+        for place, decision in enumerate(self._decisions):
+            first = self._first[place]
+            for item, calls in zip(decision.items, self._reads[place].calls(), strict=True):
                 if item.outcome is DecisionOutcome.KEPT:
                     kept.append(first + item.index)
                 atom = str(first + item.atom)
-                rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, atom, asked))
+                rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, atom, calls))
                 if content is not None:
-                    contents.append(content("\n".join(self._reads[at].texts(item.index))))
-            if at in self._made:
-                kept.append(self._made[at])
-        for at, number in self._made.items():
-            made = self._decisions[at].made
-            text = made.summary if made is not None else ""
+                    contents.append(content("\n".join(self._reads[place].texts(item.index))))
+            if place in self._summaries:
+                kept.append(self._summaries[place])
+        for place, number in self._summaries.items():
+            compaction = self._decisions[place].made
+            text = compaction.summary if compaction is not None else ""
             size = len(text.encode("utf-8", "surrogatepass"))
             name = item_text(number)
-            rows.append((name, self._decisions[at].block.kind.value, self._count(text), size, name, 0))
+            rows.append((name, self._decisions[place].block.kind.value, self._count(text), size, name, 0))
             if content is not None:
                 contents.append(content(text))
         arrays.add([names.OFFERED_ITEMS], [runs_in_order(range(self._first[-1]))])
         arrays.add([names.KEPT_ITEMS], [runs_in_order(kept)])
         columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 6
-        arrived = [
+        keys = [
             names.ARRIVED_ITEMS,
             names.ARRIVED_KINDS,
             names.ARRIVED_TOKENS,
@@ -97,33 +103,35 @@ class _AllocatedItems(BlockItems):
             names.ARRIVED_ATOMS,
             names.ARRIVED_CALLS,
         ]
-        sources = {item_text(made): ",".join(runs_of(self._compacted(at))) for at, made in self._made.items()}
-        arrived.append(names.ARRIVED_SOURCES)
+        sources = {
+            item_text(made): ",".join(runs_of(self._compacted(place))) for place, made in self._summaries.items()
+        }
+        keys.append(names.ARRIVED_SOURCES)
         columns.append([sources.get(row[0], "") for row in rows])
         if content is not None:
-            arrived.append(names.ARRIVED_CONTENTS)
+            keys.append(names.ARRIVED_CONTENTS)
             columns.append(contents)
-        arrays.add(arrived, columns)
+        arrays.add(keys, columns)
 
     def ids(self, place: int) -> range:
-        """Return the item ids of one block."""
+        """Return the item ids of the block at this index."""
         first = self._first[place]
         return range(first, first + len(self._decisions[place].items))
 
     def put_changes(self, places: Iterable[int], arrays: Arrays) -> None:
-        """Add the dropped and compacted items of these blocks, and the compactor's summaries."""
+        """Add the dropped and compacted items of the blocks at these indexes, and the summaries that replace items."""
         by_reason: dict[str, list[int]] = {}
         compacted: list[int] = []
         injected: list[int] = []
-        for at in places:
-            first = self._first[at]
-            for item in self._decisions[at].items:
+        for place in places:
+            first = self._first[place]
+            for item in self._decisions[place].items:
                 if item.outcome is DecisionOutcome.DROPPED:
                     by_reason.setdefault(item.reason.value, []).append(first + item.index)
                 elif item.outcome is DecisionOutcome.COMPACTED:
                     compacted.append(first + item.index)
-            if at in self._made:
-                injected.append(self._made[at])
+            if place in self._summaries:
+                injected.append(self._summaries[place])
         dropped: list[str] = []
         reasons: list[str] = []
         for reason, items in by_reason.items():
@@ -135,18 +143,18 @@ class _AllocatedItems(BlockItems):
         arrays.add([names.INJECTED_ITEMS], [runs_of(injected)])
 
     def explain(self, attempts: AttemptSpans) -> None:
-        """Set each summary's id and source items on the span of its compaction."""
-        for at, made in self._made.items():
-            attempts.explain(self._decisions[at].attempts, runs_of(self._compacted(at)), item_text(made))
+        """Set each summary's id and source items on the ``compact_block`` span of the attempt that made it."""
+        for place, summary in self._summaries.items():
+            attempts.explain(self._decisions[place].attempts, runs_of(self._compacted(place)), item_text(summary))
 
     def _compacted(self, place: int) -> list[int]:
-        """Return the items of one block that were compacted into a summary."""
+        """Return the ids of the items that a summary replaced in the block at this index."""
         first, items = self._first[place], self._decisions[place].items
         return [first + item.index for item in items if item.outcome is DecisionOutcome.COMPACTED]
 
 
 class OpenAllocation:
-    """Records one run of the allocator outside a chain; a context manager around the run."""
+    """Records one run of the allocator that a program calls directly; a context manager around the run."""
 
     __slots__ = (
         "_agent",
@@ -193,7 +201,7 @@ class OpenAllocation:
             self._span.end(ended_ns)
 
     def set_limits(self, window: int, output_reserve: int) -> None:
-        """Set the limits that the span reports if the allocator fails.
+        """Set the limits that the span records if the allocator fails before it made a report.
 
         Args:
             window: The model window, in tokens.
@@ -202,7 +210,7 @@ class OpenAllocation:
         self._unallocated = BudgetReport(window, output_reserve, 0, 0, ())
 
     def watch(self, block: Block) -> Watch:
-        """Return the context manager that records each attempt to compact a block."""
+        """Return a function that records an attempt to compact the block: a context manager around the attempt."""
         return self._attempts.watch(block.kind.value)
 
     def finish(self, allocation: Allocation) -> None:
@@ -273,7 +281,10 @@ class OpenAllocation:
 
 
 def _kinds(allocation: Allocation) -> Mapping[str, list[Any]]:
-    """Return the prompt's tokens by kind of item; then the tokens of framing and separators."""
+    """Return the span attributes that list the prompt's tokens by kind of content.
+
+    Tokens that belong to no item have the kinds ``framing`` (around the items) and ``separators`` (between blocks).
+    """
     sums: Counter[str] = Counter()
     for decision in allocation.decisions:
         items = sum(item.tokens for item in decision.items if item.outcome is DecisionOutcome.KEPT)
@@ -281,9 +292,9 @@ def _kinds(allocation: Allocation) -> Mapping[str, list[Any]]:
             if item.outcome is DecisionOutcome.KEPT:
                 sums[item.kind] += item.tokens
         if decision.made is not None:
-            made = allocation.count(decision.made.summary)
-            sums[decision.block.kind.value] += made
-            items += made
+            summary_tokens = allocation.count(decision.made.summary)
+            sums[decision.block.kind.value] += summary_tokens
+            items += summary_tokens
         sums[PromptPart.FRAMING.value] += decision.tokens_out - items
     sums[PromptPart.FRAMING.value] += allocation.framing
     sums[PromptPart.SEPARATORS.value] += allocation.separators

@@ -1,7 +1,7 @@
-"""Record attempts to compact items, as ``compact_block`` spans.
+"""Record each attempt to replace messages by a shorter text as a ``compact_block`` span.
 
-A span ends after the whole assembly or allocation, because only then is the summary's item id known. Its end time is
-still that of the attempt.
+A span is ended only after the whole assembly or allocation, because the item id of the new text is not known before.
+The span's end time is still that of the attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AttemptSpans:
-    """The ``compact_block`` spans of one assembly, allocation or compaction.
+    """The ``compact_block`` spans of one assembly, of one allocation, or of one compaction between assemblies.
 
     Args:
         emitter: Starts the spans.
@@ -44,7 +44,7 @@ class AttemptSpans:
         self._spans: dict[int, tuple[Attempt, Span, OtelContext, int]] = {}
 
     def watch(self, kind: str) -> Watch:
-        """Return the context manager that records each attempt to compact a block of this kind."""
+        """Return a function that records an attempt to compact a block of this kind: a context manager around it."""
 
         @contextmanager
         def record_attempt(attempt: Attempt, /) -> Iterator[None]:
@@ -74,12 +74,12 @@ class AttemptSpans:
 
         Args:
             attempts: The attempts to compact one block.
-            provenance: The ids of the items that the summary replaces, as runs.
+            provenance: The ids of the items that the summary replaces, as runs such as ``4-9``.
             result: The summary's item id.
         """
         # If several attempts succeeded, the last one's summary is in the prompt.
-        made = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
-        for entry in (self._spans.get(id(attempt)) for attempt in made):
+        successful = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
+        for entry in (self._spans.get(id(attempt)) for attempt in successful):
             if entry is not None:
                 _, span, context, ended_ns = entry
                 arrays = Arrays()
@@ -96,15 +96,18 @@ class AttemptSpans:
                 if attempt.tokens_out is not None:
                     span.set_attribute(names.TOKENS_OUT, attempt.tokens_out)
                 if outcome is not CompactionOutcome.COMPACTED:
-                    ended = outcome.value if outcome is not None else names.ERROR_CANCELLED
-                    span.set_attribute(names.ERROR_TYPE, attempt.error_type or ended)
+                    failure = outcome.value if outcome is not None else names.ERROR_CANCELLED
+                    span.set_attribute(names.ERROR_TYPE, attempt.error_type or failure)
                     span.set_status(Status(StatusCode.ERROR, names.STATUS_COMPACTION_FAILED))
                 span.end(ended_ns)
         self._spans.clear()
 
 
 class OpenCompaction:
-    """Records the attempts of a policy that compacts between assemblies; their parent is the current span."""
+    """Records a policy's attempts to compact while no assembly runs; a context manager around them.
+
+    The current span is the parent of the attempts' spans.
+    """
 
     __slots__ = ("_attempts", "_emitter")
 
@@ -120,5 +123,5 @@ class OpenCompaction:
             self._attempts.end()
 
     def watch(self, kind: str) -> Watch:
-        """Return the context manager that records each attempt to compact a block of this kind."""
+        """Return a function that records an attempt to compact a block of this kind: a context manager around it."""
         return self._attempts.watch(kind)

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 def assembly_attributes(
     record: Record, totals: Totals, prefix: Prefix, halts: int, content: Callable[[str], str] | None
 ) -> Attributes:
-    """Return the attributes of ``assemble_context``, without the arrays of items.
+    """Return the attributes of an ``assemble_context`` span, except the arrays that list items.
 
-    `content` redacts a text before export; None if content is not exported.
+    `halts` is the number of halts in the assembly. `content` redacts a text before export; None if content is not
+    exported.
     """
     attributes: Attributes = {
         names.FORMAT_VERSION: names.READ_FORMAT,
@@ -74,7 +75,7 @@ def assembly_attributes(
     if record.observed:
         if record.model is not None:  # the model may have been unknown when the span started
             attributes[names.MODEL] = record.model
-        _of_others(attributes, record, record.view_out)
+        _adapt_to_observed(attributes, record, record.view_out)
     if record.previous_id is not None:
         attributes[names.PREVIOUS_ID] = record.previous_id
     if totals.window is not None:
@@ -104,13 +105,13 @@ def assembly_attributes(
 
 
 def _resumed(record: Record) -> Attributes:
-    """Return the number of absent items that left before the conversation was resumed; empty if there are none."""
+    """Return the attribute with the number of items that left in turns that this ledger did not record; empty for 0."""
     count = sum([len(group.view) for group in departures_of(record).resumed])
     return {names.RESUMED_COUNT: count} if count else {}
 
 
 def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
-    """Return the attributes of ``apply_policy`` that are not set at its start, without the arrays of items."""
+    """Return the attributes that an ``apply_policy`` span gets at its end, except the arrays that list items."""
     # A policy that raised and was skipped passed its input on unchanged.
     out = step.error is None or record.error is None
     totals = record.step_totals[step.index]
@@ -133,7 +134,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
         **overflow_attributes(step.overflow),
     }
     if record.observed:
-        _of_others(attributes, record, step.view_out)
+        _adapt_to_observed(attributes, record, step.view_out)
     if step.reported is not None:
         attributes[names.DROPPED_REPORTED_COUNT] = step.reported
     if step.kind is not None:
@@ -144,7 +145,7 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
 
 
 #: Attributes that depend on the input; absent if the input is unknown.
-_OF_THE_INPUT: Final = (
+_INPUT_ATTRIBUTES: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
     *(
         names.DROPPED_COUNT,
@@ -156,8 +157,12 @@ _OF_THE_INPUT: Final = (
 )
 
 
-def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
-    """Add the number of tool pairs that a framework's reducer broke; remove attributes that need an unknown input."""
+def _adapt_to_observed(attributes: Attributes, record: Record, view_out: View) -> None:
+    """Adapt the attributes of a span to an assembly that an instrumentation observed in a framework.
+
+    Add the number of messages that lost their counterpart, such as a tool result without its call. If the input is
+    unknown, remove the attributes that describe it.
+    """
     # If the provider stores earlier messages, it also stores the calls whose results are sent, so no pair is broken.
     broken = record.broken(view_out) if record.error is None and not record.unknown else 0
     if broken:
@@ -165,12 +170,12 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
     if record.unknown:
         attributes.pop(names.RESUMED_COUNT, None)
         attributes[names.INPUT_UNKNOWN] = True
-        for name in _OF_THE_INPUT:
+        for name in _INPUT_ATTRIBUTES:
             attributes.pop(name, None)
 
 
 def config_json(config: Mapping[str, Any]) -> str:
-    """Return a policy's settings as JSON; the engine passes on only numbers and enum values."""
+    """Return a policy's settings as JSON; the caller passes only numbers, booleans and enum values."""
     return _config_json(*chain.from_iterable(sorted(config.items())))
 
 
@@ -189,14 +194,14 @@ def _plain(value: Any) -> Any:
 
 
 def overflow_attributes(overflow: Overflow | None) -> Attributes:
-    """Return the overflow attributes of a span, including whether a limit was exceeded."""
+    """Return the attributes that record whether a limit was exceeded and, if it was, why and by how many tokens."""
     if overflow is None:
         return {names.OVERFLOWED: False}
     return {names.OVERFLOWED: True, **overflow_event(overflow)}
 
 
 def overflow_event(overflow: Overflow) -> Attributes:
-    """Return the attributes of the overflow event."""
+    """Return the attributes of an ``assembly.overflow`` event: the cause and, for a limit in tokens, the excess."""
     attributes: Attributes = {names.OVERFLOW_CAUSE: overflow.cause.value}
     if overflow.unit == "tokens":
         attributes[names.OVERFLOW_TOKENS] = overflow.excess
@@ -204,10 +209,11 @@ def overflow_event(overflow: Overflow) -> Attributes:
 
 
 def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Slices[Arrays]:
-    """Return the arrays of items of ``assemble_context``: offered and kept items, then new items.
+    """Compute the arrays that list items on an ``assemble_context`` span; yield after each slice of the work.
 
-    The offered and kept items are complete on every turn, so a reader needs no other turn to know the prompt's items.
-    `content` redacts a text before export; None if content is not exported.
+    The arrays list the items of the input, the items of the prompt, and the new items. The first two are complete on
+    every turn, so a reader needs no other turn to know the prompt's items. `content` redacts a text before export; None
+    if content is not exported.
     """
     arrays = Arrays()
     source = record.ledger_input
@@ -248,7 +254,7 @@ def _arrived(
     sources: Mapping[int, str],
     content: Callable[[str], str] | None,
 ) -> dict[str, list[Any]]:
-    """Return the parallel arrays that describe new items."""
+    """Return the parallel arrays that describe new items: ids, kinds, tokens, sizes, atoms, tool calls and sources."""
     places = [(numbered.history, position) for _, numbered, position in arrived]
     atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
     columns: dict[str, list[Any]] = {
@@ -268,7 +274,7 @@ def _arrived(
 
 
 def _sources(record: Record) -> dict[int, str]:
-    """Return, by the summary's item id, the source items of each summary."""
+    """Map the item id of each summary to the ids of the items that the summary replaces."""
     leaves: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
     for step in record.steps:
         leaves.update(step.stands_for)
@@ -277,11 +283,11 @@ def _sources(record: Record) -> dict[int, str]:
 
 
 def step_arrays(record: Record, step: Step) -> Arrays:
-    """Return the arrays of ``apply_policy``: the items that it drops, compacts and injects in this turn."""
+    """Return the arrays of an ``apply_policy`` span: the items that the policy drops, compacts and injects."""
     arrays = Arrays()
     if record.error is not None and step.error is not None:
         return arrays
-    listed, rest = listed_exits(step, record.last)
+    listed, unlisted_reasons = listed_exits(step, record.last)
     dropped: list[str] = []
     reasons: list[str] = []
     compacted: list[str] = []
@@ -293,46 +299,50 @@ def step_arrays(record: Record, step: Step) -> Arrays:
         else:
             compacted += texts
     arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
-    arrays.add([names.DROPPED_UNLISTED_REASONS], [rest])
+    arrays.add([names.DROPPED_UNLISTED_REASONS], [unlisted_reasons])
     arrays.add([names.COMPACTED_ITEMS], [compacted])
     arrays.add([names.INJECTED_ITEMS], [runs_of(step.injected)])
     return arrays
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:
-    """Return runs ``[first, last]`` of item ids as text."""
+    """Return runs ``[first, last]`` of item ids as texts such as ``4-9``."""
     return list(starmap(run_text, runs))
 
 
 def runs_of(items: Iterable[int]) -> list[str]:
-    """Return item ids as runs, in ascending order."""
+    """Return item ids as runs such as ``4-9``, in ascending order."""
     return runs_in_order(sorted(set(items)))
 
 
 def runs_in_order(items: Iterable[int]) -> list[str]:
-    """Return item ids as runs, in the order given."""
+    """Return item ids as runs such as ``4-9``, in the order of the argument."""
     return [run_text(start, stop - 1) for start, stop in to_runs(items)]
 
 
 class BlockItems:
-    """The items of a budget report's blocks; a block is identified by its index in the report.
+    """The item ids of the blocks in a budget report, and the arrays that describe these items on spans.
 
-    This base class is for reports without items.
+    A block is identified by its index in the report. This base class is for reports without items, such as the report
+    of a failed allocation.
     """
 
     def ids(self, place: int) -> Sequence[int]:
-        """Return the item ids of a block, in the block's order."""
+        """Return the item ids of the block at this index, in the block's order."""
         return ()
 
     def put_state(self, arrays: Arrays) -> None:
-        """Add the offered and kept items, and the descriptions of new items."""
+        """Add the arrays of offered and kept items, and the descriptions of new items."""
 
     def put_changes(self, places: Iterable[int], arrays: Arrays) -> None:
-        """Add the dropped, compacted and injected items of these blocks."""
+        """Add the arrays of dropped, compacted and injected items of the blocks at these indexes."""
 
 
 class StepItems(BlockItems):
-    """The items of a budget report that a policy in a chain made; other spans list what happened to them."""
+    """The item ids of a budget report that a policy in a chain made.
+
+    Its arrays are empty, because the spans of the policy and of the assembly list the same items.
+    """
 
     def __init__(self, step: Step, report: BudgetReport) -> None:
         self._entries = report.entries
@@ -342,7 +352,7 @@ class StepItems(BlockItems):
             self._ids = {id(event): item for event, item in zip(step.view_in, ids, strict=True)}
 
     def ids(self, place: int) -> Sequence[int]:
-        """Return the item ids of a block, in the block's order."""
+        """Return the item ids of the block at this index, in the block's order."""
         return [self._ids[id(event)] for event in self._entries[place].items]
 
 
@@ -356,7 +366,7 @@ def put_budget(
         span: The ``allocate_budget`` span.
         context: The context of that span.
         report: The budget report.
-        items: The items of the report's blocks.
+        items: The item ids of the report's blocks.
         started_ns: When the allocator began, in nanoseconds since 1970.
     """
     if not span.is_recording():
@@ -364,8 +374,8 @@ def put_budget(
     entries = list(report.entries)
     # Only `MAX_BLOCK_SPANS` blocks get a span; blocks that were kept unchanged come last, because they explain least.
     whole = [entry.outcome is DecisionOutcome.KEPT and entry.items_in == entry.items_out for entry in entries]
-    shown = set(sorted(range(len(entries)), key=lambda at: (whole[at], at))[: names.MAX_BLOCK_SPANS])
-    rest = [entry for at, entry in enumerate(entries) if at not in shown]
+    shown = set(sorted(range(len(entries)), key=lambda index: (whole[index], index))[: names.MAX_BLOCK_SPANS])
+    rest = [entry for index, entry in enumerate(entries) if index not in shown]
     arrays = Arrays()
     items.put_state(arrays)
     arrays.add(
@@ -381,16 +391,16 @@ def put_budget(
     if rest:
         # These blocks have no span, so the parent lists their items.
         changes = Arrays()
-        items.put_changes([at for at in range(len(entries)) if at not in shown], changes)
+        items.put_changes([index for index in range(len(entries)) if index not in shown], changes)
         emitter.put(span, context, None, changes, started_ns)
-    places = {entry.name: at for at, entry in enumerate(entries)}
-    for number, at in enumerate(sorted(shown)):
+    places = {entry.name: index for index, entry in enumerate(entries)}
+    for number, index in enumerate(sorted(shown)):
         # Different start times keep the order in backends that store microseconds.
-        at_ns = started_ns + number * names.APART_NS
-        entry = entries[at]
+        at_ns = started_ns + number * names.SIBLING_INTERVAL_NS
+        entry = entries[index]
         block = emitter.start_span(f"{names.SPAN_ALLOCATE_BLOCK} {entry.kind}", context, at_ns, {})
         arrays = Arrays()
-        if ids := items.ids(at):
+        if ids := items.ids(index):
             arrays.add([names.BLOCK_ITEMS], [runs_of(ids)])
             survivors = [item_text(ids[place]) for place in entry.order]
             arrays.add([names.BLOCK_RANKED_ITEMS, names.BLOCK_RANKED_TOKENS], [survivors, list(entry.charges)])
@@ -399,13 +409,13 @@ def put_budget(
             losers = [item_text(ids[place]) for place, _ in entry.winners]
             winners = [item_text(items.ids(places[name])[place]) for _, (name, place) in entry.winners]
             arrays.add([names.BLOCK_SUPERSEDED_ITEMS, names.BLOCK_SUPERSEDED_BY], [losers, winners])
-        items.put_changes([at], arrays)
+        items.put_changes([index], arrays)
         emitter.put(block, trace.set_span_in_context(block, context), entry_attributes(entry), arrays, at_ns)
         block.end(at_ns)
 
 
 def report_attributes(report: BudgetReport) -> Attributes:
-    """Return the attributes of ``allocate_budget``, without arrays."""
+    """Return the attributes of an ``allocate_budget`` span, without arrays."""
     outcomes = Counter(entry.outcome for entry in report.entries)
     budget = report.window - report.output_reserve
     utilization = report.utilization
@@ -425,7 +435,7 @@ def report_attributes(report: BudgetReport) -> Attributes:
 
 
 def entry_attributes(entry: BudgetEntry) -> Attributes:
-    """Return the attributes of ``allocate_block``, without arrays."""
+    """Return the attributes of an ``allocate_block`` span, without arrays."""
     return {
         names.BLOCK_NAME: entry.name,
         names.BLOCK_KIND: entry.kind,

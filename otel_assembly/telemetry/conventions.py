@@ -32,9 +32,9 @@ MAX_ALERT_MESSAGE: Final = 256
 """The most characters of an alert's message or a halt's reason; longer texts are truncated."""
 
 MAX_METRIC_NAMES: Final = 100
-"""The most different values of a metric attribute without a fixed set of values; later ones become `OTHER`."""
+"""The most values in a process of a metric attribute without a fixed set of values; later values become `OTHER`."""
 
-APART_NS: Final = 1_000
+SIBLING_INTERVAL_NS: Final = 1_000
 """Nanoseconds between the start times of sibling spans that are written together.
 
 The difference keeps their order in backends that store microseconds.
@@ -49,9 +49,9 @@ STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
 STATUS_POLICY_FAILED: Final = "a policy failed"
 STATUS_COMPACTION_FAILED: Final = "a compaction failed"
 STATUS_POST_REFUSED: Final = "the post was refused"
-STATUS_POST_UNSURE: Final = "whether the post was accepted is not known"
+STATUS_POST_UNSURE: Final = "it is unknown whether the post was accepted"
 STATUS_HYDRATE_FAILED: Final = "the session could not be read"
-STATUS_TURN_FAILED: Final = "the turn came to no answer"
+STATUS_TURN_FAILED: Final = "the turn produced no answer"
 STATUS_DESCRIPTIONS: Final = (
     STATUS_CONTEXT_OVERFLOW,
     STATUS_WINDOW_OVERFLOW,
@@ -138,7 +138,7 @@ PREFIX_TOKENS: Final = "assembly.prefix.tokens"
 PREFIX_HASH: Final = "assembly.prefix.hash"
 PREFIX_BREAK: Final = "assembly.prefix.break"
 
-# The ledger: arrivals, state
+# Items: new items, input and output of an assembly, dropped and compacted items
 
 ARRIVED_ITEMS: Final = "assembly.arrived.items"
 ARRIVED_KINDS: Final = "assembly.arrived.kinds"
@@ -250,7 +250,7 @@ GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 
 GEN_AI_CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
 
-# On GenAI's spans of an agent's run that `TracingMiddleware` opens
+# On the GenAI spans of an agent's run, which `TracingMiddleware` starts
 
 PENDING_CALLS: Final = "assembly.pending.calls"
 PENDING_TOOLS: Final = "assembly.pending.tools"

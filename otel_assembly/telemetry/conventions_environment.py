@@ -1,4 +1,4 @@
-"""Environment variables that change the exported telemetry: this library's, and relevant ones of OpenTelemetry."""
+"""Environment variables that change the exported telemetry, from this library and from OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALERT_SIGNAL: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_ALERT_SIGNAL",
     ("span_event", "log_event", "both"),
     "span_event",
-    f"The signal of `{names.EVENT_OVERFLOW}`, `{names.EVENT_ALERT}` and `{names.EVENT_HALT}`: span events, log"
+    f"How `{names.EVENT_OVERFLOW}`, `{names.EVENT_ALERT}` and `{names.EVENT_HALT}` are exported: as span events, as log"
     " records with that event name, or both. Jaeger shows span events only; log records do not depend on sampling.",
 )
 CAPTURE_ALERT_MESSAGE: Final = EnvironmentVariable(
@@ -81,14 +81,14 @@ ENVIRONMENT: Final = (
         "OTEL_SDK_DISABLED",
         ("true", "false"),
         "false",
-        "`true` turns the export off. It does not change the assembly.",
+        "Whether telemetry is off. If `true`, nothing is exported; prompts are still assembled.",
         standard=True,
     ),
     EnvironmentVariable(
         "OTEL_TRACES_SAMPLER",
         (),
         "parentbased_always_on",
-        "Spans that are not sampled have no attributes; metrics and log records are complete.",
+        "The sampler of spans. Spans that it drops are not exported; metrics and log records are still complete.",
         standard=True,
     ),
     SDK_METRICS,
@@ -96,14 +96,14 @@ ENVIRONMENT: Final = (
         "OTEL_SPAN_EVENT_COUNT_LIMIT",
         (),
         "128",
-        f"A span keeps only its newest events; `{names.ALERTS_DELIVERED}` counts all alerts.",
+        f"The most events of a span; older ones are dropped. `{names.ALERTS_DELIVERED}` still counts all alerts.",
         standard=True,
     ),
     EnvironmentVariable(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
         (),
         "none",
-        f"Cuts each string. Below a few hundred characters, `{names.POLICY_CONFIG}` is not valid JSON.",
+        f"The most characters of a string; longer ones are cut. A cut `{names.POLICY_CONFIG}` is not valid JSON.",
         standard=True,
     ),
 )

@@ -1,7 +1,8 @@
 """Read the registry of this library's semantic conventions (``registry/``), in the format of OpenTelemetry Weaver.
 
-Properties that the format does not have are in annotations named ``otel_assembly``; each file's header describes its
-own. A file is read on first use. A process that only exports reads none, because `instruments` has the metrics.
+Properties that the format does not have are in annotations named ``otel_assembly``, which the comment at the top of
+each file describes. A file is read on first use. A process that only exports reads no file, because the generated
+module `instruments` has the metrics.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class Use:
         name: The attribute's name.
         level: The requirement level.
         when: For a conditional attribute, the condition as text.
-        unless: For a required attribute, another one; if that is present, this one may be absent.
-        given: For a conditional attribute, another one; if that is present and not false, this one is required.
+        unless: For a required attribute: the name of another attribute. If that is present, this one may be absent.
+        given: For a conditional attribute: the name of another attribute. If that is present and not false, this one is
+            required.
     """
 
     name: str
@@ -104,7 +106,7 @@ class SpanType:
 
     @property
     def name_pattern(self) -> str:
-        """The name with a placeholder for the value of `named_by`, such as ``apply_policy {policy}``."""
+        """The span's name with a placeholder for the value of `named_by`, such as ``apply_policy {policy}``."""
         variable = self.named_by.removesuffix(".name").rpartition(".")[2]
         return f"{self.verb} {{{variable}}}" if variable else self.verb
 
@@ -143,13 +145,13 @@ class Metric:
 
 @cache
 def attributes() -> Mapping[str, Attribute]:
-    """Return all attributes by name: first this library's, then the ones of OpenTelemetry that it uses."""
+    """Return all attributes by name: those of this library, then those of OpenTelemetry that this library uses."""
     definitions = {entry["key"]: (entry["type"], entry) for entry in _file("attributes")["attributes"]}
     for entry in _file("referenced")["attribute_groups"][0]["attributes"]:
-        definitions[entry["ref"]] = _ours(entry)["type"], entry
+        definitions[entry["ref"]] = _annotation(entry)["type"], entry
     members = {name: _members(kind) for name, (kind, _) in definitions.items() if isinstance(kind, dict)}
-    found = {name: _attribute(name, kind, entry, members) for name, (kind, entry) in definitions.items()}
-    return MappingProxyType(found)
+    by_name = {name: _attribute(name, kind, entry, members) for name, (kind, entry) in definitions.items()}
+    return MappingProxyType(by_name)
 
 
 @cache
@@ -160,7 +162,7 @@ def spans() -> tuple[SpanType, ...]:
 
 @cache
 def model_call_stamp() -> tuple[Use, ...]:
-    """Return the attributes that are added to a model call's span, which another instrumentation may have created."""
+    """Return the attributes that this library adds to the span of a model call, whoever created that span."""
     return tuple(_uses([{"ref_group": "attributes.assembly.model_call"}]))
 
 
@@ -186,7 +188,7 @@ def metrics() -> tuple[Metric, ...]:
         Metric(
             *(entry["name"], entry["instrument"], entry["unit"], entry["brief"]),
             tuple(_uses(entry["attributes"])),
-            tuple(map(float, _ours(entry).get("buckets", ()))),
+            tuple(map(float, _annotation(entry).get("buckets", ()))),
         )
         for entry in _file("metrics")["metrics"]
     )
@@ -197,9 +199,9 @@ def _file(name: str) -> Any:
     return yaml.load((FOLDER / f"{name}.yaml").read_bytes(), Loader=_LOADER)  # noqa: S506  # a safe loader
 
 
-def _ours(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    ours: Mapping[str, Any] = definition.get("annotations", {}).get("otel_assembly", {})
-    return ours
+def _annotation(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotation: Mapping[str, Any] = definition.get("annotations", {}).get("otel_assembly", {})
+    return annotation
 
 
 def _members(kind: Mapping[str, Any]) -> dict[str, str]:
@@ -209,20 +211,20 @@ def _members(kind: Mapping[str, Any]) -> dict[str, str]:
 def _attribute(
     name: str, kind: Any, definition: Mapping[str, Any], enums: Mapping[str, Mapping[str, str]]
 ) -> Attribute:
-    ours = _ours(definition)
-    of = name if name in enums else ours.get("values_of", "")
-    members = {**enums.get(of, {}), **dict.fromkeys(ours.get("values", ()), "")}
-    wire = "string" if name in enums else kind
-    return Attribute(name, wire, definition["brief"], definition.get("note", ""), members, ours.get("parallel_to", ""))
+    annotation = _annotation(definition)
+    enum = name if name in enums else annotation.get("values_of", "")
+    members = {**enums.get(enum, {}), **dict.fromkeys(annotation.get("values", ()), "")}
+    exported_type, parallel_to = "string" if name in enums else kind, annotation.get("parallel_to", "")
+    return Attribute(name, exported_type, definition["brief"], definition.get("note", ""), members, parallel_to)
 
 
 def _span(definition: Mapping[str, Any]) -> SpanType:
-    ours = _ours(definition)
+    annotation = _annotation(definition)
     verb, _, variable = definition["name"]["note"].partition(" ")
     return SpanType(
-        *(verb, variable.strip("{}"), definition["kind"].upper(), ours["parent"], definition["brief"]),
+        *(verb, variable.strip("{}"), definition["kind"].upper(), annotation["parent"], definition["brief"]),
         tuple(_uses(definition["attributes"])),
-        tuple(ours.get("events", ())),
+        tuple(annotation.get("events", ())),
     )
 
 
@@ -244,8 +246,8 @@ def _use(name: str, level: Any) -> Use:
     if isinstance(level, str):
         return Use(name, Level(level))
     when = level[Level.CONDITIONAL]
-    if excused := _UNLESS.fullmatch(when):
-        return Use(name, Level.REQUIRED, unless=excused[1])
-    if brought := _GIVEN.fullmatch(when):
-        return Use(name, Level.CONDITIONAL, given=brought[1])
+    if match := _UNLESS.fullmatch(when):
+        return Use(name, Level.REQUIRED, unless=match[1])
+    if match := _GIVEN.fullmatch(when):
+        return Use(name, Level.CONDITIONAL, given=match[1])
     return Use(name, Level.CONDITIONAL, when)

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 _TEMPLATE: Final = Path(__file__).with_name("document.md")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _INSTRUMENTS: Final = '''\
-"""Generated from ``registry/metrics.yaml``: the instruments, so that a process that exports need not parse YAML.
+"""The instruments of all metrics, generated from ``registry/metrics.yaml``.
 
-To change the module, change the YAML file and run
+A process that exports reads this module and does not have to parse YAML. To change the module, change the YAML
+file and run
 ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``.
 """
 # ruff: noqa: ISC004
@@ -73,7 +74,7 @@ def render() -> str:
 
 
 def render_instruments() -> str:
-    """Return the source of the module of instruments."""
+    """Return the Python source of the module `instruments`, with the definition of each metric."""
     rows = tuple(
         (metric.name, metric.instrument, metric.unit, metric.brief, metric.buckets) for metric in registry.metrics()
     )
@@ -209,7 +210,7 @@ def _number(value: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the generated files; return the exit status."""
+    """Write the generated files, or check them with ``--check``; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m otel_assembly.telemetry.document",
         description="Generate from the registry the page of semantic conventions or, for a .py, the instruments.",

@@ -1,6 +1,7 @@
 """Pass spans, arrays and metrics to OpenTelemetry.
 
-A failure never reaches the agent. The first failure of each component is logged as a warning, and all are counted.
+A failure of telemetry never reaches the agent. The first failure of each component is logged as a warning, and a metric
+counts all failures.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _CANCELLED: Final = Status(StatusCode.ERROR)
 
 
 def sendable_values(attributes: Mapping[str, Any]) -> Attributes:
-    """Return the attributes that are not None, with strings that can be encoded as UTF-8."""
+    """Return the attributes without those that are None; characters that UTF-8 cannot encode are replaced."""
     return {
         name: sendable(value) if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -120,7 +121,10 @@ class Emitter:
         self._prepared = True
 
     def linking_processor(self) -> LinkingProcessor | None:
-        """Return the span processor that links later model calls; None if the tracer provider accepts no processors."""
+        """Return the span processor that links spans of model calls to assemblies; add it to the provider if needed.
+
+        None if the tracer provider accepts no span processors.
+        """
         provider = self.providers.tracer or trace.get_tracer_provider()
         processor = self._linking.get(provider)
         if processor is None and hasattr(provider, "add_span_processor"):
@@ -131,14 +135,14 @@ class Emitter:
                     provider.add_span_processor(processor)
         return processor
 
-    # Containment
+    # Error handling
 
     @contextmanager
     def suppress_errors(self, component: str) -> Iterator[None]:
         """Suppress an exception in this block, and count it as a failure of this component."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             self.failed(component, error)
 
     def failed(self, component: str, error: BaseException) -> None:
@@ -168,10 +172,10 @@ class Emitter:
         if redact is None:
             return sendable(text)
         try:
-            answer: object = redact(text)
-            if not isinstance(answer, str):
-                raise TypeError("a redaction hook returns a str")  # handled below, as an error of the hook
-            return sendable(answer)
+            redacted_text: object = redact(text)
+            if not isinstance(redacted_text, str):
+                raise TypeError("a redaction hook must return a str")  # handled below, as an error of the hook
+            return sendable(redacted_text)
         except Exception as error:  # noqa: BLE001
             self.failed("redaction", error)
             return NOT_REDACTED
@@ -195,23 +199,23 @@ class Emitter:
     def open_span(
         self, name: str, around: OtelContext, start_ns: int, attributes: Mapping[str, Any]
     ) -> tuple[Span, OtelContext]:
-        """Start a span; return it with its context, or an invalid span with the outer context if that fails."""
+        """Start a span, and return it with a context that contains it; if that fails, an invalid span and `around`."""
         try:
             span = self.start_span(name, around, start_ns, attributes)
             return span, trace.set_span_in_context(span, around)
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             self.failed("span", error)
             return INVALID_SPAN, around
 
     def put(self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int) -> None:
-        """Set a span's attributes and arrays in one go; see `putting`."""
+        """Set a span's attributes and arrays without a pause; see `putting`."""
         for _ in self.putting(span, context, attributes, arrays, at_ns):
             pass
 
     def putting(
         self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int
     ) -> Slices[None]:
-        """Set a span's attributes and arrays in slices; arrays over the size limit continue on child spans.
+        """Set a span's attributes and arrays; yield between slices of the work. Large arrays continue on child spans.
 
         Args:
             span: The span.
@@ -225,14 +229,14 @@ class Emitter:
                 span.set_attributes({**attributes, **chunk})
             elif chunk:
                 # Different start times keep the order in backends that store microseconds.
-                start_ns = at_ns + index * names.APART_NS
+                start_ns = at_ns + index * names.SIBLING_INTERVAL_NS
                 self.start_span(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
                 yield
 
 
 @dataclass(slots=True)
 class Arrays:
-    """Groups of parallel arrays, split so that no span has more than `MAX_ARRAY_BYTES` of arrays.
+    """Array attributes of a span, in groups of parallel arrays; `chunks` splits them to fit on several spans.
 
     All arrays of a group are split at the same index.
     """
@@ -240,7 +244,7 @@ class Arrays:
     _groups: list[tuple[Sequence[str], Sequence[list[Any]]]] = field(default_factory=list)
 
     def add(self, keys: Sequence[str], columns: Sequence[list[Any]]) -> None:
-        """Add a group: one array for each name, all of equal length; ignore empty arrays."""
+        """Add a group of parallel arrays: one for each attribute name, all of equal length. Ignore empty arrays."""
         if columns[0]:
             self._groups.append((keys, columns))
 
@@ -248,7 +252,7 @@ class Arrays:
         return bool(self._groups)
 
     def chunks(self, limit: int = names.MAX_ARRAY_BYTES) -> Iterator[dict[str, list[Any]]]:
-        """Yield the arrays of the span itself, then those of each ``list_items`` span."""
+        """Yield dicts of arrays with at most `limit` bytes: for the span, then for each ``list_items`` child span."""
         chunk: dict[str, list[Any]] = {}
         # Each entry needs at least a byte, so with more entries than bytes the arrays cannot fit.
         are_few = all(len(columns[0]) <= limit for _, columns in self._groups)
@@ -274,7 +278,7 @@ class Arrays:
 
 
 def _costs_of(columns: Sequence[list[Any]]) -> Iterator[int]:
-    """Yield the bytes of each entry of a group, computed lazily."""
+    """Yield, for each index of a group's arrays, the bytes of the entries at that index in all arrays together."""
     for start in range(0, len(columns[0]), LISTED):
         yield from map(sum, zip(*(_costs(column[start : start + LISTED]) for column in columns), strict=True))
 
@@ -308,8 +312,8 @@ def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | 
         span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
         unit = overflow.unit if overflow.excess != 1 else overflow.unit.removesuffix("s")
         numbers = f"{overflow.excess:,} {unit} over {overflow.budget:,}"
-        of_model = overflow.cause is OverflowCause.WINDOW
-        phrase = names.STATUS_WINDOW_OVERFLOW if of_model else names.STATUS_CONTEXT_OVERFLOW
+        is_window = overflow.cause is OverflowCause.WINDOW
+        phrase = names.STATUS_WINDOW_OVERFLOW if is_window else names.STATUS_CONTEXT_OVERFLOW
         span.set_status(Status(StatusCode.ERROR, f"{phrase}: {numbers}"))
     elif error is not None:
         span.set_status(_FAILED if is_failure(error) else _CANCELLED)
@@ -391,11 +395,11 @@ class Metrics:
         self._counters[catalogue.TELEMETRY_ERRORS].add(1, {names.COMPONENT: component})
 
     def named(self, agent_name: str | None) -> dict[str, Any]:
-        """Return the attribute for an agent's name; empty if it has none."""
+        """Return the metric attribute for an agent's name; empty if the agent has no name."""
         return {} if agent_name is None else {names.GEN_AI_AGENT_NAME: self.agent_name(agent_name)}
 
     def agent(self, agent_name: str | None, framework: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the attributes of an agent, without and with its framework.
+        """Return the metric attributes of an agent twice: without and with its framework.
 
         The first call for an agent starts the counters that alert rules use at 0. Prometheus computes no increase for
         a counter that first appears with the value 1.
@@ -410,7 +414,7 @@ class Metrics:
         return agent, both
 
     def session(self, session_type: str, expectations: Iterable[str]) -> dict[str, Any]:
-        """Return the attributes of a session; the first call starts the counters of its violations at 0."""
+        """Return the metric attributes of a session; the first call for a type starts its violation counters at 0."""
         session = {names.SESSION_TYPE: self.session_type(session_type)}
         for kind in expectations:
             key = (session[names.SESSION_TYPE], kind)

@@ -61,7 +61,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
         try:
             # The SDK's providers return False after a timeout; other implementations may return None.
             flushed.append(force_flush(max(int(seconds * 1_000), 1)) is not False)
-        except Exception as error:  # noqa: BLE001 - telemetry never hurts the program
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the program
             logger.warning("otel-assembly: telemetry could not be flushed (%s)", type(error).__name__)
 
     try:
@@ -83,8 +83,8 @@ def _force_flushes() -> list[Callable[[int], Any]]:
     providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()]
     emitter = getattr(vars(DEFAULT).get("recorder"), "emitter", None)
     if emitter is not None:
-        own = emitter.providers
-        providers += [own.tracer, own.meter, own.logger]
+        configured = emitter.providers
+        providers += [configured.tracer, configured.meter, configured.logger]
     distinct = {id(provider): provider for provider in providers}
     methods = [getattr(provider, "force_flush", None) for provider in distinct.values()]
     return [method for method in methods if callable(method)]
@@ -111,18 +111,18 @@ class FlushOnShutdown:
         self._seconds = seconds
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Message]], send: Any) -> None:
-        """Forward to the application; at the end of the lifespan, flush."""
+        """Forward the call to the application; after the lifespan's shutdown, export queued telemetry."""
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
         received = started = flushed = False
 
-        async def receiving() -> Message:
+        async def receive_message() -> Message:
             nonlocal received
             received = True
             return await receive()
 
-        async def sending(message: Message) -> None:
+        async def send_message(message: Message) -> None:
             nonlocal started, flushed
             started = started or message["type"].startswith("lifespan.startup.")
             if message["type"].startswith("lifespan.shutdown."):
@@ -131,7 +131,7 @@ class FlushOnShutdown:
             await send(message)
 
         try:
-            await self._app(scope, receiving, sending)
+            await self._app(scope, receive_message, send_message)
         except Exception:
             if received:  # the application supports the protocol, so this is a failure
                 raise
@@ -153,7 +153,7 @@ class FlushOnShutdown:
 
 
 class _SigtermHandler:
-    """Flushes, then calls the previous handler or the default action."""
+    """A signal handler: exports queued telemetry, then calls the previous handler or applies the default action."""
 
     def __init__(self, seconds: float, previous: Callable[[int, FrameType | None], Any] | int) -> None:
         self.seconds = seconds
@@ -161,7 +161,7 @@ class _SigtermHandler:
         self._flushing = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        # A second signal during the flush means: do not wait.
+        # A second signal during the flush asks not to wait.
         if not self._flushing:
             self._flushing = True
             try:
@@ -220,7 +220,7 @@ def flush_on_sigterm_if_set() -> bool:
         return False
     try:
         return flush_on_sigterm(FLUSH_SECONDS if value in _ON else float(value))
-    except ValueError:  # a ConfigurationError is one
+    except ValueError:  # not a number, or a ConfigurationError
         logger.warning(
             "%s must be true, false or seconds above 0; it is %r, so no SIGTERM handler is installed",
             FLUSH_ON_SIGTERM.name,

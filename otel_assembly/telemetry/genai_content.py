@@ -41,7 +41,7 @@ class Content:
         return [types.TextPart(self._redacted(prompt)) for prompt in prompts if prompt]
 
     def inputs(self, events: Iterable[Any]) -> list[types.InputMessage]:
-        """Convert the input of a model or an agent; events of unknown types are left out."""
+        """Convert the input of a model or an agent; events of unknown types are omitted."""
         return [types.InputMessage(role, parts) for role, parts in self._messages(events)]
 
     def outputs(self, events: Iterable[Any]) -> list[types.OutputMessage]:
@@ -96,13 +96,13 @@ class Content:
 
 
 def _texts(event: Any, facts: EventFacts) -> list[str]:
-    """Return a message's texts without its tool calls; a framework's chat message may have several."""
+    """Return the texts of a message, without the names and arguments of its tool calls."""
     texts = [facts.text]
     if not isinstance(event, Event):
-        of_calls = Counter(text for call in facts.calls for text in (call.name, call.arguments))
+        call_texts = Counter(text for call in facts.calls for text in (call.name, call.arguments))
         for text in facts.fields:
-            if of_calls[text]:
-                of_calls[text] -= 1
+            if call_texts[text]:
+                call_texts[text] -= 1
             else:
                 texts.append(text)
     return [text for text in texts if text]

@@ -1,7 +1,7 @@
-"""The GenAI spans ``invoke_agent``, ``chat`` and ``execute_tool``, with their metrics.
+"""Record ``invoke_agent``, ``chat`` and ``execute_tool`` spans and metrics by OpenTelemetry's GenAI conventions.
 
-``opentelemetry-util-genai`` (extra ``genai``) creates them. This module adds attributes of this library, removes the
-messages of errors, and applies the recorder's content settings.
+``opentelemetry-util-genai`` (extra ``genai``) creates the spans and metrics. This module adds this library's
+attributes, removes the messages of errors, and applies the recorder's content settings.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class GenAISpan:
 
     Args:
         emitter: Counts failures.
-        open_it: Starts the span.
+        start: Starts the span.
     """
 
-    def __init__(self, emitter: Emitter, open_it: Callable[[], GenAIInvocation]) -> None:
+    def __init__(self, emitter: Emitter, start: Callable[[], GenAIInvocation]) -> None:
         self._emitter = emitter
         self.invocation: GenAIInvocation | None = None
         with emitter.suppress_errors("genai"):
-            invocation = open_it()
+            invocation = start()
             # util-genai makes the span current when it starts; here it is current only in a `current` block.
             invocation.suspend()
             self.invocation = invocation
@@ -63,7 +63,7 @@ class GenAISpan:
         return nullcontext() if self.invocation is None else self.invocation.activate()
 
     def update(self, put: Callable[[Any], None]) -> Self:
-        """Call `put` with the invocation, if the span could be started."""
+        """Call `put` with util-genai's object for this span, to set values; do nothing if the span was not started."""
         if self.invocation is not None:
             with self._emitter.suppress_errors("genai"):
                 put(self.invocation)
@@ -139,15 +139,15 @@ class GenAISpans:
     def execute_tool(self, name: str, call_id: str | None, description: str | None, agent_name: str) -> GenAISpan:
         """Start the span of a tool call."""
 
-        def describe_it(invocation: Any) -> None:
+        def describe_tool(invocation: Any) -> None:
             invocation.tool_call_id = _sendable(call_id)
             invocation.tool_description = _sendable(description) or None
 
-        opened = GenAISpan(
+        span = GenAISpan(
             self.emitter,
             lambda: self._handler.tool(sendable(name), tool_type="function", agent_name=sendable(agent_name)),
         )
-        return opened.update(describe_it)
+        return span.update(describe_tool)
 
     def record_external_tools(self, run: GenAISpan, results: Iterable[tuple[str, str, str, bool]]) -> None:
         """Record tools that ran outside the agent: spans of zero duration, at the time when the results arrived.

@@ -1,6 +1,7 @@
-"""Generated from ``registry/metrics.yaml``: the instruments, so that a process that exports need not parse YAML.
+"""The instruments of all metrics, generated from ``registry/metrics.yaml``.
 
-To change the module, change the YAML file and run
+A process that exports reads this module and does not have to parse YAML. To change the module, change the YAML
+file and run
 ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``.
 """
 # ruff: noqa: ISC004

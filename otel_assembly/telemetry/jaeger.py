@@ -1,6 +1,7 @@
-"""Read spans from Jaeger: of a time window, a trace, a conversation, or some ledgers.
+"""Read spans from Jaeger: those of a time window, a trace, a conversation, or some ledgers.
 
-A conversation or a ledger is searched by attribute, so that only its traces are downloaded.
+A ledger is the record of one conversation of one agent in one process. Conversations and ledgers are searched by
+attribute, so that only their traces are downloaded.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def read_jaeger(
         lookback: How far back from now, such as ``30m``, ``6h`` or ``7d``; None for two days.
         conversation: Only traces with an assembly of this conversation id.
         limit: The most traces per request.
-        on_problem: Called with a sentence for each thing that could not be read.
+        on_problem: Called with one sentence for each part of the data that could not be read.
 
     Raises:
         ConfigurationError: The URL, the lookback or the limit is invalid.
@@ -52,12 +53,12 @@ def read_jaeger(
     jaeger = JaegerApi(url, on_problem or (lambda problem: None), limit)
     since, until = _window(lookback)
     spans: list[StoredSpan] = []
-    for each in jaeger.chosen_services(service):
+    for name in jaeger.chosen_services(service):
         if conversation is None:
-            spans += jaeger.search(each, since, until)
+            spans += jaeger.search(name, since, until)
         else:
-            spans += _with(jaeger, each, {names.GEN_AI_CONVERSATION_ID: conversation}, since, until)
-    return _ours(spans)
+            spans += _spans_with(jaeger, name, {names.GEN_AI_CONVERSATION_ID: conversation}, since, until)
+    return _assembly_traces(spans)
 
 
 def find_assemblies(
@@ -83,10 +84,12 @@ def find_assemblies(
     since, until = _window(lookback)
     services = jaeger.chosen_services(service)
     try:
-        answers = jaeger.concurrently(lambda each: jaeger.find(each, tags, since, until), services)
+        answers = jaeger.concurrently(lambda name: jaeger.find(name, tags, since, until), services)
     except NoJaegerError:
         return None
-    return sorted((assembly for found in answers for assembly in found), key=lambda assembly: -assembly.start_us)
+    return sorted(
+        (assembly for assemblies in answers for assembly in assemblies), key=lambda assembly: -assembly.start_us
+    )
 
 
 def read_jaeger_ledgers(
@@ -105,7 +108,7 @@ def read_jaeger_ledgers(
         lookback: How far back from `until`; None for two days.
         until: The time that `lookback` is subtracted from, in nanoseconds since 1970; None for now. The search itself
             always extends to now.
-        on_problem: Called with a sentence for each thing that could not be read.
+        on_problem: Called with one sentence for each part of the data that could not be read.
 
     Raises:
         ConfigurationError: The URL or the lookback is invalid.
@@ -114,20 +117,22 @@ def read_jaeger_ledgers(
     jaeger = JaegerApi(url, on_problem or (lambda problem: None), _LIMIT)
     since, now = _window(lookback, until)
 
-    def traces(which: tuple[str, str]) -> list[str]:
-        service, ledger = which
+    def trace_ids(service_and_ledger: tuple[str, str]) -> list[str]:
+        service, ledger = service_and_ledger
         return jaeger.traces_with(service, {names.LEDGER_ID: ledger}, since, now)
 
     distinct = list(dict.fromkeys(ledgers))
     try:
-        found = jaeger.concurrently(traces, distinct)
+        ids_of_ledgers = jaeger.concurrently(trace_ids, distinct)
     except NoJaegerError:
-        each = (_with(jaeger, service, {names.LEDGER_ID: ledger}, since, now) for service, ledger in distinct)
-        return _ours(span for spans in each for span in spans)
-    return _ours(jaeger.traces(trace for trace_ids in found for trace in trace_ids))
+        spans_of_ledgers = (
+            _spans_with(jaeger, service, {names.LEDGER_ID: ledger}, since, now) for service, ledger in distinct
+        )
+        return _assembly_traces(span for spans in spans_of_ledgers for span in spans)
+    return _assembly_traces(jaeger.traces(trace_id for ids in ids_of_ledgers for trace_id in ids))
 
 
-def _with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:
+def _spans_with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:
     """Return the spans of all traces with an assembly that has these attributes."""
     try:
         return jaeger.traces(jaeger.traces_with(service, tags, since, until))
@@ -135,24 +140,24 @@ def _with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, 
         # Jaeger listed its services, so it is Jaeger, but without the older API, and the newer API cannot search by
         # attribute. So all traces are downloaded and then filtered.
         spans = list(jaeger.search(service, since, until))
-        wanted = {s.trace_id for s in spans if all(s.attributes.get(name) == value for name, value in tags.items())}
-        return [span for span in spans if span.trace_id in wanted]
+        trace_ids = {s.trace_id for s in spans if all(s.attributes.get(name) == value for name, value in tags.items())}
+        return [span for span in spans if span.trace_id in trace_ids]
 
 
 def _window(lookback: str | None, until: int | None = None) -> tuple[int, int]:
     """Return the start and the end of the search, in nanoseconds since 1970."""
     now = time.time_ns()
-    back = 1_000_000_000 * seconds_of(lookback or _DEFAULT_LOOKBACK)
-    return (now if until is None else min(now, until)) - back, now
+    lookback_ns = 1_000_000_000 * seconds_of(lookback or _DEFAULT_LOOKBACK)
+    return (now if until is None else min(now, until)) - lookback_ns, now
 
 
-def _ours(spans: Iterable[StoredSpan]) -> list[StoredSpan]:
-    """Return the spans of the traces that this library took part in, without duplicates, by start time."""
-    once: dict[tuple[str, str], StoredSpan] = {}
+def _assembly_traces(spans: Iterable[StoredSpan]) -> list[StoredSpan]:
+    """Return the spans of all traces that contain a span of this library, without duplicates, by start time."""
+    distinct: dict[tuple[str, str], StoredSpan] = {}
     for span in spans:
-        once.setdefault((span.trace_id, span.span_id), span)
-    ours = {span.trace_id for span in once.values() if span.scope == names.SCOPE}
-    return sorted((span for span in once.values() if span.trace_id in ours), key=lambda span: span.start_ns)
+        distinct.setdefault((span.trace_id, span.span_id), span)
+    trace_ids = {span.trace_id for span in distinct.values() if span.scope == names.SCOPE}
+    return sorted((span for span in distinct.values() if span.trace_id in trace_ids), key=lambda span: span.start_ns)
 
 
 def read_jaeger_trace(url: str, trace_id: str) -> list[StoredSpan]:

@@ -1,7 +1,8 @@
 """A client of Jaeger's HTTP API.
 
-Spans are read from ``/api/v3``, which returns OTLP JSON with numbers and arrays as such. Only the older ``/api/traces``
-can search by attribute, so searches use it; from its results only trace ids and attributes of assemblies are read.
+Spans are read from ``/api/v3``. It returns OTLP JSON, in which numbers and arrays keep their types. Searches by
+attribute use the older ``/api/traces``, because only that can do them. From its results, only trace ids and attributes
+of assemblies are read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 #: missing traces are reported.
 _SHORTEST: Final = 1_000_000
 #: The number of concurrent requests.
-_AT_A_TIME: Final = 8
+_CONCURRENT_REQUESTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ class FoundAssembly:
     """An assembly that a search found.
 
     Attributes:
-        service: The service that recorded it.
-        trace_id: The trace id of its span.
-        start_us: When it began, in microseconds since 1970.
-        attributes: The attributes of its span; arrays are JSON text.
+        service: The service that recorded the assembly.
+        trace_id: The trace id of the assembly's span.
+        start_us: When the assembly began, in microseconds since 1970.
+        attributes: The attributes of the assembly's span; arrays are JSON text.
     """
 
     service: str
@@ -61,7 +62,7 @@ class FoundAssembly:
 
     @property
     def ledger(self) -> str:
-        """The id of its ledger; empty if the span does not have it."""
+        """The id of the assembly's ledger; empty if the span does not have that attribute."""
         return str(self.attributes.get(names.LEDGER_ID, ""))
 
 
@@ -115,10 +116,10 @@ class JaegerApi:
 
     def services(self) -> list[str]:
         """Return the names of all services, sorted."""
-        found = self._get("/api/v3/services", {}).get("services") or []
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        services = self._get("/api/v3/services", {}).get("services") or []
+        if not isinstance(services, list) or not all(isinstance(name, str) for name in services):
             raise self._no_jaeger()
-        return sorted(found)
+        return sorted(services)
 
     def chosen_services(self, service: str | None) -> list[str]:
         """Return the given service, or all services if None.
@@ -131,13 +132,13 @@ class JaegerApi:
             raise UnknownNameError("service", service, known)
         return known if service is None else [service]
 
-    def concurrently(self, ask: Callable[[U], T], what: Iterable[U]) -> list[T]:
-        """Make several requests, a few of them concurrently, and return the results in order."""
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            return list(pool.map(ask, what))
+    def concurrently(self, request: Callable[[U], T], arguments: Iterable[U]) -> list[T]:
+        """Call `request` with each argument, at most eight at a time, and return the results in order."""
+        with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
+            return list(pool.map(request, arguments))
 
     def search(self, service: str, since: int, until: int) -> Iterator[StoredSpan]:
-        """Yield the spans of the traces with an assembly in a time window, in nanoseconds since 1970."""
+        """Yield the spans of all traces with an assembly between two times, in nanoseconds since 1970."""
 
         def ask(start: int, stop: int) -> tuple[int, list[StoredSpan]]:
             spans = self._search(service, start, stop)
@@ -146,11 +147,11 @@ class JaegerApi:
         return self._halved(since, until, ask)
 
     def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
-        """Search a time window; halve it while a search reaches the limit of traces."""
+        """Yield the results of `ask` for a time window; split the window while a part reaches the limit of traces."""
         waiting = [(since, until)]
         while waiting:
             start, stop = waiting.pop()
-            traces, found = ask(start, stop)
+            traces, results = ask(start, stop)
             if traces >= self._limit and stop - start > _SHORTEST:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
@@ -159,7 +160,7 @@ class JaegerApi:
                 self._on_problem(
                     f"{self._base}: {self._limit} traces or more within a millisecond; some may be missing"
                 )
-            yield from found
+            yield from results
 
     def _search(self, service: str, start: int, stop: int) -> list[StoredSpan]:
         query = {
@@ -167,7 +168,7 @@ class JaegerApi:
             "query.operation_name": names.SPAN_ASSEMBLE_CONTEXT,
             "query.start_time_min": _rfc3339(start),
             "query.start_time_max": _rfc3339(stop),
-            "query.num_traces": str(self._limit),  # the parameter's name up to Jaeger 2.13; the next one is the later
+            "query.num_traces": str(self._limit),  # up to Jaeger 2.13; later releases use search_depth
             "query.search_depth": str(self._limit),
         }
         return self._spans(self._get("/api/v3/traces", query, none_is_404=True))
@@ -182,7 +183,11 @@ class JaegerApi:
 
     def find(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[FoundAssembly]:
         """Return the assemblies with these attributes, from the newest traces up to the limit."""
-        return [found for row in self._rows(service, tags, since, until) for found in self._found(service, row, tags)]
+        return [
+            assembly
+            for row in self._rows(service, tags, since, until)
+            for assembly in self._assemblies(service, row, tags)
+        ]
 
     def traces_with(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[str]:
         """Return the ids of all traces with an assembly that has these attributes."""
@@ -194,7 +199,7 @@ class JaegerApi:
         return list(dict.fromkeys(self._halved(since, until, ask)))
 
     def _rows(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[tuple[str, list[Any]]]:
-        """Return trace ids with their spans from the older API.
+        """Return the found traces from the older API: for each, its id and its spans as JSON objects.
 
         Raises:
             NoJaegerError: The server does not have that API.
@@ -213,7 +218,7 @@ class JaegerApi:
         except (TypeError, KeyError):
             raise self._no_jaeger() from None
 
-    def _found(self, service: str, row: tuple[str, list[Any]], tags: Mapping[str, str]) -> Iterator[FoundAssembly]:
+    def _assemblies(self, service: str, row: tuple[str, list[Any]], tags: Mapping[str, str]) -> Iterator[FoundAssembly]:
         trace, spans = row
         for span in spans:
             try:
@@ -281,12 +286,12 @@ class JaegerApi:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value as Jaeger's search writes it."""
+    """Return an attribute's value as the text that Jaeger's search expects for it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class NoJaegerError(AssemblyError):
-    """The server is not Jaeger, or does not have this API."""
+    """The server is not Jaeger, or is a Jaeger without the requested API."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -1,7 +1,8 @@
-"""Ledgers as read from exported spans: the offered and kept items of each turn, and why the other items were removed.
+"""What exported spans record about one conversation of an agent: a ledger of turns and items.
 
-All facts of a turn come from its own spans, except the kind and size of its items. An item is described once, on the
-turn when it was new or changed.
+A turn is one assembly of a prompt, and an item is a message. For each turn, the ledger has the items of the input and
+of the prompt, and why the other items were removed. These facts come from the turn's own spans. The kind and size of an
+item come from the turn in which the item was new or changed, because spans describe an item only once.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ ALLOCATOR: Final = "allocator"
 
 @dataclass(frozen=True, slots=True)
 class ReportedItem:
-    """The description of an item on the turn when it was new, or when it had changed.
+    """The description of an item (a message), from the turn in which it was new or had changed.
 
     Attributes:
         id: The item's id in its ledger.
         kind: The item's kind.
         tokens: The item's tokens.
         bytes: The length of the item's text in UTF-8.
-        atom: The id of the first item of its atom.
-        calls: The number of tool calls in it; for tool results, the number of results as a negative number.
+        atom: The id of the first item of its atom, which is a group of items that are kept or dropped together.
+        calls: The number of tool calls in the item; for tool results, the number of results as a negative number.
         sources: For a summary, the items that it replaces. A summary of summaries lists the original items.
         turn: The turn that describes it.
     """
@@ -55,7 +56,7 @@ class ReportedExit:
         policy: The policy that decided; None if unknown.
         index: That policy's index in the chain; None if unknown.
         outcome: ``dropped`` or ``compacted``.
-        among: The possible exits, if the turn's spans leave several open; else empty.
+        among: The possible reasons and policies, if the turn's spans allow several; else empty.
     """
 
     reason: str | None
@@ -65,13 +66,13 @@ class ReportedExit:
     among: tuple[ReportedExit, ...] = ()
 
     def may_be(self, other: ReportedExit) -> bool:
-        """Return whether the other exit is the same, or lists this one as possible."""
+        """Return whether the other exit equals this one, or has this one among its possible exits."""
         return self == other or self in other.among
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedBlock:
-    """One block of an allocation.
+    """One block of an allocation: a part of the prompt that the allocator kept, cut or dropped separately.
 
     Attributes:
         name: The block's name.
@@ -96,7 +97,7 @@ class ReportedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ReportedStep:
-    """One policy's step in a turn.
+    """One policy in one turn, as its ``apply_policy`` span records it.
 
     Attributes:
         policy: The policy's name.
@@ -131,7 +132,7 @@ class ReportedStep:
         return None
 
     def listed(self) -> Iterator[str]:
-        """Return the first item of each run of listed dropped items."""
+        """Return the first item of each run in the lists of dropped items."""
         return (run.partition("-")[0] for items in self.dropped.values() for run in items.texts)
 
 
@@ -172,22 +173,22 @@ class ReportedTurn:
     halts: Sequence[tuple[str, str]] = ()
 
     def exit(self, item: str) -> ReportedExit | None:
-        """Return why an item is not in the prompt, from this turn's spans; None if it is, or if it was not offered.
+        """Return why an item is not in the prompt, by this turn's spans; None if it is kept or was not in the input.
 
-        The last step that lists the item decided. If no step lists it, one of the steps with unlisted items did.
+        The last step that lists the item removed it. If no step lists the item, a step with an incomplete list did.
         """
         if not self.sent or item in self.kept or (self.offered is not None and not self.lists(item)):
             return None
         for step in reversed(self.steps):
-            if (found := step.exit(item)) is not None:
-                return found
+            if (step_exit := step.exit(item)) is not None:
+                return step_exit
             if item in step.injected:
-                return self._unlisted()
-        return self._unlisted() if self.offered is not None else None
+                return self._unlisted_exit()
+        return self._unlisted_exit() if self.offered is not None else None
 
-    def _unlisted(self) -> ReportedExit:
-        rest = [(step, reason) for step in self.steps for reason in step.rest]
-        among = tuple(ReportedExit(reason, step.policy, step.index) for step, reason in rest)
+    def _unlisted_exit(self) -> ReportedExit:
+        """Return the exit of an item that no step lists: one of those that the steps with incomplete lists allow."""
+        among = tuple(ReportedExit(reason, step.policy, step.index) for step in self.steps for reason in step.rest)
         if self.missing or not among:
             return ReportedExit(None)
         if len(among) == 1:
@@ -244,59 +245,60 @@ class LedgerHistory:
         return self._turns[number]
 
     def item(self, number: int, item: str) -> ReportedItem | None:
-        """Return the description of an item as of a turn; None if neither that turn nor an earlier one describes it."""
+        """Return the newest description of an item up to a turn; None if no turn up to that one describes it."""
         turn = self._turns[number]
-        for at, description in reversed(self._descriptions.get(item, ())):
-            if at.number <= number or at.end_ns <= turn.end_ns:
+        for describing, description in reversed(self._descriptions.get(item, ())):
+            if describing.number <= number or describing.end_ns <= turn.end_ns:
                 return description
         return None
 
     def tokens(self, number: int, item: str) -> int | None:
-        """Return an item's tokens as of a turn; None if no turn up to then describes it."""
+        """Return an item's tokens by its newest description up to a turn; None if there is no description."""
         description = self.item(number, item)
         return description.tokens if description is not None else None
 
     def exit(self, number: int, item: str) -> ReportedExit | None:
-        """Return why an item is not in a turn's prompt; None if it is, or if it was not offered.
+        """Return why an item is not in a turn's prompt; None if it is kept or was not in the input.
 
-        If the turn's spans do not show which policy decided, the turn on which the item left the prompt may. This works
-        only if no turn in between is missing, and if each of these turns lists all items whose exit changed.
+        If several policies could have removed the item by the turn's spans, this reads the turn in which the item left
+        the prompt. That works only if no turn in between is missing, and if each of these turns lists all items whose
+        exit changed.
         """
         later = self._turns[number]
-        found = later.exit(item)
-        if found is None or not found.among:
-            return found
-        for turn in self._back(number):
+        last_exit = later.exit(item)
+        if last_exit is None or not last_exit.among:
+            return last_exit
+        for turn in self._earlier_turns(number):
             if not self._lists_changes(later, turn):
-                return found
+                return last_exit
             before, later = turn.exit(item), turn
-            if before is None or before.among != found.among:
-                return before if before in found.among else found
-        return found
+            if before is None or before.among != last_exit.among:
+                return before if before in last_exit.among else last_exit
+        return last_exit
 
     def exits(self, number: int) -> dict[str, ReportedExit]:
         """Return why each absent item is not in a turn's prompt, by item id."""
-        found = ((item, self.exit(number, item)) for item in self._turns[number].absent())
-        return {item: exit_ for item, exit_ in found if exit_ is not None}
+        exits = ((item, self.exit(number, item)) for item in self._turns[number].absent())
+        return {item: exit_ for item, exit_ in exits if exit_ is not None}
 
     def since(self, number: int, item: str) -> tuple[int, bool]:
-        """Return the turn since which an item is in its present state, and whether that turn is certain.
+        """Return the first turn since which an item is in the same state, and whether that turn is certain.
 
-        The turn is not certain if earlier turns are missing.
+        The states are: in the prompt, and absent for one reason. The turn is not certain if earlier turns are missing.
         """
         state, first = self.exit(number, item), number
-        for turn in self._back(number):
+        for turn in self._earlier_turns(number):
             before = turn.exit(item)
             same = before is not None and state.may_be(before) if state is not None else item in turn.kept
             if not same:
                 return first, True
             first = turn.number
-        return first, self._back_to(number) == 0
+        return first, self._first_without_gap(number) == 0
 
     def _lists_changes(self, turn: ReportedTurn, before: ReportedTurn) -> bool:
         """Return whether a turn lists all items whose exit differs from the turn before.
 
-        A step lists these items first. So if it lists any item whose exit did not change, it lists all that did.
+        A step lists the items whose exit changed first. So if it lists any other item, it lists all that changed.
         """
         key = turn.number, before.number
         if key not in self._changes:
@@ -307,13 +309,13 @@ class LedgerHistory:
             )
         return self._changes[key]
 
-    def _back(self, number: int) -> Iterator[ReportedTurn]:
-        """Yield the earlier turns that produced a prompt, the newest first, until a turn is missing."""
-        for before in range(number - 1, self._back_to(number) - 1, -1):
+    def _earlier_turns(self, number: int) -> Iterator[ReportedTurn]:
+        """Yield the turns before this one that produced a prompt, the newest first; stop where a turn is missing."""
+        for before in range(number - 1, self._first_without_gap(number) - 1, -1):
             if self._turns[before].sent:
                 yield self._turns[before]
 
-    def _back_to(self, number: int) -> int:
+    def _first_without_gap(self, number: int) -> int:
         """Return the first turn of the gapless sequence that ends with this turn."""
         while number - 1 in self._turns:
             number -= 1

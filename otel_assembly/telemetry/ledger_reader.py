@@ -1,4 +1,4 @@
-"""Read ledgers from exported spans, without an SDK.
+"""Read ledgers (the turns and items of a conversation) from exported spans, without an SDK.
 
 Spans may be missing because they were not sampled, were lost, or are not exported yet. The reader does not guess: for
 example, `ReportedExit.reason` is None if the span with the reason is missing. An attribute with an invalid value is
@@ -63,14 +63,14 @@ def read_ledgers(
     children = children_of(typed)
     assemblies: dict[str, dict[str, SpanLike]] = {}
     refused: dict[str, SpanFormatError] = {}
-    for span in (span for found in children.values() for span in found):
+    for span in (span for siblings in children.values() for span in siblings):
         is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
         if is_turn and names.LEDGER_ID in span.attributes and _has_format(span, flaws, refused):
             assemblies.setdefault(str(span.attributes[names.LEDGER_ID]), {}).setdefault(_assembly_id(span), span)
     if refused and not assemblies:
         raise next(iter(refused.values()))
     unassigned = dict(flaws)
-    ledgers = {ledger: _ledger(ledger, found.values(), children, unassigned) for ledger, found in assemblies.items()}
+    ledgers = {ledger: _ledger(ledger, by_id.values(), children, unassigned) for ledger, by_id in assemblies.items()}
     if on_problem is not None:
         for problem in (*unassigned.values(), *refused.values()):
             on_problem(str(problem))
@@ -78,9 +78,12 @@ def read_ledgers(
 
 
 def _has_format(span: SpanLike, flaws: _Flaws, refused: dict[str, SpanFormatError]) -> bool:
-    """Return whether to read a span: its format is supported, or its version is a flaw; else add to `refused`."""
+    """Return whether to read a turn's span. If its format version is not supported, add an error to `refused`.
+
+    A version with an invalid value is reported as a flaw and does not prevent reading.
+    """
     version = span.attributes.get(names.FORMAT_VERSION)
-    if version == names.READ_FORMAT or _loses(span, flaws, frozenset({names.FORMAT_VERSION})):
+    if version == names.READ_FORMAT or _has_invalid(span, flaws, frozenset({names.FORMAT_VERSION})):
         return True
     refused.setdefault(
         str(span.attributes[names.LEDGER_ID]), SpanFormatError(span.trace_id, version, names.READ_FORMAT)
@@ -95,26 +98,27 @@ def _ledger(
     turns: dict[int, ReportedTurn] = {}
     problems: list[str] = []
     for span in sorted(spans, key=attrgetter("end_ns", "start_ns")):
-        own = _flaws_below(span, children, unassigned)
-        if _loses(span, own, _OF_A_TURN):
+        turn_flaws = _flaws_below(span, children, unassigned)
+        if _has_invalid(span, turn_flaws, _TURN_ESSENTIALS):
             number = span.attributes.get(names.TURN)
             which = "a turn" if number is None else f"turn {number}"
-            problems.append(f"{which} is skipped: {own[span.trace_id, span.span_id]}")
+            problems.append(f"{which} is skipped: {turn_flaws[span.trace_id, span.span_id]}")
             continue
-        problems += map(str, own.values())
-        turn = _turn(span, children, own)
+        problems += map(str, turn_flaws.values())
+        turn = _turn(span, children, turn_flaws)
         if turns.setdefault(turn.number, turn) is not turn:
             problems.append(f"turn {turn.number}: a second assembly has the same number and is skipped")
-    found = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
-    found.problems = [*problems, *(problem for turn in found.turns for problem in _problems(turn)), *_unknown(found)]
-    return found
+    history = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
+    turn_problems = (problem for turn in history.turns for problem in _problems(turn))
+    history.problems = [*problems, *turn_problems, *_undescribed(history)]
+    return history
 
 
 def _flaws_below(
     span: SpanLike, children: _Children, unassigned: dict[tuple[str, str], Flaw]
 ) -> dict[tuple[str, str], Flaw]:
     """Remove from `unassigned`, and return, the flaws of a turn's span and of its descendants."""
-    found: dict[tuple[str, str], Flaw] = {}
+    flaws: dict[tuple[str, str], Flaw] = {}
     waiting = [span] if unassigned else []
     seen = set[tuple[str, str]]()
     while waiting:
@@ -124,14 +128,14 @@ def _flaws_below(
             continue
         seen.add(key)
         if key in unassigned:
-            found[key] = unassigned.pop(key)
+            flaws[key] = unassigned.pop(key)
         waiting += below(descendant, children)
-    return found
+    return flaws
 
 
 #: Essential attributes: if one of them is invalid, the turn or step counts as missing.
-_OF_A_TURN: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.INPUT_UNKNOWN})
-_OF_A_STEP: Final = frozenset(
+_TURN_ESSENTIALS: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.INPUT_UNKNOWN})
+_STEP_ESSENTIALS: Final = frozenset(
     {
         names.POLICY_INDEX,
         names.DROPPED_ITEMS,
@@ -145,20 +149,20 @@ _OF_A_STEP: Final = frozenset(
 
 def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
     """Build a turn from an assembly's span, or from an allocation's span as a turn with one step."""
-    inside = below(span, children)
-    attributes = whole_attributes(span, inside)
+    child_spans = below(span, children)
+    attributes = whole_attributes(span, child_spans)
     number = int(attributes.get(names.TURN, 0))
-    alone = span.name == names.SPAN_ALLOCATE_BUDGET
-    blocks = _blocks(inside, children) if alone else []
-    if alone:
+    is_allocation = span.name == names.SPAN_ALLOCATE_BUDGET
+    blocks = _blocks(child_spans, children) if is_allocation else []
+    if is_allocation:
         # The allocation's span lists the items of blocks that have no span.
         lists = [attributes, *(block.attributes for block in blocks)]
-        steps = [_listed(lists, ALLOCATOR, 0, attributes, blocks)]
+        steps = [_build_step(lists, ALLOCATOR, 0, attributes, blocks)]
     else:
-        policies = [child for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
-        steps = [_step(child, children) for child in policies if not _loses(child, flaws, _OF_A_STEP)]
+        policies = [child for child in child_spans if child.name.startswith(names.SPAN_APPLY_POLICY)]
+        steps = [_step(child, children) for child in policies if not _has_invalid(child, flaws, _STEP_ESSENTIALS)]
     steps.sort(key=attrgetter("index"))
-    sent = names.EXCEPTION_TYPE not in attributes if alone else names.PREFIX_HASH in attributes
+    sent = names.EXCEPTION_TYPE not in attributes if is_allocation else names.PREFIX_HASH in attributes
     is_input_known = names.OFFERED_ITEMS in attributes or names.INPUT_UNKNOWN not in attributes
     return ReportedTurn(
         number=number,
@@ -174,7 +178,7 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
         span_id=span.span_id,
         end_ns=span.end_ns,
         blocks=blocks,
-        halts=[halt for holder in (span, *inside) for halt in _halts(holder)],
+        halts=[halt for holder in (span, *child_spans) for halt in _halts(holder)],
     )
 
 
@@ -184,7 +188,7 @@ def _halts(span: SpanLike) -> Iterable[tuple[str, str]]:
             yield str(event.attributes.get(names.HALT_SOURCE, "")), str(event.attributes.get(names.HALT_REASON, ""))
 
 
-def _loses(span: SpanLike, flaws: _Flaws, attributes: frozenset[str]) -> bool:
+def _has_invalid(span: SpanLike, flaws: _Flaws, attributes: frozenset[str]) -> bool:
     """Return whether any of these attributes of a span is invalid."""
     flaw = flaws.get((span.trace_id, span.span_id))
     return flaw is not None and not flaw.lost.isdisjoint(attributes)
@@ -224,27 +228,27 @@ _ARRIVALS: Final = (
 
 
 def _step(span: SpanLike, children: _Children) -> ReportedStep:
-    inside = below(span, children)
-    attributes = whole_attributes(span, inside)
-    budget = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
-    under = below(budget, children) if budget is not None else ()
-    return _listed(
+    child_spans = below(span, children)
+    attributes = whole_attributes(span, child_spans)
+    budget = next((child for child in child_spans if child.name == names.SPAN_ALLOCATE_BUDGET), None)
+    budget_spans = below(budget, children) if budget is not None else ()
+    return _build_step(
         [attributes],
         str(attributes.get(names.POLICY_NAME, span.name)),
         int(attributes.get(names.POLICY_INDEX, 0)),
-        whole_attributes(budget, under) if budget is not None else None,
-        _blocks(under, children),
+        whole_attributes(budget, budget_spans) if budget is not None else None,
+        _blocks(budget_spans, children),
     )
 
 
-def _listed(
+def _build_step(
     spans: Sequence[Mapping[str, Any]],
     policy: str,
     index: int,
     allocation: Mapping[str, Any] | None,
     blocks: Sequence[ReportedBlock],
 ) -> ReportedStep:
-    """Build a step from the attributes of its own span, followed by those of other spans that list its items."""
+    """Build a step from span attributes: first those of its own span, then those of other spans that list its items."""
 
     def entries(name: str) -> list[Any]:
         return [entry for attributes in spans for entry in as_list(attributes.get(name))]
@@ -287,7 +291,7 @@ def _block(span: SpanLike, children: _Children) -> ReportedBlock:
 
 
 def _problems(turn: ReportedTurn) -> Iterable[str]:
-    """Return problems of a turn: counts of events that do not add up, items that are not listed, missing steps."""
+    """Yield a sentence for each problem of a turn: wrong sums of events, items that are not listed, missing steps."""
     for name, attributes in (
         ("the assembly", turn.attributes),
         *((step.policy, step.attributes) for step in turn.steps),
@@ -308,11 +312,11 @@ def _problems(turn: ReportedTurn) -> Iterable[str]:
         yield f"turn {turn.number}: {turn.missing} of its {turn.missing + len(turn.steps)} policies have no span"
 
 
-def _unknown(ledger: LedgerHistory) -> Iterable[str]:
-    """Return a problem if no turn describes some of the kept items."""
-    unknown = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
-    if unknown:
-        yield f"items in a prompt that no available turn describes: {', '.join(runs_of(unknown))}"
+def _undescribed(ledger: LedgerHistory) -> Iterable[str]:
+    """Yield a sentence with the kept items that no turn describes; nothing if there are none."""
+    undescribed = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
+    if undescribed:
+        yield f"items in a prompt that no available turn describes: {', '.join(runs_of(undescribed))}"
 
 
 _EQUATION: Final = (

@@ -3,15 +3,16 @@
 The model call's span is found as follows:
 
 1. The current span, if it is a model call. AG2's telemetry starts this span before the assembly.
-2. Else the next model call in the same trace with the same parent. A summarizer's call within the assembly has another
-   parent, so it is not mistaken for it.
-3. If the assembly has no parent, it is a trace of its own. Then the next model call without a parent that starts in the
-   same context is linked across traces.
+2. Else the next model call in the same trace with the same parent. A summarizer's model call within the assembly has
+   another parent, so it does not match.
+3. If the assembly's span has no parent, it is the root of a trace. Then the next model call without a parent that
+   starts in the same context is linked, across the two traces.
 
-A summarizer's call is never stamped. Its ``compact_block`` is its parent, or links to it if it is recorded later.
+A summarizer's model call is never linked to an assembly. Its parent is its ``compact_block`` span, or that span links
+to it if the compaction is recorded later.
 
-Many instrumentations set the attributes that identify a model call after the span's start. An ended span accepts no
-attributes. So a span that may be the model call is watched until it has such an attribute or ends.
+Many instrumentations set the attributes that identify a model call after the span's start, and an ended span accepts no
+attributes. So this module watches each span that may be the model call until such an attribute is set or the span ends.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ _WAITING: Final = 1_024
 
 @dataclass(slots=True, eq=False)
 class AssemblyLink:
-    """The attributes and the link that a model call's span gets from its assembly.
+    """An assembly that waits for its model call's span: the attributes and the link that the span gets.
 
     Attributes:
         assembly_id: The assembly's id.
         span: The assembly's span.
         reduced: Whether the assembly dropped or compacted anything.
-        key: The expected parent of the model call's span; the assembly's own span if it has no parent.
+        key: The trace id and span id of the expected parent; those of the assembly's own span if that has no parent.
         is_root: Whether the assembly's span has no parent.
         used: Whether the model call's span was found.
-        summarizer: Whether a reducer calls its summarizer, so that no assembly made the prompt.
+        summarizer: Whether this stands for a reducer's call of its summarizer, whose prompt no assembly made.
         model_spans: The spans of a summarizer's model calls.
     """
 
@@ -69,7 +70,7 @@ class AssemblyLink:
     model_spans: list[SpanContext] = field(default_factory=list)
 
     def put_on(self, span: Span) -> None:
-        """Set the assembly's id and the link on a model call's span."""
+        """Set the assembly's id on the span of its model call, and link that span to the assembly's span."""
         span.set_attribute(names.ID, self.assembly_id)
         if self.reduced:
             span.set_attribute(names.GEN_AI_CONVERSATION_COMPACTED, True)
@@ -77,44 +78,46 @@ class AssemblyLink:
             span.add_link(self.span)
 
 
-#: The stamp of the last assembly in this context.
-_MADE: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_made", default=None)
-#: The stamp for the framework's model call that runs in this context.
-_CALLED: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_called", default=None)
+#: The link of the last assembly in this context.
+_LAST_LINK: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_made", default=None)
+#: The link for the framework's model call that runs in this context.
+_CALL_LINK: Final[ContextVar[AssemblyLink | None]] = ContextVar("otel_assembly_called", default=None)
 
 
 class CalledModel:
     """A framework's call of its model, whose prompt comes from the last assembly in this context.
 
-    The first model call's span that starts in it is linked to that assembly, even if its parent or trace differs:
-    OpenInference gives LangChain's spans parents that are never current.
+    The first span of a model call that starts during this call is linked to that assembly, even if the span has another
+    parent or trace than expected: OpenInference gives LangChain's spans parents that are never current.
 
     Args:
         prepared: False for a reducer's own model call, whose prompt comes from no assembly.
     """
 
     def __init__(self, *, prepared: bool = True) -> None:
-        self._made = _MADE.get() if prepared else AssemblyLink("", INVALID_SPAN_CONTEXT, reduced=False, summarizer=True)
+        self._link = (
+            _LAST_LINK.get() if prepared else AssemblyLink("", INVALID_SPAN_CONTEXT, reduced=False, summarizer=True)
+        )
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make the call current in this block; never keep the block open across a ``yield``."""
-        token = _CALLED.set(self._made)
+        token = _CALL_LINK.set(self._link)
         try:
             yield
         finally:
             with suppress(ValueError):  # a coroutine that is closed before its end is often closed in another context
-                _CALLED.reset(token)
+                _CALL_LINK.reset(token)
 
     @property
     def model_spans(self) -> Sequence[SpanContext]:
         """The spans of a summarizer's model calls."""
-        return self._made.model_spans if self._made is not None else ()
+        return self._link.model_spans if self._link is not None else ()
 
     def end(self, error: BaseException | None = None) -> None:
-        """The client has answered: a later model call without a parent is not this assembly's."""
-        if self._made is not None and self._made.is_root:
-            self._made.used = True
+        """Record that the client has answered; a later model call without a parent is not linked to this assembly."""
+        if self._link is not None and self._link.is_root:
+            self._link.used = True
 
 
 def _key(span: SpanContext) -> tuple[int, int]:
@@ -127,7 +130,7 @@ def is_model_call(span: Any) -> bool:
 
 
 def _is_model_call(span: Any) -> bool | None:
-    """Return None if the span has no identifying attribute yet."""
+    """Return whether a span is a model call; None if it has no attribute yet that shows this."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
     operation = attributes.get(names.GEN_AI_OPERATION_NAME)
     if operation is not None:
@@ -150,25 +153,25 @@ class _WatchedSpan:
                 setattr(span, name, getattr(self, name))
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Call the span's own method, then check the attribute."""
-        self._set("set_attribute", key, value)
-        self._look((key,))
+        """Call the span's own method, then check whether the attribute identifies a model call."""
+        self._call("set_attribute", key, value)
+        self._check((key,))
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Call the span's own method, then check the attributes."""
-        self._set("set_attributes", attributes)
-        self._look(attributes)
+        """Call the span's own method, then check whether the attributes identify a model call."""
+        self._call("set_attributes", attributes)
+        self._check(attributes)
 
-    def _set(self, name: str, *given: Any) -> None:
+    def _call(self, name: str, *arguments: Any) -> None:
         before = self._before[name]
         if before is not None:
-            before(*given)
+            before(*arguments)
         else:
-            getattr(type(self._span), name)(self._span, *given)
+            getattr(type(self._span), name)(self._span, *arguments)
 
-    def _look(self, given: Iterable[Any]) -> None:
+    def _check(self, attribute_names: Iterable[Any]) -> None:
         try:
-            identifies = not _IDENTIFYING.isdisjoint(given)
+            identifies = not _IDENTIFYING.isdisjoint(attribute_names)
         except TypeError:  # the caller passed no mapping; the span's own method has handled that
             return
         if identifies:
@@ -176,20 +179,20 @@ class _WatchedSpan:
 
     def leave(self) -> None:
         """Restore the span's own setters, unless another library has replaced them since."""
-        own = vars(self._span)
+        attributes = vars(self._span)
         for name, before in self._before.items():
-            if own.get(name) == getattr(self, name):
-                del own[name]
+            if attributes.get(name) == getattr(self, name):
+                del attributes[name]
                 if before is not None:
-                    own[name] = before
+                    attributes[name] = before
 
 
 def _watch_of(span: Any) -> _WatchedSpan | None:
-    own = getattr(vars(span).get(_SETTERS[0]), "__self__", None)
-    return own if isinstance(own, _WatchedSpan) else None
+    owner = getattr(vars(span).get(_SETTERS[0]), "__self__", None)
+    return owner if isinstance(owner, _WatchedSpan) else None
 
 
-def _leave(span: Any) -> None:
+def _stop_watching(span: Any) -> None:
     watch = _watch_of(span)
     if watch is not None:
         watch.leave()
@@ -197,8 +200,8 @@ def _leave(span: Any) -> None:
 
 def is_opened_since(span: Any, earlier: Any) -> bool:
     """Return whether a span of the same trace began after an earlier one."""
-    began, other = getattr(span, "start_time", None), getattr(earlier, "start_time", None)
-    if began is None or other is None or began <= other:
+    start, earlier_start = getattr(span, "start_time", None), getattr(earlier, "start_time", None)
+    if start is None or earlier_start is None or start <= earlier_start:
         return False
     return bool(span.get_span_context().trace_id == earlier.get_span_context().trace_id)
 
@@ -214,40 +217,40 @@ class LinkingProcessor:
         self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], AssemblyLink] = OrderedDict()
 
-    def await_call(self, parent: Span, opened: Span | None, stamp: AssemblyLink) -> None:
-        """Link the next model call below a parent.
+    def await_call(self, parent: Span, opened: Span | None, link: AssemblyLink) -> None:
+        """Link the next model call below a parent to the assembly of `link`.
 
         The parent itself, or the span that opened during the assembly, may also turn out to be the model call.
         """
         key = _key(parent.get_span_context())
-        self._await(replace(stamp, key=key))
+        self._await(replace(link, key=key))
         self._watch(parent, key)
         if opened is not None:
             self._watch(opened, key)
 
-    def await_root_call(self, stamp: AssemblyLink) -> None:
-        """Link the next model call without a parent that starts in this context."""
-        self._await(replace(stamp, key=_key(stamp.span), is_root=True))
+    def await_root_call(self, link: AssemblyLink) -> None:
+        """Link the next model call without a parent that starts in this context to the assembly of `link`."""
+        self._await(replace(link, key=_key(link.span), is_root=True))
 
-    def _await(self, stamp: AssemblyLink) -> None:
-        earlier = _MADE.get()
-        # Only this processor's stamps are replaced; another provider may have a processor of its own.
+    def _await(self, link: AssemblyLink) -> None:
+        earlier = _LAST_LINK.get()
+        # Only this processor's links are replaced; another provider may have a processor of its own.
         if earlier is not None and self._waiting.get(earlier.key) is not earlier:
             earlier = None
         if earlier is not None and not earlier.used:
-            if earlier.key == stamp.key or (earlier.is_root and stamp.is_root):
+            if earlier.key == link.key or (earlier.is_root and link.is_root):
                 # Several assemblies can make one prompt, for example a framework's reducers and then a built-in
                 # plug-in. If any of them reduced the prompt, the prompt is reduced.
-                stamp.reduced = stamp.reduced or earlier.reduced
+                link.reduced = link.reduced or earlier.reduced
                 earlier.used = True
             else:
                 earlier = None
-        _MADE.set(stamp)
+        _LAST_LINK.set(link)
         with self._lock:
             if earlier is not None:  # else a program whose model calls have no spans would fill the dict
                 self._waiting.pop(earlier.key, None)
-            self._waiting[stamp.key] = stamp
-            self._waiting.move_to_end(stamp.key)
+            self._waiting[link.key] = link
+            self._waiting.move_to_end(link.key)
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
 
@@ -255,58 +258,58 @@ class LinkingProcessor:
         while hasattr(span, "__wrapped__"):  # another instrumentation wraps the SDK's span
             span = span.__wrapped__
         if span.is_recording() and _is_model_call(span) is None and _watch_of(span) is None:
-            _WatchedSpan(span, partial(self._identified, partial(self._waits_for, key)))
+            _WatchedSpan(span, partial(self._identified, partial(self._waiting_link, key)))
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Link a started model call, or watch a span that may become one."""
-        waits_for = self._assembly_of(span) if self._waiting or _CALLED.get() is not None else None
-        if waits_for is None:
+        find_link = self._link_finder(span) if self._waiting or _CALL_LINK.get() is not None else None
+        if find_link is None:
             return
         try:
             if _is_model_call(span) is not None:
-                self._identified(waits_for, span)
+                self._identified(find_link, span)
             elif span.instrumentation_scope.name != names.SCOPE:
-                _WatchedSpan(span, partial(self._identified, waits_for))
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+                _WatchedSpan(span, partial(self._identified, find_link))
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             self._failed("link", error)
 
-    def _assembly_of(self, span: Any) -> Callable[[], AssemblyLink | None] | None:
-        """Return a function that finds the stamp for a span; None if no assembly waits for such a span."""
-        called, made = _CALLED.get(), _MADE.get()
-        if called is not None and not called.used:
-            return lambda: called
+    def _link_finder(self, span: Any) -> Callable[[], AssemblyLink | None] | None:
+        """Return a function that finds the link for a started span; None if no assembly waits for such a span."""
+        call_link, last_link = _CALL_LINK.get(), _LAST_LINK.get()
+        if call_link is not None and not call_link.used:
+            return lambda: call_link
         parent = None if span.parent is None else _key(span.parent)
         if parent is not None:
-            return partial(self._waits_for, parent) if self._waits_for(parent) is not None else None
-        if called is None and made is not None and made.is_root and not made.used:
-            return lambda: made
+            return partial(self._waiting_link, parent) if self._waiting_link(parent) is not None else None
+        if call_link is None and last_link is not None and last_link.is_root and not last_link.used:
+            return lambda: last_link
         return None
 
-    def _waits_for(self, key: tuple[int, int]) -> AssemblyLink | None:
-        stamp = self._waiting.get(key)
-        return None if stamp is None or stamp.used else stamp
+    def _waiting_link(self, key: tuple[int, int]) -> AssemblyLink | None:
+        link = self._waiting.get(key)
+        return None if link is None or link.used else link
 
-    def _identified(self, waits_for: Callable[[], AssemblyLink | None], span: Any) -> None:
-        """Link a span that has an identifying attribute, if it is a model call."""
+    def _identified(self, find_link: Callable[[], AssemblyLink | None], span: Any) -> None:
+        """Link a span to its assembly if it is a model call; called when an attribute shows whether it is one."""
         try:
-            _leave(span)
+            _stop_watching(span)
             if is_model_call(span):
                 with self._lock:
-                    stamp = waits_for()
-                    if stamp is not None and stamp.summarizer:
-                        stamp.model_spans.append(span.get_span_context())
-                    if stamp is None or stamp.used or stamp.summarizer:
+                    link = find_link()
+                    if link is not None and link.summarizer:
+                        link.model_spans.append(span.get_span_context())
+                    if link is None or link.used or link.summarizer:
                         return
-                    stamp.used = True
-                    if self._waiting.get(stamp.key) is stamp:
-                        del self._waiting[stamp.key]
-                stamp.put_on(span)
+                    link.used = True
+                    if self._waiting.get(link.key) is link:
+                        del self._waiting[link.key]
+                link.put_on(span)
         except Exception as error:  # noqa: BLE001
             self._failed("link", error)
 
     def _on_ending(self, span: Any) -> None:
         """Stop watching a span that ends."""
-        _leave(span)
+        _stop_watching(span)
 
     def on_end(self, span: Any) -> None:
         """Do nothing; `_on_ending` does the work while the span still accepts attributes."""
@@ -316,5 +319,5 @@ class LinkingProcessor:
         self._waiting.clear()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: the processor exports nothing."""
+        """Return True, because the processor exports nothing."""
         return True

@@ -20,7 +20,7 @@ StatusName: TypeAlias = Literal["UNSET", "OK", "ERROR"]
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event on a span; `time_ns` is in nanoseconds since 1970."""
+    """An event of a span; `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int = 0
@@ -207,25 +207,25 @@ def _objects(holder: Any, key: str) -> list[dict[str, Any]]:
     value = holder.get(key)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
         raise TypeError
     return value
 
 
 def _attributes(holder: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    """Return the attributes; an unreadable value is None, and is reported in `lost`."""
+    """Return the attributes of a span, event or resource; an unreadable value becomes None and is added to `lost`."""
     pairs = holder.get("attributes")
     if pairs is None:
         return {}
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         try:
-            found |= _pairs({"values": [pair]}, "values")
+            attributes |= _pairs({"values": [pair]}, "values")
         except _UNREADABLE:
             lost.append("an attribute")
             if isinstance(pair, dict) and isinstance(pair.get("key"), str):
-                found[pair["key"]] = None
-    return found
+                attributes[pair["key"]] = None
+    return attributes
 
 
 def _pairs(holder: Any, key: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _pairs(holder: Any, key: str) -> dict[str, Any]:
 
 
 def _value(raw: Any) -> Any:
-    """Return the value of an AnyValue; None if it is empty."""
+    """Return the Python value of an OTLP ``AnyValue`` object; None if the object is empty."""
     if raw is None:
         return None
     if not isinstance(raw, dict):

@@ -1,4 +1,4 @@
-"""Record views as ``project_view`` spans. A view is the part of a session that one agent receives."""
+"""Record ``project_view`` spans. A view is the part of the messages of several agents that one of them receives."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def put_projection(emitter: Emitter, projection: Projection) -> None:
-    """Record the span of a view, which ends now; it contains no content of envelopes."""
+    """Record the computation of a view as a span that ends now, without any content of messages."""
     identity, run = projection.identity, RUN.get()
-    of_run = run.identity if run is not None else identity
+    fallback = run.identity if run is not None else identity
     attributes = {
         names.VIEW_NAME: projection.view,
-        names.FRAMEWORK: identity.framework or of_run.framework,
-        names.GEN_AI_AGENT_NAME: identity.agent_name or of_run.agent_name,
-        names.GEN_AI_CONVERSATION_ID: identity.conversation_id or of_run.conversation_id,
+        names.FRAMEWORK: identity.framework or fallback.framework,
+        names.GEN_AI_AGENT_NAME: identity.agent_name or fallback.agent_name,
+        names.GEN_AI_CONVERSATION_ID: identity.conversation_id or fallback.conversation_id,
         names.MODEL: projection.model,
         names.ENVELOPES_IN: projection.envelopes_in,
         names.ENVELOPES_OUT: projection.envelopes_out,

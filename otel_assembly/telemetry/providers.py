@@ -1,6 +1,6 @@
 """The tracer, meter and logger providers of one recorder, and whether any of them is configured.
 
-The check is cheap without a configured provider, and is not repeated once it has found one.
+The check is fast if no provider is configured. It is not repeated after it has found one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Providers:
         self.tracer, self.meter, self.logger = tracer, meter, logger
         self.configured = any(provider is not None for provider in (tracer, meter, logger))
         #: Whether the environment names a provider, which the API loads on first use.
-        self._named = any(name in os.environ for name in _VARIABLES)
+        self._in_environment = any(name in os.environ for name in _VARIABLES)
         self._unloadable = self._measures = False
 
     def are_configured(self, failed: Callable[[str, BaseException], None]) -> bool:
@@ -53,7 +53,7 @@ class Providers:
             return self.configured
         getters = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
         if (
-            not self._named
+            not self._in_environment
             and getters == _GETTERS
             and _TRACERS.get("_TRACER_PROVIDER", _TRACERS) is None
             and _METERS.get("_METER_PROVIDER", _METERS) is None
@@ -68,17 +68,17 @@ class Providers:
         return self.configured
 
     def measure(self) -> bool:
-        """Return whether a meter provider is configured; once True, always True."""
+        """Return whether a meter provider is configured, so that metrics are recorded; once True, always True."""
         if not self._measures:
             unset = _METERS.get("_METER_PROVIDER", _METERS) is None and metrics.get_meter_provider is _GETTERS[1]
-            if self.meter is None and unset and not self._named:
+            if self.meter is None and unset and not self._in_environment:
                 return False
             self._measures = not _is_api_only(self.meter or metrics.get_meter_provider())
         return self._measures
 
 
 def _is_api_only(provider: object) -> bool:
-    """Return whether a provider belongs to the API, and so records nothing; any SDK's provider does not."""
+    """Return whether a provider is one of the OpenTelemetry API, which records nothing, and not one of an SDK."""
     kind = type(provider)
     if kind in _api_only:
         return True

@@ -1,6 +1,7 @@
-"""`OpenTelemetryRecorder`: record runs, allocations, views, sources, calibration and halts.
+"""`OpenTelemetryRecorder`: record what happens outside an assembly, such as requests to agents, and halts.
 
-Assemblies are recorded in `recording`. A failure in either module never reaches the agent.
+An assembly is the preparation of the prompt for one model call; `recording` records it. A failure in either module
+never reaches the agent.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class OpenTelemetryRecorder(AssemblyRecorder):
     """
 
     def _records(self) -> bool:
-        """Return whether telemetry is recorded in the current context."""
+        """Return whether a provider is configured and instrumentation is not suppressed in the current context."""
         return self.is_enabled() and is_instrumentation_enabled() and self.emitter.prepare()
 
     def begin_allocation(self) -> OpenAllocation | None:
-        """Begin to record an allocation outside a chain; return None if nothing is recorded."""
+        """Begin to record a call of the budget allocator outside a policy chain; return None if nothing is recorded."""
         with self.emitter.suppress_errors("begin"):
             if self._records():
                 ACTIVITY.has_assembly = True
@@ -65,7 +66,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """Record the ratio of the counted tokens of a prompt to the tokens that the provider billed."""
+        """Record, as a metric, a prompt's counted tokens divided by the tokens that the provider billed for it."""
         with self.emitter.suppress_errors("metrics"):
             if billed > 0 and model is not None and self.is_enabled() and self.emitter.prepare():
                 instruments = self.emitter.metrics
@@ -89,7 +90,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 )
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """Count a run of a reducer that changed nothing; it has no span."""
+        """Count a call of a framework's reducer that changed nothing; no span is recorded for it."""
         with self.emitter.suppress_errors("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
@@ -99,20 +100,20 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 )
 
     def projected(self, projection: Projection) -> None:
-        """Record the computation of one agent's view of a session."""
+        """Record the computation of a view: the part of a session's messages that one agent receives."""
         with self.emitter.suppress_errors("span"):
             if self._records():
                 put_projection(self.emitter, projection)
 
     def sessions(self) -> SessionTelemetry | None:
-        """Return what records sessions between agents; None if nothing is recorded."""
+        """Return an object that records sessions between agents; None if nothing is recorded."""
         with self.emitter.suppress_errors("begin"):
             if self._records():
                 return SessionTelemetry(self.emitter)
         return None
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Count a failed source as a policy error, so that one alert covers both."""
+        """Count a failed source of content, such as a memory, as a policy error, so that one alert covers both."""
         with self.emitter.suppress_errors("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
@@ -142,7 +143,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                     force_span=force_span,
                     link=link,
                 )
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             self.emitter.failed("invoke_agent", error)
         return None
 
@@ -180,8 +181,8 @@ def emit_halt(
     Args:
         halt: The halt.
         last: The `AssemblyReference` of the conversation's last assembly, if there is one.
-        known: Identities of the halted agent. The first one takes precedence over those of the current run and the last
-            assembly; the others are fallbacks.
+        known: Identities of the halted agent. The first identity takes precedence over those of the current run and
+            the last assembly; the others are fallbacks.
         recorder: Used if there is neither a run nor a last assembly; None for the default recorder.
     """
     recording = OPEN.get()
@@ -195,15 +196,16 @@ def emit_halt(
         if not isinstance(default, OpenTelemetryRecorder) or not default.is_enabled():
             return
         emitter = default.emitter
-    of_run, of_last = (
+    run_identity, last_identity = (
         run.identity if run is not None else None,
         assembly_reference.identity if assembly_reference is not None else None,
     )
-    identities = [candidate for candidate in (*known[:1], of_run, of_last, *known[1:]) if candidate is not None]
-    identity = AgentIdentity(
-        next((candidate.agent_name for candidate in identities if candidate.agent_name is not None), None),
-        next((candidate.framework for candidate in identities if candidate.framework is not None), None),
-        next((candidate.conversation_id for candidate in identities if candidate.conversation_id is not None), None),
+    candidates = (*known[:1], run_identity, last_identity, *known[1:])
+    identities = [identity for identity in candidates if identity is not None]
+    halted_agent = AgentIdentity(
+        next((identity.agent_name for identity in identities if identity.agent_name is not None), None),
+        next((identity.framework for identity in identities if identity.framework is not None), None),
+        next((identity.conversation_id for identity in identities if identity.conversation_id is not None), None),
     )
     with emitter.suppress_errors("halt"):
         if not emitter.prepare():
@@ -215,13 +217,13 @@ def emit_halt(
             span,
             run,
             around,
-            identity,
+            halted_agent,
             assembly_reference.span if assembly_reference is not None else None,
         )
 
 
 def resumed(guard: HaltGuard) -> None:
-    """Record that a halted conversation resumed, if a span is current; else keep the event for the next call."""
+    """Record on the current span that a halted conversation resumed; if there is none, keep the event for later."""
     event, default = guard.resumed, default_recorder()
     if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.is_enabled():
         guard.resumed = None

@@ -1,6 +1,7 @@
 """Record one assembly: its spans, metrics and events. A failure in this module never reaches the agent.
 
-Everything that is recorded outside an assembly (runs, views, sources, later halts) is in `recorder`.
+An assembly is the preparation of the prompt for one model call by a chain of policies. What is recorded outside an
+assembly (requests to agents, views, sources, later halts) is in `recorder`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open",
 
 
 class AssemblyRecorder:
-    """Records assemblies through OpenTelemetry; the base of `OpenTelemetryRecorder`."""
+    """Records assemblies through OpenTelemetry; the base class of `OpenTelemetryRecorder`."""
 
     def __init__(
         self,
@@ -108,9 +109,9 @@ class AssemblyRecorder:
             ):
                 ACTIVITY.has_assembly = True
                 # A halt may arrive after the assembly, when another recorder is the default.
-                own = None if vars(DEFAULT).get("recorder") is self else emitter
-                return OpenRecording(emitter, own, name, model, context, started_ns)
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+                halt_emitter = None if vars(DEFAULT).get("recorder") is self else emitter
+                return OpenRecording(emitter, halt_emitter, name, model, context, started_ns)
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             emitter.failed("begin", error)
         return None
 
@@ -127,9 +128,9 @@ class _PolicyTiming:
         recording: The assembly.
         span: The policy's span; for observers, the assembly's span.
         context: The context of that span.
-        ago_ns: How long before the block the policy began.
-        seconds: The duration.
-        ended_ns: When it ended, in nanoseconds since 1970; 0 while it runs.
+        ago_ns: How long before the start of the block the policy began, in nanoseconds.
+        seconds: The duration of the policy or observers.
+        ended_ns: When the policy or the observers ended, in nanoseconds since 1970; 0 until then.
         halts: After the block: how many halts were emitted in it.
     """
 
@@ -172,7 +173,7 @@ class OpenRecording:
 
     Args:
         emitter: Exports the spans, metrics and events.
-        own: The same emitter, if it is not that of the default recorder; else None.
+        halt_emitter: The emitter that records later halts: `emitter`, or None for that of the default recorder.
         name: The assembler's name.
         model: The model that the prompt is for.
         context: The agent, its framework and the conversation.
@@ -190,7 +191,7 @@ class OpenRecording:
     def __init__(
         self,
         emitter: Emitter,
-        own: Emitter | None,
+        halt_emitter: Emitter | None,
         name: str | None,
         model: str | None,
         context: Context | AgentIdentity,
@@ -219,14 +220,14 @@ class OpenRecording:
             names.FRAMEWORK: identity.framework,
         }
         self._span, self._context = emitter.open_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
-        self.assembly_reference = AssemblyReference(own, self._span.get_span_context(), identity)
+        self.assembly_reference = AssemblyReference(halt_emitter, self._span.get_span_context(), identity)
         if isinstance(context, Context):
             context.guard.last = self.assembly_reference
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or emitter.providers.measure()
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTiming:
-        """Start a policy's span, and return what times the policy. Call it in the order of the steps."""
+        """Start a policy's span, and return the context manager that times the policy; call it in the chain's order."""
         now_ns = time.time_ns()
         began_ns, attributes = started_ns or now_ns, {names.POLICY_NAME: name, names.POLICY_INDEX: index}
         verb = f"{names.SPAN_APPLY_POLICY} {name}"
@@ -236,13 +237,13 @@ class OpenRecording:
         return timing
 
     def watch(self, kind: str) -> Watch:
-        """Return the context manager that records a policy's attempts to compact a block of this kind."""
+        """Return a function that records a policy's attempt to compact such a block: a context manager around it."""
         if self._attempts is None:
             self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)
 
     def observers(self) -> _PolicyTiming:
-        """Return what runs observers within the assembly's span, so that their halts are recorded on it."""
+        """Return a context manager for calls of observers, whose halts are then recorded on the assembly's span."""
         return _PolicyTiming(self, self._span, self._context)
 
     def finish(self, record: Record) -> Slices[None]:
@@ -274,7 +275,7 @@ class OpenRecording:
         self._end(ended_ns)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Emit alerts and an overflow now, for an assembly of which nothing else is emitted."""
+        """Emit alerts and an overflow as log records now; used if neither the span nor metrics are recorded."""
         now_ns = time.time_ns()
         for alert in alerts:
             put_alert(self._emitter, self._span, self._context, alert, now_ns)
@@ -282,7 +283,7 @@ class OpenRecording:
             put_overflow(self._emitter, [self._span], self._context, overflow, now_ns)
 
     def abandon(self) -> None:
-        """End the spans without a record of the assembly."""
+        """End the spans without attributes, because the observation of the assembly failed."""
         self.finished = True
         now_ns = time.time_ns()
         self._put_halts(now_ns)
@@ -328,16 +329,16 @@ class OpenRecording:
         if price is None:
             return
         instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
-        identity = {**agent, names.MODEL: instruments.model_name(model)}
+        attributes = {**agent, names.MODEL: instruments.model_name(model)}
         cost = price.of_prompt(prompt, prefix.tokens)
         for part, dollars in zip(cost._fields, cost, strict=True):
             if dollars:
-                instruments.add(catalogue.COST, dollars, {**identity, names.COST_PART: part}, context)
-        left = sum(
+                instruments.add(catalogue.COST, dollars, {**attributes, names.COST_PART: part}, context)
+        removed = sum(
             [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
         )
-        if left:
-            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, prompt), identity, context)
+        if removed:
+            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(removed, prompt), attributes, context)
 
     def _measure_step(self, record: Record, step: Step, timing: _PolicyTiming, agent: Attributes) -> None:
         instruments = self._emitter.metrics
@@ -422,20 +423,18 @@ class OpenRecording:
         """Link the span of the model call to this assembly, now or when that span starts."""
         if record.error is not None or not record.called:
             return
-        stamp = AssemblyLink(
-            record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted)
-        )
+        link = AssemblyLink(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
         caller, running = self._caller, trace.get_current_span()
         # The call's span may have started during the assembly, possibly below other new spans.
         opened = running if running is not caller and is_opened_since(running, self._span) else None
         for span in (caller, opened):
             if span is not None and span.is_recording() and is_model_call(span):
-                stamp.put_on(span)
+                link.put_on(span)
                 return
         processor = self._emitter.linking_processor()
         if processor is None:
             return
         if caller.get_span_context().is_valid:
-            processor.await_call(caller, opened, stamp)
-        elif stamp.span.is_valid:
-            processor.await_root_call(stamp)
+            processor.await_call(caller, opened, link)
+        elif link.span.is_valid:
+            processor.await_root_call(link)

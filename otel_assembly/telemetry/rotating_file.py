@@ -86,10 +86,10 @@ class RotatingFile:
 
     def _same_file(self, fd: int) -> bool:
         try:
-            named = os.stat(self.path)
+            current = os.stat(self.path)
         except FileNotFoundError:
             return False
-        return os.path.samestat(named, os.fstat(fd))
+        return os.path.samestat(current, os.fstat(fd))
 
     def _rotated(self, fd: int) -> int:
         """Rotate the full file, unless another process is doing it or has just done it."""
@@ -111,13 +111,14 @@ class RotatingFile:
         return self._current()
 
     def _shift(self) -> None:
+        """Rename each file to the next higher number; remove the oldest file if there are enough."""
         names = [self.path, *(f"{self.path}.{number}" for number in range(1, self.backups + 1))]
-        free = next((at for at, name in enumerate(names) if not os.path.lexists(name)), len(names))
+        free = next((index for index, name in enumerate(names) if not os.path.lexists(name)), len(names))
         if free == len(names):
             os.remove(names[-1])
             free -= 1
-        for at in range(free, 0, -1):
-            os.replace(names[at - 1], names[at])
+        for index in range(free, 0, -1):
+            os.replace(names[index - 1], names[index])
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None

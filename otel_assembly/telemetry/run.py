@@ -1,4 +1,4 @@
-"""The current run of an agent: one request, and the span that its assemblies and halts are recorded under."""
+"""The current run: one request to an agent, and the span that contains the spans of its assemblies and halts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Run:
-    """One request to an agent."""
+    """One request to an agent, the span that records it, and the agent with its framework and conversation."""
 
     emitter: Emitter
     span: Span

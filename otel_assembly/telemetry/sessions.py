@@ -1,6 +1,7 @@
 """Record sessions between agents: spans and metrics of posts, hydration and turns.
 
-A failure in this module never reaches the hub.
+A session is a log of messages (envelopes) that several agents share, and a hub writes it. Hydration is a hub's first
+read of a session. A failure in this module never reaches the hub.
 """
 
 from __future__ import annotations
@@ -54,28 +55,28 @@ class SessionTelemetry:
         self._emitter = emitter
 
     def post(self, envelope: Envelope) -> OpenPost:
-        """Return what records the post of an envelope."""
+        """Return a context manager that records the post of an envelope to its session's log."""
         return OpenPost(self._emitter, envelope)
 
     def hydrate(self, metadata: SessionMetadata) -> OpenHydration:
-        """Return what records the first reading of a session."""
+        """Return a context manager that records a hub's first read of a session."""
         return OpenHydration(self._emitter, metadata)
 
     def waiting(self, metadata: SessionMetadata, envelopes: int) -> None:
-        """Record how many envelopes in a participant's inbox are not confirmed."""
+        """Record, as a metric, how many envelopes in its inbox a participant has not confirmed."""
         with self._emitter.suppress_errors("metrics"):
-            session = _measured(self._emitter, metadata)
+            session = _metric_attributes(self._emitter, metadata)
             self._emitter.metrics.record(catalogue.SESSION_INBOX_WAITING, envelopes, session)
 
     def violated(self, metadata: SessionMetadata, kind: ExpectationKind) -> None:
-        """Count a violated expectation that this hub wrote to the log."""
+        """Count a violated expectation (a time limit of the session), which this hub reported in the session's log."""
         with self._emitter.suppress_errors("metrics"):
-            session = _measured(self._emitter, metadata)
+            session = _metric_attributes(self._emitter, metadata)
             self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
     @contextmanager
     def detached(self) -> Iterator[None]:
-        """Detach this block from the caller's trace and run."""
+        """Make no span and no run current in this block, so that its spans start new traces."""
         run, token = RUN.set(None), otel_context.attach(_no_trace())
         try:
             yield
@@ -85,7 +86,7 @@ class SessionTelemetry:
 
     @contextmanager
     def caused(self, envelope: Envelope) -> Iterator[None]:
-        """Link posts in this block to the post of the envelope that caused them."""
+        """Link the spans of posts in this block to the span that posted `envelope`, which causes these posts."""
         cause = _CAUSE.set(_cause(self._emitter, envelope))
         try:
             yield
@@ -93,7 +94,7 @@ class SessionTelemetry:
             _CAUSE.reset(cause)
 
     def turn(self, metadata: SessionMetadata, participant_id: str, envelope: Envelope) -> OpenTurn:
-        """Return what records a participant's turn, in a new trace that links to the envelope's post."""
+        """Return a context manager that records a participant's turn; the new trace links to the envelope's post."""
         return OpenTurn(self._emitter, metadata, participant_id, envelope)
 
 
@@ -102,17 +103,17 @@ def _no_trace() -> OtelContext:
     return trace.set_span_in_context(INVALID_SPAN)
 
 
-def _carried(envelope: Envelope, around: OtelContext) -> OtelContext:
-    """Return a context with the span in an envelope's trace headers; `around` unchanged if it has none."""
+def _context_of(envelope: Envelope, around: OtelContext) -> OtelContext:
+    """Return `around` with the span in an envelope's trace headers; `around` itself if there are no headers."""
     carrier: Any = envelope.trace
     headers = {name: carrier.get(name) for name in _HEADERS} if hasattr(carrier, "get") else {}
     return _W3C.extract({name: value for name, value in headers.items() if isinstance(value, str)}, around)
 
 
 def _cause(emitter: Emitter, envelope: Envelope) -> tuple[str, SpanContext] | None:
-    """Return the session and the post's span of an envelope; None if the post was not sampled."""
+    """Return the session of an envelope and the span that posted it; None if that span was not sampled."""
     with emitter.suppress_errors("link"):
-        posted = trace.get_current_span(_carried(envelope, OtelContext())).get_span_context()
+        posted = trace.get_current_span(_context_of(envelope, OtelContext())).get_span_context()
         if posted.is_valid and posted.trace_flags.sampled:
             return envelope.session_id, posted
     return None
@@ -123,7 +124,7 @@ def _envelope_type(emitter: Emitter, envelope: Envelope) -> str:
     return emitter.metrics.envelope_type(event_type) if isinstance(event_type, str) and event_type else names.OTHER
 
 
-def _measured(emitter: Emitter, metadata: SessionMetadata) -> Attributes:
+def _metric_attributes(emitter: Emitter, metadata: SessionMetadata) -> Attributes:
     """Return the metric attributes of a session."""
     manifest = metadata.manifest
     return emitter.metrics.session(manifest.type, [expectation.kind for expectation in manifest.expectations])
@@ -171,7 +172,7 @@ class _OpenSpan:
             if self._span.is_recording():
                 self._describe(error)
         with emitter.suppress_errors("metrics"):
-            self._measured(error, seconds)
+            self._record_metrics(error, seconds)
         with emitter.suppress_errors("span"):
             self._span.end()
 
@@ -179,7 +180,7 @@ class _OpenSpan:
         """Set the attributes and the status that are known at the end."""
         raise NotImplementedError
 
-    def _measured(self, error: BaseException | None, seconds: float) -> None:
+    def _record_metrics(self, error: BaseException | None, seconds: float) -> None:
         """Record the operation's metrics."""
 
 
@@ -189,19 +190,19 @@ def _of_session(metadata: SessionMetadata) -> Attributes:
 
 
 def _failed(span: Span, error: BaseException, phrase: str) -> None:
-    """Set the error of a failed operation, without its message.
+    """Set a span's error attributes and status, without the message of the error.
 
     An error that this library raises on purpose is recorded without a stack trace: its type is sufficient.
     """
-    known = isinstance(error, NetworkError) and not isinstance(error, AdapterError)
+    is_expected = isinstance(error, NetworkError) and not isinstance(error, AdapterError)
     raised = error.__cause__ if isinstance(error, AdapterError) and error.__cause__ is not None else error
-    attributes = {} if known or not is_failure(error) else error_attributes(raised)
+    attributes = {} if is_expected or not is_failure(error) else error_attributes(raised)
     span.set_attributes({**attributes, names.ERROR_TYPE: error_type(error)})
     span.set_status(Status(StatusCode.ERROR, phrase if is_failure(error) else None))
 
 
 class OpenPost(_OpenSpan):
-    """Records one post, with all its tries: the span ``post_envelope``."""
+    """Records one post with all its tries, as a ``post_envelope`` span and metrics."""
 
     __slots__ = ("_accepted", "_metadata", "_posted", "_tries")
 
@@ -214,7 +215,7 @@ class OpenPost(_OpenSpan):
         super().__init__(emitter, f"{names.SPAN_POST_ENVELOPE} {kind}", {names.ENVELOPE_TYPE: kind})
         if not trace.get_current_span().get_span_context().is_valid:
             with emitter.suppress_errors("span"):
-                self._around = _carried(envelope, otel_context.get_current())
+                self._around = _context_of(envelope, otel_context.get_current())
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -225,7 +226,7 @@ class OpenPost(_OpenSpan):
         return self
 
     def known(self, metadata: SessionMetadata) -> None:
-        """Set the session that the envelope belongs to."""
+        """Set the session of the envelope, which is only known after the log was read."""
         self._metadata = metadata
 
     def carried(self, envelope: Envelope) -> Envelope:
@@ -249,8 +250,8 @@ class OpenPost(_OpenSpan):
         if self._accepted is not None:
             repeated = self._tries is not None and self._tries.repeated
             return PostOutcome.REPEATED if repeated else PostOutcome.ACCEPTED
-        known = isinstance(error, NetworkError) and not isinstance(error, LogUnsureError)
-        return PostOutcome.REFUSED if known else PostOutcome.UNSURE
+        is_refusal = isinstance(error, NetworkError) and not isinstance(error, LogUnsureError)
+        return PostOutcome.REFUSED if is_refusal else PostOutcome.UNSURE
 
     def _describe(self, error: BaseException | None) -> None:
         metadata, outcome = self._metadata, self._outcome(error)
@@ -268,16 +269,16 @@ class OpenPost(_OpenSpan):
             unsure = outcome is PostOutcome.UNSURE
             _failed(self._span, error, names.STATUS_POST_UNSURE if unsure else names.STATUS_POST_REFUSED)
 
-    def _measured(self, error: BaseException | None, seconds: float) -> None:
+    def _record_metrics(self, error: BaseException | None, seconds: float) -> None:
         instruments = self._emitter.metrics
-        attributes = _measured(self._emitter, self._metadata) if self._metadata is not None else {}
+        attributes = _metric_attributes(self._emitter, self._metadata) if self._metadata is not None else {}
         attributes = {**attributes, names.POST_OUTCOME: self._outcome(error).value}
         instruments.add(catalogue.SESSION_POSTS, 1, attributes, self._context)
         instruments.record(catalogue.SESSION_POST_DURATION, seconds, attributes, self._context)
 
 
 class OpenHydration(_OpenSpan):
-    """Records the first reading of one session: the span ``hydrate``."""
+    """Records a hub's first read of one session, as a ``hydrate`` span."""
 
     __slots__ = ("_metadata",)
 
@@ -300,13 +301,13 @@ class OpenHydration(_OpenSpan):
         if error is not None:
             _failed(self._span, error, names.STATUS_HYDRATE_FAILED)
 
-    def _measured(self, error: BaseException | None, seconds: float) -> None:
+    def _record_metrics(self, error: BaseException | None, seconds: float) -> None:
         # This starts the counter of the session's violations at 0.
-        _measured(self._emitter, self._metadata)
+        _metric_attributes(self._emitter, self._metadata)
 
 
 class OpenTurn(_OpenSpan):
-    """Records one turn of a participant: the span ``serve_turn``, the root of its trace."""
+    """Records one turn of a participant, as a ``serve_turn`` span that is the root of a trace."""
 
     __slots__ = ("_cause", "_cause_token", "_error", "_identity", "_run_token")
 
@@ -343,7 +344,7 @@ class OpenTurn(_OpenSpan):
         super().__exit__(kind, error, trace)
 
     def unanswered(self, error: BaseException) -> None:
-        """Set the error because of which the turn has no answer."""
+        """Set the error that prevented an answer, if the turn does not raise it."""
         self._error = error
 
     def _describe(self, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the telemetry, read from the environment when a recorder is created."""
+"""Which texts and signals telemetry contains; read from the environment when a recorder is created."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: The signal of alerts, overflows and halts: ``span_event`` (the default), ``log_event`` or ``both``.
+#: How alerts, overflows and halts are exported: ``span_event`` (the default), ``log_event`` or ``both``.
 OTEL_ASSEMBLY_ALERT_SIGNAL: Final = "OTEL_ASSEMBLY_ALERT_SIGNAL"
 #: ``false`` removes the messages of alerts and the reasons of halts, which may quote them; ``true`` by default.
 OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE: Final = "OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE"
@@ -25,7 +25,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class AlertSignal(StrEnum):
-    """The signal of alerts, overflows and halts."""
+    """How alerts, overflows and halts are exported: as span events, as log records, or both."""
 
     SPAN_EVENT = "span_event"
     LOG_EVENT = "log_event"
@@ -46,7 +46,7 @@ class TelemetrySettings:
     """Which texts are exported, and how.
 
     Attributes:
-        alert_signal: The signal of alerts, overflows and halts.
+        alert_signal: How alerts, overflows and halts are exported.
         capture_alert_message: Whether messages of alerts and reasons of halts are exported.
         content: Whether and where content is exported.
         redact: Called with each text before it is exported; the text that it returns is exported.

@@ -42,7 +42,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class AssemblyReference:
-    """A reference to a conversation's last assembly, for a halt that is emitted after it.
+    """A reference to a conversation's last assembly, to which a later halt is linked.
 
     Attributes:
         emitter: The emitter that recorded the assembly; None for that of the default recorder at the time of the halt.
@@ -61,7 +61,7 @@ def severity_of(alert: AlertFacts) -> str:
 
 
 def put_alert(emitter: Emitter, span: Span, context: OtelContext, alert: AlertFacts, at_ns: int) -> None:
-    """Emit an alert that was delivered to the model."""
+    """Emit the ``assembly.alert`` event of an observer's alert that was shown to the model."""
     severity = severity_of(alert)
     attributes = {
         names.ALERT_SOURCE: alert.source,
@@ -74,12 +74,12 @@ def put_alert(emitter: Emitter, span: Span, context: OtelContext, alert: AlertFa
 
 
 def put_overflow(emitter: Emitter, spans: Sequence[Span], context: OtelContext, overflow: Overflow, at_ns: int) -> None:
-    """Emit an overflow: a limit was exceeded."""
+    """Emit the ``assembly.overflow`` event on these spans: a limit was exceeded."""
     _emit(emitter, spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR, at_ns)
 
 
 def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) -> None:
-    """Add the event of an overflow that was already emitted to another span."""
+    """Add an overflow's event to one more span, after `put_overflow` emitted the event elsewhere."""
     if emitter.settings.alert_signal is not AlertSignal.LOG_EVENT:
         with emitter.suppress_errors("events"):
             span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
@@ -136,7 +136,7 @@ def put_halts(
         span: The span of the assembly, or the current span.
         run: The run that is halted.
         context: The context in which the halts were emitted.
-        identity: The agent that is halted.
+        identity: The halted agent, its framework and its conversation.
         last: The span of the conversation's last assembly.
     """
     suppress_errors = emitter.suppress_errors
@@ -148,12 +148,12 @@ def put_halts(
         run.halted = True
         if run.span is not span and run.span.is_recording():
             spans.append(run.span)
-    own: Span | None = None
+    halt_span: Span | None = None
     if not spans:
         with suppress_errors("span"):
-            own = _start_halt_span(emitter, halts[0][1], context, identity, last)
-            context = trace.set_span_in_context(own, context)
-            spans.append(own)
+            halt_span = _start_halt_span(emitter, halts[0][1], context, identity, last)
+            context = trace.set_span_in_context(halt_span, context)
+            spans.append(halt_span)
     for halt, at_ns in halts:
         with suppress_errors("events"):
             attributes = {names.HALT_SOURCE: halt.source}
@@ -163,13 +163,13 @@ def put_halts(
     for halted_span in spans:
         with suppress_errors("halt"):
             _mark_halted(halted_span, len(halts))
-    if own is not None:
+    if halt_span is not None:
         with suppress_errors("span"):
-            own.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
+            halt_span.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
 
 
 def put_resumed(emitter: Emitter, resumed: ConversationResumed, halt: HaltEvent | None) -> None:
-    """Emit on the current span that a halted conversation resumed."""
+    """Emit the ``assembly.resumed`` event on the current span: a halted conversation resumed."""
     attributes: Attributes = {names.HALT_SOURCE: halt.source} if halt is not None else {}
     if resumed.reason and emitter.settings.capture_alert_message:
         attributes[names.RESUME_REASON] = emitter.redacted(resumed.reason)[: names.MAX_ALERT_MESSAGE]
@@ -214,12 +214,12 @@ def _emit(
     Each failure is suppressed separately.
     """
     attributes = sendable_values(attributes)
-    carrier = emitter.settings.alert_signal
-    for span in spans if carrier is not AlertSignal.LOG_EVENT else ():
+    signal = emitter.settings.alert_signal
+    for span in spans if signal is not AlertSignal.LOG_EVENT else ():
         with emitter.suppress_errors("events"):
             if span.is_recording():
                 span.add_event(name, attributes, _since_start(span, at_ns))
-    if carrier is not AlertSignal.SPAN_EVENT:
+    if signal is not AlertSignal.SPAN_EVENT:
         _log(emitter, context, name, attributes, severity)
 
 
@@ -229,6 +229,6 @@ def _log(emitter: Emitter, context: OtelContext, name: str, attributes: Attribut
 
 
 def _since_start(span: Span, at_ns: int) -> int:
-    """Return the time, but not before the span's start: a clock may be set back."""
+    """Return the time of an event, at the earliest the span's start; a clock may have been set back since."""
     started: int | None = getattr(span, "start_time", None)
     return at_ns if started is None else max(at_ns, started)

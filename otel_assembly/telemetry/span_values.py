@@ -1,6 +1,6 @@
-"""Read values, arrays and runs of item ids from spans of any backend.
+"""Read attribute values from spans of any backend: numbers, arrays, and runs of item ids such as ``4-9``.
 
-An array may continue on ``list_items`` child spans.
+An array that did not fit on its span continues on ``list_items`` child spans.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def pairs(named: Any, counts: Any) -> list[list[Any]]:
-    """Return pairs of a name and a count from two parallel arrays, without those whose count is not a number."""
-    rows = ((str(name), integer(count)) for name, count in zip(as_list(named), as_list(counts), strict=False))
+def pairs(keys: Any, counts: Any) -> list[list[Any]]:
+    """Return ``[name, count]`` pairs from two parallel arrays, without pairs whose count is not a number."""
+    rows = ((str(name), integer(count)) for name, count in zip(as_list(keys), as_list(counts), strict=False))
     return [[name, count] for name, count in rows if count is not None]
 
 
@@ -88,17 +88,17 @@ def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
 
 
 def below(span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[S]]) -> Sequence[S]:
-    """Return a span's children from the result of `children_of`."""
+    """Return the children of a span; `children` is the result of `children_of`."""
     return children.get((span.trace_id, span.span_id), ())
 
 
 def whole_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
     """Return a span's attributes, with arrays completed from the ``list_items`` spans among its children."""
     attributes = dict(span.attributes)
-    rest = [child for child in children if child.name == names.SPAN_LIST_ITEMS]
+    continuations = [child for child in children if child.name == names.SPAN_LIST_ITEMS]
     for name in _arrays():
         entries = as_list(attributes.get(name))
-        for child in rest:
+        for child in continuations:
             entries += as_list(child.attributes.get(name))
         if entries:
             attributes[name] = entries
@@ -131,20 +131,20 @@ class ItemRuns(Collection[str]):
         self._starts = [run[:2] for run in self._ascending]
 
     def __iter__(self) -> Iterator[str]:
-        for made, first, last in self._runs:
-            yield from (f"{'m' * made}{number}" for number in range(first, last + 1))
+        for is_made, first, last in self._runs:
+            yield from (f"{'m' * is_made}{number}" for number in range(first, last + 1))
 
     def __len__(self) -> int:
         return sum(last - first + 1 for _, first, last in self._runs)
 
     def __contains__(self, item: object) -> bool:
-        made, number = item_key(str(item))
-        place = bisect_right(self._starts, (made, number)) - 1
-        return place >= 0 and self._ascending[place][0] == made and number <= self._ascending[place][2]
+        is_made, number = item_key(str(item))
+        place = bisect_right(self._starts, (is_made, number)) - 1
+        return place >= 0 and self._ascending[place][0] == is_made and number <= self._ascending[place][2]
 
     @property
     def texts(self) -> list[str]:
-        """The runs as text, as in the attribute."""
+        """The runs as texts such as ``4-9``, as in the attribute."""
         return [_run_text(*run) for run in self._runs]
 
 
@@ -154,44 +154,45 @@ def item_key(item: str) -> tuple[bool, int]:
     Raises:
         ValueError: `item` is not an item id.
     """
-    made, first, last = _run(item)
+    is_made, first, last = _run(item)
     if first != last or "-" in item:
         raise ValueError(item)
-    return made, first
+    return is_made, first
 
 
 def runs_of(items: Iterable[str]) -> list[str]:
-    """Return item ids as runs, in the order given."""
+    """Return item ids as runs such as ``4-9``, in the order of the argument."""
     runs: list[tuple[bool, int, int]] = []
-    for made, number in map(item_key, items):
-        if runs and runs[-1][0] == made and runs[-1][2] + 1 == number:
-            runs[-1] = (made, runs[-1][1], number)
+    for is_made, number in map(item_key, items):
+        if runs and runs[-1][0] == is_made and runs[-1][2] + 1 == number:
+            runs[-1] = (is_made, runs[-1][1], number)
         else:
-            runs.append((made, number, number))
+            runs.append((is_made, number, number))
     return [_run_text(*run) for run in runs]
 
 
 def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
-    """Map each item of the runs to the run's entry in a parallel array."""
+    """Map each item id in `runs` to the entry of the parallel array `values` for its run."""
     pairs = zip(as_list(runs), as_list(values), strict=False)
     return {item: value for run, value in pairs for item in ItemRuns([run])}
 
 
 #: The most items in a run: more than any conversation has, so that a corrupt run cannot fill the memory.
-_MOST: Final = 1_000_000
+_MAX_RUN: Final = 1_000_000
 _RUN: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
 
 
 def _run(text: str) -> tuple[bool, int, int]:
-    found = _RUN.fullmatch(text)
-    if found is None or (found[4] and found[1] != found[3]):
-        raise ValueError("no run of items")
-    first, last = int(found[2]), int(found[4] or found[2])
-    if not 0 <= last - first < _MOST:
-        raise ValueError("no run of items")
-    return found[1] == "m", first, last
+    """Parse a run such as ``m0-m2``: whether a policy made its items, the first number and the last number."""
+    match = _RUN.fullmatch(text)
+    if match is None or (match[4] and match[1] != match[3]):
+        raise ValueError("not a run of item ids")
+    first, last = int(match[2]), int(match[4] or match[2])
+    if not 0 <= last - first < _MAX_RUN:
+        raise ValueError("not a run of item ids")
+    return match[1] == "m", first, last
 
 
-def _run_text(made: bool, first: int, last: int) -> str:
-    mark = "m" * made
-    return f"{mark}{first}" if first == last else f"{mark}{first}-{mark}{last}"
+def _run_text(is_made: bool, first: int, last: int) -> str:
+    prefix = "m" * is_made
+    return f"{prefix}{first}" if first == last else f"{prefix}{first}-{prefix}{last}"

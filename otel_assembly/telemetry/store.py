@@ -57,7 +57,7 @@ class SpanFileExporter(SpanExporter):
     is split into several lines.
 
     Args:
-        path: The newest file; see `RotatingFile`.
+        path: The file that is written; when it is full, it is renamed as `RotatingFile` describes.
         max_bytes: The size at which the file is rotated, in bytes.
         backups: The number of rotated files to keep; about ``(backups + 1) * max_bytes`` are used on disk.
 
@@ -77,7 +77,7 @@ class SpanFileExporter(SpanExporter):
         self._writer.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: `export` writes immediately."""
+        """Return True, because `export` writes immediately."""
         return True
 
 
@@ -107,12 +107,12 @@ class LogFileExporter(LogRecordExporter):
         self._writer.shutdown()
 
     def force_flush(self, timeout_millis: int = 10_000) -> bool:
-        """Return True: `export` writes immediately."""
+        """Return True, because `export` writes immediately."""
         return True
 
 
 class _BatchWriter(Generic[T]):
-    """Encodes batches as lines and writes them; never raises."""
+    """Encodes each batch as lines of OTLP JSON and writes them to a file; never raises."""
 
     def __init__(self, signal: str, encoder: Callable[[], Callable[[Sequence[T]], bytes]], file: RotatingFile) -> None:
         self._signal = signal
@@ -122,7 +122,7 @@ class _BatchWriter(Generic[T]):
         self._lock = new_lock()
         self._failing = False
         self._closed = False
-        after_fork_in_child(self._begin)
+        after_fork_in_child(self._renew_encoder)
 
     def write(self, batch: Sequence[T]) -> bool:
         if self._closed:
@@ -130,7 +130,7 @@ class _BatchWriter(Generic[T]):
         try:
             with self._lock:
                 self._write(batch)
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into the agent
+        except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             # Without the lock, because the warning itself may be exported through this writer.
             self._warn(error)
             return False
@@ -164,7 +164,7 @@ class _BatchWriter(Generic[T]):
             problem,
         )
 
-    def _begin(self) -> None:
+    def _renew_encoder(self) -> None:
         """Replace the encoder after a fork: in the parent, another thread may have been using its buffer."""
         self._encode = self._encoder()
 
@@ -190,7 +190,7 @@ def _log_encoder() -> Callable[[Sequence[ReadableLogRecord]], bytes]:
 
 
 def _line(stream: io.StringIO, encoded: bool) -> bytes:
-    """Return and clear what the exporter wrote to the stream, so that a line can be measured before it is stored."""
+    """Return the line that the exporter wrote to the stream, and clear the stream; raise if the encoding failed."""
     line = stream.getvalue()
     stream.seek(0)
     stream.truncate()

@@ -91,22 +91,22 @@ def _reach(nodes: Iterable[SpanNode], reached: set[int]) -> None:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the existing files, the newest first."""
+    """Return the file at this path and its rotated files that exist, the newest first."""
     newest = Path(path)
-    aside: dict[int, Path] = {}
+    rotated: dict[int, Path] = {}
     try:
         for file in newest.parent.iterdir():
             suffix = file.name.removeprefix(f"{newest.name}.")
             if suffix != file.name and re.fullmatch(r"[1-9][0-9]{0,5}", suffix):
-                aside[int(suffix)] = file
+                rotated[int(suffix)] = file
     except OSError:
         pass  # a file may be readable even if its folder cannot be listed
-    return [newest] * os.path.exists(newest) + [aside[number] for number in sorted(aside)]
+    return [newest] * os.path.exists(newest) + [rotated[number] for number in sorted(rotated)]
 
 
 def _read(path: Path, on_problem: Callable[[int, str], None]) -> Iterator[StoredSpan]:
     first_problem: tuple[Path, int, str] | None = None
-    found = False
+    has_spans = False
     with ExitStack() as stack:
         for file, stream in reversed(_open(path, stack)):
             for number, line in enumerate(stream, 1):
@@ -117,15 +117,15 @@ def _read(path: Path, on_problem: Callable[[int, str], None]) -> Iterator[Stored
                     on_problem(number, read.problem if file == path else f"{file.name}: {read.problem}")
                 if read.problem or read.other_signal:
                     first_problem = first_problem or (file, number, read.problem or "a signal other than traces")
-                found = found or bool(read.spans)
+                has_spans = has_spans or bool(read.spans)
                 yield from read.spans
-    if first_problem and not found:
+    if first_problem and not has_spans:
         file, number, problem = first_problem
         raise TranscriptError(file, number, f"{problem}, and no other line contains spans; expected OTLP JSON lines")
 
 
 def _open(path: Path, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
-    """Open all files, the newest first, before any is read.
+    """Open the file and its rotated files, the newest first, before any of them is read.
 
     In this order, a file that is rotated in the meantime is found twice instead of missed. The duplicate is skipped.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.genai_spans import GenAISpan, GenAISpans
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
-#: From attributes of an invocation in opentelemetry-util-genai to attributes of a usage (this library's, AgentScope's).
+#: Maps attributes of opentelemetry-util-genai's invocations to those of a usage object (this library's, AgentScope's).
 _USAGE: Final[Mapping[str, str]] = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -45,7 +45,7 @@ class TracingMiddleware(MiddlewareBase):
     comes before, the assembly's span is a child of ``chat``. The ``chat`` span links to the assembly in both cases.
 
     If no OpenTelemetry provider is configured, the hooks do nothing. Content is exported only if
-    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` asks for it. Messages of errors are never exported.
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables it. Messages of errors are never exported.
 
     Requires the extra ``genai``.
 
@@ -63,9 +63,9 @@ class TracingMiddleware(MiddlewareBase):
             raise ConfigurationError(
                 "TracingMiddleware needs opentelemetry-util-genai; install it: pip install 'otel-assembly[genai]'"
             ) from missing
-        self._make = GenAISpans
+        self._spans_class = GenAISpans
         self._recorder = recorder
-        self._made: GenAISpans | None = None
+        self._cached_spans: GenAISpans | None = None
 
     def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
@@ -111,20 +111,20 @@ class TracingMiddleware(MiddlewareBase):
         return stream
 
     def _spans(self) -> GenAISpans | None:
-        """Return what starts the spans; None if nothing is recorded."""
+        """Return the object that starts GenAI spans; None if nothing is recorded."""
         recorder: Any = self._recorder or default_recorder()
         if not recorder.is_enabled() or not is_instrumentation_enabled():
             return None
         emitter = getattr(recorder, "emitter", None)
         if emitter is None:
             return None
-        made = self._made
-        if made is None or made.emitter is not emitter:
+        spans = self._cached_spans
+        if spans is None or spans.emitter is not emitter:
             with emitter.suppress_errors("genai"):
                 if not emitter.prepare():
                     return None
-                self._made = made = self._make(emitter)
-        return made
+                self._cached_spans = spans = self._spans_class(emitter)
+        return spans
 
     async def _reply(
         self, spans: GenAISpans, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
@@ -192,7 +192,7 @@ class TracingMiddleware(MiddlewareBase):
                 yield event
 
     def _put_input(self, content: Content | None, chat: GenAISpan, agent: Any, input_kwargs: dict[str, Any]) -> None:
-        """Set the model's input: the output of a later `AssemblerMiddleware` if there is one, else the hook's."""
+        """Set the model's input on the span: the output of a later `AssemblerMiddleware`, else the hook's arguments."""
         if content is None:
             return
 
@@ -217,7 +217,7 @@ async def _trace_events(
     on_event: Callable[[Any], None],
     end: Callable[[BaseException | None], None],
 ) -> AsyncGenerator[Any, None]:
-    """Yield a hook's events; the span is current while the hook runs, but not while the caller handles an event."""
+    """Yield a hook's events. The span is current while the hook runs, and not while the caller handles an event."""
     error: BaseException | None = None
     try:
         while True:

@@ -77,14 +77,14 @@ def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[s
     Returns:
         The spans, and the flaws by trace id and span id.
     """
-    found: list[SpanLike] = []
+    typed: list[SpanLike] = []
     flaws: dict[tuple[str, str], Flaw] = {}
     for span in spans:
         converted, lost, renamed = _typed(span.attributes)
         if lost or renamed:
             flaws[span.trace_id, span.span_id] = Flaw(span.span_id, span.name, frozenset(lost), frozenset(renamed))
-        found.append(span if converted is None else _with(span, converted))
-    return found, flaws
+        typed.append(span if converted is None else _with_attributes(span, converted))
+    return typed, flaws
 
 
 def _typed(attributes: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str], list[str]]:
@@ -101,21 +101,21 @@ def _typed(attributes: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[s
         if read is None:
             continue
         try:
-            own = read(value)
+            converted = read(value)
         except (ValueError, TypeError, OverflowError, RecursionError):
             lost.append(name)
             continue
-        if name in kinds and (known := _known(own, kinds[name])) != own:
+        if name in kinds and (known := _known_kinds(converted, kinds[name])) != converted:
             renamed.append(name)
-            own = known
-        if not _is_same(own, value):
-            changed[name] = own
+            converted = known
+        if not _is_same(converted, value):
+            changed[name] = converted
     if not lost and not changed:
         return None, lost, renamed
     return {name: changed.get(name, value) for name, value in attributes.items() if name not in lost}, lost, renamed
 
 
-def _with(span: SpanLike, attributes: dict[str, Any]) -> StoredSpan:
+def _with_attributes(span: SpanLike, attributes: dict[str, Any]) -> StoredSpan:
     return StoredSpan(
         span.trace_id,
         span.span_id,
@@ -128,13 +128,13 @@ def _with(span: SpanLike, attributes: dict[str, Any]) -> StoredSpan:
     )
 
 
-def _is_same(own: Any, value: Any) -> bool:
-    if isinstance(own, list):
-        return isinstance(value, list | tuple) and all(map(_is_same, own, value))
-    return type(own) is type(value) and bool(own == value)
+def _is_same(converted: Any, value: Any) -> bool:
+    if isinstance(converted, list):
+        return isinstance(value, list | tuple) and all(map(_is_same, converted, value))
+    return type(converted) is type(value) and bool(converted == value)
 
 
-def _known(value: Any, kinds: frozenset[str]) -> Any:
+def _known_kinds(value: Any, kinds: frozenset[str]) -> Any:
     if isinstance(value, list):
         return [kind if kind in kinds else _OTHER for kind in value]
     return value if value in kinds else _OTHER
@@ -160,7 +160,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _kind_name(value: Any) -> str:
-    """Return the kind's name; a value that is no string is an unknown kind, not an error."""
+    """Return a kind's name; a value that is not a string is an unknown kind and not an error."""
     return value if isinstance(value, str) else ""
 
 
@@ -200,18 +200,18 @@ _TYPES: Final[dict[str, Callable[[Any], Any]]] = {
 @cache
 def _readers() -> Mapping[str, Callable[[Any], Any]]:
     """Return the converter of each registered attribute; a converter raises if it cannot convert the value."""
-    found: dict[str, Callable[[Any], Any]] = {}
+    readers: dict[str, Callable[[Any], Any]] = {}
     for name, attribute in registry.attributes().items():
         read = _kind_name if name in _kinds() else _TYPES[attribute.type.removesuffix("[]")]
-        found[name] = _list_of(read) if attribute.type.endswith("[]") else read
-    found |= dict.fromkeys(_RUNS, _runs)
-    found |= dict.fromkeys(_ITEMS, _list_of(_item))
-    found[names.ARRIVED_SOURCES] = _list_of(_sources)
-    return found
+        readers[name] = _list_of(read) if attribute.type.endswith("[]") else read
+    readers |= dict.fromkeys(_RUNS, _runs)
+    readers |= dict.fromkeys(_ITEMS, _list_of(_item))
+    readers[names.ARRIVED_SOURCES] = _list_of(_sources)
+    return readers
 
 
 @cache
 def _kinds() -> Mapping[str, frozenset[str]]:
-    """Return the attributes whose values include ``other``, each with its allowed values."""
-    found = {name: frozenset(attribute.values) for name, attribute in registry.attributes().items()}
-    return {name: kinds for name, kinds in found.items() if _OTHER in kinds}
+    """Map each attribute whose allowed values include ``other`` to its allowed values."""
+    values = {name: frozenset(attribute.values) for name, attribute in registry.attributes().items()}
+    return {name: kinds for name, kinds in values.items() if _OTHER in kinds}

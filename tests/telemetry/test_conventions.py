@@ -154,14 +154,15 @@ def test_spans_and_events_have_their_constants_too():
 
 
 def test_bounds_that_the_registry_names_are_those_of_the_code():
-    assert f"the first {c.MAX_BLOCK_SPANS})" in ATTRIBUTES[c.BLOCKS_NAMES].brief
+    assert f"at most {c.MAX_BLOCK_SPANS} blocks" in ATTRIBUTES[c.BLOCKS_NAMES].brief
     assert f"more than {c.MAX_BLOCK_SPANS} blocks" in {use.name: use.when for _, use in all_uses()}[c.BLOCKS_NAMES]
     for name in (c.ALERT_MESSAGE, c.HALT_REASON):
         assert f"at most {c.MAX_ALERT_MESSAGE} characters" in ATTRIBUTES[name].brief
 
 
 def test_what_is_taken_off_a_span_of_an_unknown_input_is_what_the_registry_excuses():
-    assert set(attributes._OF_THE_INPUT) == {use.name for use in SPANS[0].attributes if use.unless == c.INPUT_UNKNOWN}
+    excused = {use.name for use in SPANS[0].attributes if use.unless == c.INPUT_UNKNOWN}
+    assert set(attributes._INPUT_ATTRIBUTES) == excused
 
 
 @pytest.mark.parametrize("names", [ATTRIBUTES, [e.name for e in EVENTS], [m.name for m in METRICS]])
@@ -374,7 +375,7 @@ class NumberLikeNumPys(int):
     ("change", "said"),
     [
         ({"assembly.surprise": 1}, "'assembly.surprise' is not a registered attribute"),
-        ({c.POLICY_NAME: "x"}, "'assembly.policy.name' is not registered for it"),
+        ({c.POLICY_NAME: "x"}, "'assembly.policy.name' is registered, but not for this name"),
         ({c.TURN: True}, "'assembly.turn' should be int, is bool"),
         ({c.TURN: 2.0}, "'assembly.turn' should be int, is float"),
         ({c.TURN: NumberLikeNumPys(2)}, "'assembly.turn' should be int, is NumberLikeNumPys"),
@@ -423,7 +424,7 @@ def test_a_foreign_span_is_not_ours():
 
 def test_what_is_wrong_with_an_event_is_said():
     assert violations("list_items", {}, [("assembly.alert", ALERT)]) == [
-        "list_items: event 'assembly.alert' is not registered for it"
+        "list_items: event 'assembly.alert' is registered, but not for this name"
     ]
     assert violations("apply_policy sliding_window", POLICY, [("assembly.alert", without(ALERT, c.ALERT_SOURCE))]) == [
         "apply_policy sliding_window: assembly.alert: 'assembly.alert.source' is missing"
@@ -444,7 +445,7 @@ def test_what_is_wrong_with_a_data_point_is_said():
         "assembly.items.dropped: 'assembly.policy.name' is missing"
     ]
     assert metric_violations("assembly.halts", "counter", {c.GEN_AI_CONVERSATION_ID: "c-1"}) == [
-        "assembly.halts: 'gen_ai.conversation.id' is not registered for it"
+        "assembly.halts: 'gen_ai.conversation.id' is registered, but not for this name"
     ]
     assert metric_violations("assembly.surprises", "counter", {}) == ["'assembly.surprises' is not a registered metric"]
 

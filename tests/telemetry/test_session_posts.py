@@ -208,7 +208,7 @@ async def test_a_post_whose_answer_was_lost_is_neither_accepted_nor_refused(log,
     log.fail("append", LogUnsureError("lost"))
     with pytest.raises(LogUnsureError) as raised:
         await hub.post(text(name, "ann", "x"))
-    refused(recorder, raised.value, outcome="unsure", description="whether the post was accepted is not known")
+    refused(recorder, raised.value, outcome="unsure", description="it is unknown whether the post was accepted")
 
 
 async def test_a_post_that_was_cancelled_is_neither_accepted_nor_refused(log, recorder):

@@ -256,7 +256,7 @@ async def test_a_turn_that_comes_to_no_answer_says_why(hubs, recorder, caplog):
 
         await until(told)
     span = recorder.span("serve_turn bob")
-    assert (span.status, span.status_message) == ("ERROR", "the turn came to no answer")
+    assert (span.status, span.status_message) == ("ERROR", "the turn produced no answer")
     assert (span.attributes["error.type"], span.attributes["exception.type"]) == ("ZeroDivisionError",) * 2
     assert "secret" not in str(recorder.spans)
 
