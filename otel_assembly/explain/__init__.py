@@ -1,12 +1,13 @@
-"""Explain what happened to an item on a turn, and what would have kept it, from exported spans.
+"""Explains from exported spans why a message was kept or dropped on a turn, and which limit would have kept it.
 
 ::
 
     ledger = next(iter(read_ledgers(read_spans("spans.jsonl")).values()))
     print(explain(ledger, turn=7, item="3").raises)
 
-The policies of the turn are run again on the recorded numbers of the conversation: kinds, tokens, bytes, tool pairs and
-settings. Every limit in an answer is the result of such a run. What the spans do not record is reported as unknown.
+The turn's policies are run again on the numbers that the spans record: kinds, tokens, bytes and tool pairs of the
+messages, and the policies' settings. Each limit in an explanation is the result of such a rerun. Facts that the spans
+do not record are listed as unknown.
 """
 
 from otel_assembly.explain.explaining import Explainer, explain

@@ -1,10 +1,11 @@
-"""Find the smallest larger window with which the allocator keeps an item, by running its rule again.
+"""Finds the smallest larger window with which the allocator keeps an item, by running the allocator again.
 
-The rule is not monotone: with a larger window, a block of higher priority may grow and displace others. So the windows
-are tried in ascending order, from each one at which anything changes to the next, until the item is kept.
+A larger window does not always keep more: a block of higher priority may grow and displace others. So the search cannot
+be binary. It tries all windows in ascending order at which a decision changes, until the item is kept.
 
-A larger window may need a compaction that was never recorded. Its summary may have any length from 0 to the target. A
-window counts only if it keeps the item for all lengths that are tried; the result is then "at most".
+With a larger window, the allocator may need a summary that was never made. Such a summary may have any length from 0 to
+the target, so several lengths are tried. A window is accepted only if it keeps the item for all of them. Then a smaller
+window may suffice, and the result is reported as "at most".
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["AllocatorRun"]
 
-#: Assumed lengths of a summary, in tokens, by target: the target, half of it, 1, or 0 for a failure.
+#: The assumed lengths of a summary in tokens, as functions of the target: the target, half of it, 1, and 0 (no
+#: summary).
 _ANSWERS: Final[tuple[Answer, ...]] = (
     lambda target: target,
     lambda target: (target + 1) // 2,
     lambda target: 1,
     lambda target: 0,
 )
-#: The most windows that are tried for one item.
+#: The maximum number of windows that are tried for one item.
 _TRIES: Final = 20_000
 
 
 class AllocatorRun:
-    """An allocation that can be run again with a larger window.
+    """An allocation of one turn, which can be run again with a larger window.
 
     Attributes:
-        problem: Why a run with the recorded window does not reproduce the spans; None if it does.
+        problem: Why a rerun with the recorded window does not make the recorded decisions; None if it does.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, step: ReportedStep) -> None:
@@ -51,80 +53,93 @@ class AllocatorRun:
             self.problem = str(error)
 
     def smallest(self, item: str) -> tuple[int, bool]:
-        """Return the smallest increase of the window that keeps the item, and whether a smaller one might suffice.
+        """Find the smallest increase of the window with which the allocator keeps the item.
+
+        Returns:
+            The increase in tokens, and whether a smaller one might suffice, depending on the length of a summary.
 
         Raises:
-            UnknownError: The spans do not record enough, or no window keeps the item.
+            UnknownError: The spans lack a number, or no window keeps the item.
         """
         blocks = self.blocks
         place = blocks.place_of(item)
         if place is None:
             raise UnknownError("its block is not in the spans")
-        more, less_might_do = 0, False
+        increase, may_need_less = 0, False
         needed = blocks.numbers[place].least_room(item)
-        everything = max(
+        increase_to_fit_all = max(
             0, blocks.fixed + sum(block.cost for block in blocks.numbers if block.cuttable) - blocks.budget
         )
         for _ in range(_TRIES):
-            more += self._step(place, more)
-            if more > everything:
-                more = everything
-            runs = self._at(more)
-            trouble = self._trouble(runs[0], place)
-            if all(item in ran.kept[place] for ran in runs) and self._holds(item, runs, place, trouble):
-                return more, less_might_do
-            less_might_do |= trouble is not None and self._most_room(runs[0], place, trouble, more) >= needed
-            if more >= everything:
+            increase += self._next_step(place, increase)
+            if increase > increase_to_fit_all:
+                increase = increase_to_fit_all
+            runs = self._runs_with(increase)
+            uncertain = self._first_uncertain(runs[0], place)
+            if all(item in ran.kept[place] for ran in runs) and self._is_kept_for_sure(item, runs, place, uncertain):
+                return increase, may_need_less
+            may_need_less |= uncertain is not None and self._most_room(runs[0], place, uncertain, increase) >= needed
+            if increase >= increase_to_fit_all:
                 break
         raise UnknownError("no larger window keeps it for every possible summary length")
 
-    def _at(self, more: int) -> list[BlocksRun]:
-        """Return the runs of the rule: one, or if a summary's length has to be assumed, one for each length."""
+    def _runs_with(self, more: int) -> list[BlocksRun]:
+        """Run the allocator with an increased window: once, or once for each assumed length of a summary."""
         if more not in self._runs:
             first = self.blocks.run(more, _ANSWERS[0])
             rest = () if first.assumed is None else _ANSWERS[1:]
             self._runs[more] = [first, *(self.blocks.run(more, answer) for answer in rest)]
         return self._runs[more]
 
-    def _trouble(self, ran: BlocksRun, place: int) -> int | None:
-        """Return the first block up to this one whose tokens have to be assumed; None if there is none."""
-        first = min((at for at in (ran.assumed, self._vague(ran, place)) if at is not None), default=place + 1)
+    def _first_uncertain(self, ran: BlocksRun, place: int) -> int | None:
+        """Return the index of the first block up to `place` with assumed or inexact tokens; None if there is none."""
+        first = min(
+            (index for index in (ran.assumed, self._first_inexact(ran, place)) if index is not None), default=place + 1
+        )
         return first if first <= place else None
 
-    def _vague(self, ran: BlocksRun, place: int) -> int | None:
-        """Return the first block up to this one whose tokens may differ from its charged tokens; None if none."""
+    def _first_inexact(self, ran: BlocksRun, place: int) -> int | None:
+        """Return the index of the first block up to `place` whose tokens may differ from its charges; None if none."""
         numbers = self.blocks.numbers[: place + 1]
-        vague = (
-            block.cuttable and block.is_vague(len(ran.kept[at]), ran.rooms[at]) for at, block in enumerate(numbers)
+        inexact = (
+            block.cuttable and block.is_inexact(len(ran.kept[index]), ran.rooms[index])
+            for index, block in enumerate(numbers)
         )
-        return next((at for at, found in enumerate(vague) if found), None)
+        return next((index for index, is_inexact in enumerate(inexact) if is_inexact), None)
 
-    def _holds(self, item: str, runs: Sequence[BlocksRun], place: int, trouble: int | None) -> bool:
-        """Return whether a kept item would be kept for all assumed tokens of the blocks up to its own."""
-        if trouble is None or any(self._vague(ran, place) is not None for ran in runs):
-            return trouble is None
-        return trouble == place or all(self.blocks.keeps_with_its_floor_alone(item, answer) for answer in _ANSWERS)
+    def _is_kept_for_sure(self, item: str, runs: Sequence[BlocksRun], place: int, uncertain: int | None) -> bool:
+        """Return whether the item is kept whatever tokens the blocks before it, whose tokens are uncertain, use.
 
-    def _most_room(self, ran: BlocksRun, place: int, trouble: int, more: int) -> int:
-        """Return the room of a block if the blocks from `trouble` on used nothing."""
+        Args:
+            item: The item, which all `runs` keep.
+            runs: The results of the rerun, one for each assumed length of a summary.
+            place: The index of the item's block.
+            uncertain: The result of `_first_uncertain`.
+        """
+        if uncertain is None or any(self._first_inexact(ran, place) is not None for ran in runs):
+            return uncertain is None
+        return uncertain == place or all(self.blocks.keeps_with_floor_only(item, answer) for answer in _ANSWERS)
+
+    def _most_room(self, ran: BlocksRun, place: int, uncertain: int, more: int) -> int:
+        """Return the room of the block at `place` if the blocks from `uncertain` on used no tokens."""
         blocks = self.blocks
         floors, _ = blocks.floors(more)
-        # The room of a block of turns includes the floors of the blocks of older turns.
+        # The room of a block of newer turns already includes the floors of blocks of older turns.
         more_rooms = [
-            max(0, floors[at])
-            for at in range(trouble + 1, place + 1)
-            if not (blocks.holds_turns(trouble) and blocks.holds_turns(at))
+            max(0, floors[index])
+            for index in range(uncertain + 1, place + 1)
+            if not (blocks.has_cuttable_turns(uncertain) and blocks.has_cuttable_turns(index))
         ]
-        return ran.rooms[trouble] + sum(more_rooms)
+        return ran.rooms[uncertain] + sum(more_rooms)
 
-    def _step(self, place: int, more: int) -> int:
-        """Return the smallest further increase with which anything changes in the blocks up to this one."""
+    def _next_step(self, place: int, more: int) -> int:
+        """Return the smallest further increase of the window that changes a decision on the blocks up to `place`."""
         blocks = self.blocks
         floors, step = blocks.floors(more)
-        for ran in self._at(more) if more else [blocks.base]:
+        for ran in self._runs_with(more) if more else [blocks.base]:
             if ran.asked is not None and ran.asked <= place and ran.assumed is None:
-                return 1  # the recorded summary answers that target only
-            for at, block in enumerate(blocks.numbers[: place + 1]):
-                if block.cuttable and floors[at] >= 0:
-                    step = min(step, block.next_change(ran.rooms[at]))
+                return 1  # the recorded summary is known only for its own target
+            for index, block in enumerate(blocks.numbers[: place + 1]):
+                if block.cuttable and floors[index] >= 0:
+                    step = min(step, block.next_change(ran.rooms[index]))
         return max(1, step)

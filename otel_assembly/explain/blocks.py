@@ -1,7 +1,8 @@
-"""Rebuild an allocation from its spans, with blocks without content, and run the real rule on it again.
+"""Rebuilds the blocks of an allocation without content from its spans, and runs the allocator on them again.
 
-The rule is `budget.plan.plan`. Tokens come from the ledger, not from a tokenizer: a whole block has its recorded cost,
-a part of a block the charged tokens of its items. The caller assumes the results of compactions that were not recorded.
+The allocator's code is the real one (`budget.plan.plan`), but no tokenizer is used. A whole block has its recorded
+tokens, and a part of a block has the sum of its items' charges. A charge is an upper bound of the tokens that an item
+adds; the spans record it. The caller assumes the results of compactors that were not called.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]
 
-#: The reasons of items that stay dropped with every limit.
+#: The reasons of items that the allocator drops whatever the limit is.
 OUT_FROM_THE_START: Final = frozenset(
     {
         DecisionReason.DUPLICATE.value,
@@ -51,30 +52,30 @@ _INTS: Final = (
     names.BUDGET_REMAINING,
     names.ITEMS_IN,
 )
-#: A function from a target to the tokens of a summary; 0 for a failure.
+#: Returns the assumed tokens of a summary for a target; 0 if the compactor is assumed to fail.
 Answer: TypeAlias = "Callable[[int], int]"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNumbers:
-    """The recorded numbers of one block that the rule needs; all sizes in tokens.
+    """The numbers of one block that the allocator needs, as the spans record them. Sizes are in tokens.
 
     Attributes:
         name: The block's name.
-        cuttable: Whether it may be cut.
+        cuttable: Whether the block may be cut.
         cost: The tokens of the whole block.
-        floor: Its reserved minimum.
-        order: Its items; the item that is cut last comes first.
-        marks: The charged overhead of each item in addition to its tokens.
-        upto: The charged tokens of the first n items of `order`, from n = 0.
-        atoms: The sizes of the groups in `order` that are kept or dropped together, in items.
-        enough: The number of items of `order` that reach the floor.
-        texts: Whether each item is a text, so that it can be compacted.
-        kept: The number of kept items of `order`.
-        tokens_out: Its tokens in the prompt.
-        compacted: Its items that a summary replaced.
-        room: The remaining budget when it was decided.
-        instructed: Whether it repeats an instruction.
+        floor: The block's reserved minimum.
+        order: The ids of the block's items; the item that is dropped last comes first.
+        marks: What each item's charge contains in addition to the item's tokens (framing or separator), as in `order`.
+        upto: The sum of the charges of the first n items of `order`, for n from 0 on.
+        atoms: The numbers of items that are kept or dropped together, in `order`.
+        enough: How many items of `order`, from the first on, reach the floor.
+        texts: For each item of `order`, whether it is a text, so that a compactor can shorten it.
+        kept: How many items of `order` were kept.
+        tokens_out: The block's tokens in the prompt.
+        compacted: The ids of the items that a summary replaced.
+        room: The tokens that were available when the block was decided.
+        instructed: Whether an instruction is repeated after the block's content (`Block.restated`).
     """
 
     name: str
@@ -94,60 +95,64 @@ class BlockNumbers:
     instructed: bool
 
     def part(self, count: int) -> int:
-        """Return the tokens of its first items, on the correct side of the floor."""
+        """Return the tokens of the first `count` items of `order`.
+
+        Unless the spans record the number, it is the sum of the charges, but moved to the side of the floor on which
+        the exact number is known to be.
+        """
         if count == self.kept and not self.compacted:
             return self.tokens_out
         if not self.floor:
             return self.upto[count]
         return max(self.upto[count], self.floor) if count >= self.enough else min(self.upto[count], self.floor - 1)
 
-    def is_vague(self, count: int, room: int) -> bool:
-        """Return whether the tokens of its first items may differ from their charged tokens in a way that matters.
+    def is_inexact(self, count: int, room: int) -> bool:
+        """Return whether `part` may be wrong for `count` items, so that a decision based on it is uncertain.
 
-        This is the case if the joined text has more tokens than its parts; if texts and events are mixed and only texts
-        are left; or if the room may just suffice for the beginning of a text and the repeated instruction after it.
+        This is the case if the whole block has more tokens than the sum of its charges; if the block has texts and
+        messages and only texts are kept; or if no item is kept and a text with a repeated instruction might just fit.
         """
         if not count and self.instructed:
             return 0 < room <= self.marks[0]
         if not 0 < count < len(self.order):
             return False
-        more_together = self.cost > self.upto[-1] or (not self.compacted and self.tokens_out > self.upto[self.kept])
-        left = self.texts[:count]
-        return more_together or (count > 1 and all(left) and not all(self.texts))
+        exceeds_charges = self.cost > self.upto[-1] or (not self.compacted and self.tokens_out > self.upto[self.kept])
+        kept_texts = self.texts[:count]
+        return exceeds_charges or (count > 1 and all(kept_texts) and not all(self.texts))
 
     def least_room(self, item: str) -> int:
-        """Return the room below which the item is not kept unchanged."""
-        at, end = self.order.index(item), 0
+        """Return the tokens that must be available for the block so that the item can be kept unchanged."""
+        index, end = self.order.index(item), 0
         for size in self.atoms:
             end += size
-            if end > at:
+            if end > index:
                 break
         return min(self.cost, self.upto[end])
 
     def next_change(self, room: int) -> int:
-        """Return the smallest increase of the room with which the rule decides differently on this block."""
-        found = [self.cost - room, 1 - room]
-        at = bisect_right(self.upto, room)
-        if at < len(self.upto):
-            found.append(self.upto[at] - room)
-        found += [
-            before + mark + 1 - room
-            for before, mark, text in zip(self.upto, self.marks, self.texts, strict=False)
-            if text
+        """Return the smallest increase of the available tokens that changes the allocator's decision on this block."""
+        increases = [self.cost - room, 1 - room]
+        index = bisect_right(self.upto, room)
+        if index < len(self.upto):
+            increases.append(self.upto[index] - room)
+        increases += [
+            charged_before + mark + 1 - room
+            for charged_before, mark, is_text in zip(self.upto, self.marks, self.texts, strict=False)
+            if is_text
         ]
-        return min((more for more in found if more > 0), default=1 << 60)
+        return min((increase for increase in increases if increase > 0), default=1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
 class BlocksRun:
-    """A rerun of the rule. Blocks are identified by their index.
+    """The result of running the allocator again.
 
     Attributes:
-        kept: The items that are kept unchanged, for each block.
-        rooms: The remaining budget when each block was decided.
-        made: The blocks with compacted items.
-        asked: The first block for which a compaction was requested; None if there is none.
-        assumed: The first block for which the result of a compaction was assumed; None if there is none.
+        kept: For each block, the ids of the items that are kept unchanged.
+        rooms: For each block, the tokens that were available when it was decided.
+        made: The indexes of the blocks that contain a summary.
+        asked: The index of the first block for which a compactor was needed; None if there is none.
+        assumed: The index of the first block for which a compactor's result was assumed; None if there is none.
     """
 
     kept: tuple[frozenset[str], ...]
@@ -158,39 +163,42 @@ class BlocksRun:
 
 
 class BlocksOfTurn:
-    """The blocks of an allocation, rebuilt from its spans.
+    """The blocks of a turn's allocation, rebuilt from its spans, on which the allocator can be run again.
 
     Attributes:
-        numbers: The numbers of each block, in decision order.
-        budget: The token limit of the prompt.
-        fixed: Tokens of content that cannot be cut.
+        numbers: The recorded numbers of each block, highest priority first.
+        budget: The tokens for the prompt.
+        fixed: The tokens of content that cannot be dropped.
+        base: The result of the run with the recorded window.
 
     Raises:
-        UnknownError: The spans lack a number that the rule needs, or a rerun does not reproduce the recorded decisions.
+        UnknownError: The spans lack a number, or a run with the recorded window does not make the recorded decisions.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, step: ReportedStep) -> None:
         self._ledger, self._turn = ledger, turn
         self._exits = ledger.exits(turn.number)
         self._in_prompt = set(turn.kept)
-        #: The items that fit the budget, but were dropped by the provider's rule for the first message.
-        self._front = {item for item, left in self._exits.items() if left.reason == DecisionReason.BEFORE_USER_MESSAGE}
+        #: The items that would fit, but were dropped because the provider requires a user's request before them.
+        self._before_user = {
+            item for item, left in self._exits.items() if left.reason == DecisionReason.BEFORE_USER_MESSAGE
+        }
         window, reserve, fixed = self._limits(step)
         self._window, self._reserve = window, reserve
         self.budget, self.fixed = window - reserve, fixed
         self._readings = step.blocks
-        self.numbers = [self._read(block) for block in step.blocks]
+        self.numbers = [self._read_numbers(block) for block in step.blocks]
         self._places = {block.name: place for place, block in enumerate(self.numbers)}
         texts = [block.marks[0] for block in self.numbers if block.texts and block.texts[0]]
-        # If an instruction follows every text, the overhead beyond a message's framing is the instruction.
+        # If all texts have a larger overhead than a message's framing, an instruction is repeated after each of them.
         self._overhead = min([*texts, MessageFraming().prompt()]) if texts else 0
         self.numbers = [
             replace(block, instructed=bool(block.texts) and block.texts[0] and block.marks[0] > self._overhead)
             for block in self.numbers
         ]
         self._priming = fixed - sum(block.cost for block in self.numbers if not block.cuttable)
-        self._blocks = [self._rebuilt(place) for place in range(len(self.numbers))]
-        #: The requested compactions by block, target and text, with the tokens of the result.
+        self._blocks = [self._rebuilt_block(place) for place in range(len(self.numbers))]
+        #: The recorded results of compactors: the block's tokens with the result, by block, target and text.
         self._answers: dict[tuple[str, int, str], int] = {}
         self.base = self.run(0, None)
         self._check()
@@ -214,17 +222,19 @@ class BlocksOfTurn:
         window, reserve, fixed = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
         return window, reserve, fixed
 
-    def _read(self, block: ReportedBlock) -> BlockNumbers:
+    def _read_numbers(self, block: ReportedBlock) -> BlockNumbers:
         attributes = block.attributes
         if not all(type(attributes.get(key)) is int for key in _INTS):
             raise UnknownError(f"the span of block {block.name!r} lacks attributes that the rule needs")
         order, charges = tuple(block.order), [int(count) for count in attributes.get(names.BLOCK_RANKED_TOKENS, ())]
-        out = [item for item in block.items if item in self._exits and self._exits[item].reason in OUT_FROM_THE_START]
+        excluded = [
+            item for item in block.items if item in self._exits and self._exits[item].reason in OUT_FROM_THE_START
+        ]
         cuttable = bool(attributes.get(names.BLOCK_CUTTABLE))
-        front = [item in self._front for item in order]
-        stated = len(order) + len(out) if cuttable else len(block.items)
+        is_before_user = [item in self._before_user for item in order]
+        recorded_count = len(order) + len(excluded) if cuttable else len(block.items)
         atoms = tuple(int(size) for size in attributes.get(names.BLOCK_ATOM_SIZES, ())) or (1,) * len(order)
-        if stated != attributes[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
+        if recorded_count != attributes[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
             raise UnknownError(f"the spans do not record all items of block {block.name!r} with their charged tokens")
         tokens = [self._ledger.tokens(self._turn.number, item) for item in order]
         known = [count for count in tokens if count is not None]
@@ -245,15 +255,17 @@ class BlocksOfTurn:
             atoms=atoms,
             enough=int(attributes.get(names.BLOCK_MIN_ITEMS, 0)),
             texts=self._texts(block, order),
-            kept=sum(item in self._in_prompt for item in order) + sum(front),
-            tokens_out=int(attributes[names.TOKENS_OUT]) + sum(compress(charges, front)),
-            compacted=frozenset(i for i in order if i in self._exits and self._exits[i].outcome in compacted),
+            kept=sum(item in self._in_prompt for item in order) + sum(is_before_user),
+            tokens_out=int(attributes[names.TOKENS_OUT]) + sum(compress(charges, is_before_user)),
+            compacted=frozenset(
+                item for item in order if item in self._exits and self._exits[item].outcome in compacted
+            ),
             room=int(attributes[names.BUDGET_REMAINING]),
             instructed=False,
         )
 
     def _texts(self, block: ReportedBlock, order: Sequence[str]) -> tuple[bool, ...]:
-        """Return for each item whether it is a text: all, none, or the items that have the block's kind."""
+        """Return for each item whether it is a text. In a mixed block, these are the items with the block's kind."""
         events = block.attributes.get(names.BLOCK_MESSAGE_COUNT, 0)
         if events in {0, len(order)}:
             return (not events,) * len(order)
@@ -262,8 +274,8 @@ class BlocksOfTurn:
             raise UnknownError(f"which items of block {block.name!r} are texts is not in the spans")
         return texts
 
-    def _rebuilt(self, place: int) -> Block:
-        """Return a block on which the rule decides as on the real one; its items have ids but no content."""
+    def _rebuilt_block(self, place: int) -> Block:
+        """Create a block on which the allocator decides as on the recorded one; an item's content is its id."""
         numbers, block = self.numbers[place], self._readings[place]
         priority = block.priority or 1
         if not numbers.cuttable:
@@ -280,20 +292,20 @@ class BlocksOfTurn:
             items.append(
                 [
                     BlockItem(
-                        f"{numbers.order[at]};"
-                        if numbers.texts[at]
-                        else StandIn(numbers.order[at], EventKind.OTHER, 0, 0),
-                        rank=at + 1,
-                        score=-at,
+                        f"{numbers.order[index]};"
+                        if numbers.texts[index]
+                        else StandIn(numbers.order[index], EventKind.OTHER, 0, 0),
+                        rank=index + 1,
+                        score=-index,
                         group=group,
                     )
-                    for at in range(start, start + size)
+                    for index in range(start, start + size)
                 ]
             )
             start += size
         if cut is Cut.OLDEST:
             items.reverse()
-        extra = numbers.marks[0] - self._overhead if numbers.texts and numbers.texts[0] else 0
+        instruction_tokens = numbers.marks[0] - self._overhead if numbers.texts and numbers.texts[0] else 0
         return Block(
             numbers.name,
             priority,
@@ -304,58 +316,71 @@ class BlocksOfTurn:
             cut=cut,
             stable=False,
             separator="",
-            restated=f"{extra}" if extra > 0 else "",
+            restated=f"{instruction_tokens}" if instruction_tokens > 0 else "",
         )
 
-    def holds_turns(self, place: int) -> bool:
-        """Return whether a block holds turns and may be cut."""
+    def has_cuttable_turns(self, place: int) -> bool:
+        """Return whether the block at `place` consists of turns and may be cut."""
         return self.numbers[place].cuttable and self._blocks[place].has_turns
 
     def place_of(self, item: str) -> int | None:
-        """Return the index of an item's block; None if the item is in no block's order."""
+        """Return the index of the block that lists the item in `BlockNumbers.order`; None if there is none."""
         return next((place for place, block in enumerate(self.numbers) if item in block.order), None)
 
     def _check(self) -> None:
-        """Check that the run with the recorded limits reproduces the recorded decisions."""
+        """Check that the run with the recorded window made the recorded decisions.
+
+        Raises:
+            UnknownError: It decided differently on a block.
+        """
         for place, block in enumerate(self.numbers):
             if not block.cuttable:
                 continue
-            stated = {item for item in block.order if item in self._in_prompt or item in self._front}
-            same = self.base.kept[place] == stated and (place in self.base.made) == bool(block.compacted)
-            if not same or self.base.rooms[place] != block.room:
+            recorded_items = {item for item in block.order if item in self._in_prompt or item in self._before_user}
+            is_same = self.base.kept[place] == recorded_items and (place in self.base.made) == bool(block.compacted)
+            if not is_same or self.base.rooms[place] != block.room:
                 raise UnknownError(
                     f"the rule, run again on the recorded numbers, decides block {block.name!r} differently"
                 )
 
     def floors(self, more: int) -> tuple[list[int], int]:
-        """Return each block's reserve (-1 if its floor does not fit), and the smallest increase for another floor."""
-        sharing = Sharing(self.budget + more - self.fixed)
-        floors = sharing.reserve(block.floor for block in self.numbers)
-        reserved, lacking = 0, 1 << 60
-        for block, floor in zip(self.numbers, floors, strict=True):
-            if floor < 0:
-                lacking = min(lacking, reserved + block.floor - sharing.free)
-            reserved += max(0, floor)
-        return floors, lacking
-
-    def run(self, more: int, answer: Answer | None) -> BlocksRun:
-        """Run the rule with so many more tokens.
+        """Reserve the floors of all blocks in a larger window.
 
         Args:
-            more: What to add to the window.
-            answer: The assumed results of compactions that were not recorded; None to use recorded results.
+            more: The increase of the window.
+
+        Returns:
+            The reserved tokens of each block (−1 if its floor does not fit), and the smallest further increase with
+            which another floor fits.
+        """
+        sharing = Sharing(self.budget + more - self.fixed)
+        floors = sharing.reserve(block.floor for block in self.numbers)
+        reserved_tokens, missing_tokens = 0, 1 << 60
+        for block, floor in zip(self.numbers, floors, strict=True):
+            if floor < 0:
+                missing_tokens = min(missing_tokens, reserved_tokens + block.floor - sharing.free)
+            reserved_tokens += max(0, floor)
+        return floors, missing_tokens
+
+    def run(self, more: int, answer: Answer | None) -> BlocksRun:
+        """Run the allocator with a larger window.
+
+        Args:
+            more: The increase of the window in tokens.
+            answer: Returns the tokens of summaries that were not recorded. None for the run with the recorded window,
+                in which each summary is recorded.
         """
         return self._run(self._blocks, self._window + more, self._reserve, self._priming, answer)
 
-    def keeps_with_its_floor_alone(self, item: str, answer: Answer) -> bool:
-        """Return whether an item is kept even if its block has only its floor.
+    def keeps_with_floor_only(self, item: str, answer: Answer) -> bool:
+        """Return whether an item is kept even if only the block's floor is available for its block.
 
-        The floor of a block of older turns is not guaranteed: a block of newer turns may use it.
+        The result is False for a block of older turns, because a block of newer turns may use its floor.
         """
         place = self.place_of(item)
         if place is None or not self.numbers[place].floor:
             return False
-        if self.holds_turns(place) and any(map(self.holds_turns, range(place))):
+        if self.has_cuttable_turns(place) and any(map(self.has_cuttable_turns, range(place))):
             return False
         ran = self._run([self._blocks[place]], self.numbers[place].floor, 0, 0, answer)
         return item in ran.kept[0]
@@ -363,27 +388,27 @@ class BlocksOfTurn:
     def _run(
         self, blocks: Sequence[Block], window: int, reserve: int, priming: int, answer: Answer | None
     ) -> BlocksRun:
-        measure = _Numbers(self.numbers, self._overhead, priming)
-        asked: list[int] = []
+        measure = _RecordedMeasure(self.numbers, self._overhead, priming)
+        requested: list[int] = []
         assumed: list[int] = []
         try:
             steps = plan(blocks, window, reserve, measure)
-            reply: Compacted | None = None
+            result: Compacted | None = None
             while True:
                 try:
-                    request = next(steps) if reply is None else steps.send(reply)
+                    request = next(steps) if result is None else steps.send(result)
                 except StopIteration as stop:
                     allocation: Allocation = stop.value
                     break
                 place = self._places[request.block.name]
                 key = request.block.name, request.target, request.text
-                asked.append(place)
+                requested.append(place)
                 if answer is None:
-                    self._answers[key] = self._recorded(request)
+                    self._answers[key] = self._recorded_tokens(request)
                 elif key not in self._answers:
                     assumed.append(place)
-                tokens = self._answers[key] if key in self._answers else self._assumed(request, answer)
-                reply = measure.compacted(tokens)
+                tokens = self._answers[key] if key in self._answers else self._assumed_tokens(request, answer)
+                result = measure.compacted(tokens)
         except AssemblyError as error:
             raise UnknownError(f"the rule, run again, fails: {type(error).__name__}") from None
         decisions = allocation.decisions
@@ -396,17 +421,17 @@ class BlocksOfTurn:
             ),
             rooms=tuple(decision.room for decision in decisions),
             made=frozenset(place for place, decision in enumerate(decisions) if decision.made is not None),
-            asked=min(asked, default=None),
+            asked=min(requested, default=None),
             assumed=min(assumed, default=None),
         )
 
-    def _recorded(self, request: CompactionRequest) -> int:
-        """Return the block's recorded tokens for this compaction; 0 if it was not compacted."""
+    def _recorded_tokens(self, request: CompactionRequest) -> int:
+        """Return the block's recorded tokens, if the recorded summary replaces the items of this request; 0 if not."""
         numbers = self.numbers[self._places[request.block.name]]
         return numbers.tokens_out if numbers.compacted == frozenset(_ids(request.text)) else 0
 
-    def _assumed(self, request: CompactionRequest, answer: Answer | None) -> int:
-        """Return the block's tokens with an assumed result of this compaction."""
+    def _assumed_tokens(self, request: CompactionRequest, answer: Answer | None) -> int:
+        """Return the block's tokens with the assumed result of this request; 0 if the compactor is assumed to fail."""
         numbers = self.numbers[self._places[request.block.name]]
         asked = _ids(request.text)
         first = numbers.order.index(asked[0]) if len(asked) == 1 else 0
@@ -423,8 +448,8 @@ def _id(item: BlockItem) -> str:
     return content.item if isinstance(content, StandIn) else content.rstrip(";")
 
 
-class _Numbers(Measure):
-    """Measures rebuilt blocks by their recorded numbers."""
+class _RecordedMeasure(Measure):
+    """A `Measure` that returns the recorded numbers of rebuilt blocks instead of counting tokens."""
 
     __slots__ = ("_by_name", "_made", "_tokens")
 
@@ -438,7 +463,8 @@ class _Numbers(Measure):
         self._made: dict[str, int] = {}
         self.overhead = overhead
         self.priming = priming
-        # The only text that is measured is an instruction, which is represented by its number of tokens.
+        # Only repeated instructions are counted as texts; their text is the number of their tokens (see
+        # `_rebuilt_block`).
         self.text = lambda text: int(text) if text.isdigit() else 0
 
     @property
@@ -449,7 +475,7 @@ class _Numbers(Measure):
     encoding = property(lambda self: "")
 
     def compacted(self, tokens: int) -> Compacted:
-        """Return the result of a compaction with which the block has this many tokens; 0 for a failure."""
+        """Return the result of a compactor with which the block has `tokens` tokens; a failure if `tokens` is 0."""
         if not tokens:
             return Compacted(None, 0, ())
         text = f"made {len(self._made)}"
@@ -457,9 +483,9 @@ class _Numbers(Measure):
         return Compacted(text, tokens, ())
 
     def item_tokens(self, item: BlockItem, facts: EventFacts | None) -> int:
-        return self._tokens.get(_id(item), 0) if isinstance(item.content, StandIn) else self._text_item(item)
+        return self._tokens.get(_id(item), 0) if isinstance(item.content, StandIn) else self._text_tokens(item)
 
-    def _text_item(self, item: BlockItem) -> int:
+    def _text_tokens(self, item: BlockItem) -> int:
         content = item.content
         is_item = isinstance(content, str) and content.endswith(";")
         return self._tokens.get(_id(item), 0) if is_item else 0
@@ -475,9 +501,9 @@ class _Numbers(Measure):
         if not kept:
             return NOTHING
         numbers = self._by_name[block.name]
-        made = [content.summary for at in kept if isinstance(content := items[at].content, CompactedBlock)]
-        whole = len(kept) >= len(numbers.order)
-        tokens = self._made[made[0]] if made else numbers.cost if whole else numbers.part(len(kept))
+        summaries = [content.summary for index in kept if isinstance(content := items[index].content, CompactedBlock)]
+        is_whole = len(kept) >= len(numbers.order)
+        tokens = self._made[summaries[0]] if summaries else numbers.cost if is_whole else numbers.part(len(kept))
         return Rendered(tokens, tokens, 0, 0)
 
     def charging(self, block: Block, *, has_only_texts: bool) -> Callable[[int, bool], int]:

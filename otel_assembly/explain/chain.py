@@ -1,4 +1,4 @@
-"""Run the chain of a turn again with the real policies and other limits, on events rebuilt from the ledger."""
+"""Runs a turn's policies again with other limits, on events that are rebuilt from the numbers in the spans."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, Unknown
 from otel_assembly.explain.summarised import (
     Answer,
     RecordedCompaction,
-    Summarising,
+    SummaryRerun,
     SummaryState,
     is_extractive,
-    summarised,
+    summarizing_policy,
 )
 from otel_assembly.history.history import History
 from otel_assembly.messages.event_facts import EventKind
@@ -37,34 +37,35 @@ T = TypeVar("T")
 
 
 class KnownPolicies:
-    """The classes of policies by their recorded names.
+    """The classes of policies, which are looked up by the names that spans record.
 
     Args:
-        users: Custom policies; they replace built-in policies of the same name.
+        users: Custom policies. They have precedence over built-in policies of the same name.
     """
 
     def __init__(self, users: Iterable[type[Any]] = ()) -> None:
         self._classes: dict[str, type[Any]] = {**POLICIES, **{policy.name: policy for policy in users}}
 
     def of(self, step: ReportedStep) -> type[DecidingPolicy] | None:
-        """Return the class of a step's policy; None if it is unknown or not a `DecidingPolicy`."""
-        found = self._classes.get(step.policy)
-        return found if found is not None and issubclass(found, DecidingPolicy) else None
+        """Return the class of a step's policy; None if the class is unknown or not a `DecidingPolicy`."""
+        policy = self._classes.get(step.policy)
+        return policy if policy is not None and issubclass(policy, DecidingPolicy) else None
 
     def limit(self, step: ReportedStep) -> PolicyLimit | None:
-        """Return the limit of a step's policy; None if it has none."""
+        """Return which setting of a step's policy is its limit; None if the policy has no limit or is unknown."""
         policy = self.of(step)
         return policy.limit if policy is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """One policy, run again.
+    """The result of running one policy again.
 
     Attributes:
-        kept: The items of its output, in order.
-        outcome: Its outcome; None if the step was not run but taken from the ledger.
-        state: For a budget with a compactor, whether it had room for a summary; None for other policies.
+        kept: The ids of the items in the policy's output, in order.
+        outcome: The policy's outcome; None if the policy was not run, and its recorded decisions were applied instead.
+        state: Whether there was room for a summary, if the policy is a budget with a compactor; None for other
+            policies.
     """
 
     kept: tuple[str, ...]
@@ -72,7 +73,7 @@ class StepRun:
     state: SummaryState | None = None
 
     def reason_for(self, item: str) -> str | None:
-        """Return the reason of the policy's decision on an item; None if it made none."""
+        """Return the reason of the policy's decision on an item; None if the policy made no decision on it."""
         for verdict in self.outcome.decisions if self.outcome is not None else ():
             if any(event.item == item for event in verdict.events):
                 return verdict.reason.value
@@ -80,11 +81,13 @@ class StepRun:
 
 
 class ChainRun:
-    """A turn that can be run again.
+    """The policies of one turn, which can be run again with other limits.
+
+    At creation, they are run with the recorded limits, to check that the rerun makes the recorded decisions.
 
     Attributes:
-        problem: Why a run with the recorded limits does not reproduce the ledger; None if it does.
-        base: The run with the recorded limits, policy by policy.
+        problem: Why the rerun does not make the recorded decisions; None if it does.
+        base: The results of the rerun with the recorded limits, one for each policy.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
@@ -93,7 +96,7 @@ class ChainRun:
         self._known = known
         self._exits = ledger.exits(turn.number)
         self._policies: dict[tuple[int, int, Answer], DecidingPolicy | None] = {}
-        self._gone: dict[int, frozenset[str] | None] = {}
+        self._recorded_drops: dict[int, frozenset[str] | None] = {}
         self._compactions: dict[int, RecordedCompaction | None] = {}
         self.problem: str | None = None
         self.base: list[StepRun] = []
@@ -110,7 +113,9 @@ class ChainRun:
             raise UnknownError("the span of one of this turn's policies is missing")
         unknown = [item for item, exit_ in self._exits.items() if exit_.reason is None]
         if unknown:
-            raise UnknownError(f"for {_count(unknown, 'absent item')} the spans do not record which policy dropped it")
+            raise UnknownError(
+                f"for {_counted(unknown, 'absent item')} the spans do not record which policy dropped it"
+            )
         self._items = self._input()
         self._prompts = PromptsOfTurn.of(turn)
         self._notes = note_tokens(self._ledger)
@@ -120,35 +125,39 @@ class ChainRun:
 
     def _run_base(self, awaiting: frozenset[str]) -> None:
         self._policies.clear()
-        self._gone.clear()
+        self._recorded_drops.clear()
         self._events = stand_ins(self._ledger, self._turn, self._items, awaiting)
         self._history = History(self._events[item] for item in self._items)
-        parted = [
+        separated = [
             item
             for position, item in enumerate(self._items)
             if self._atoms[item] not in (item, self._items[self._history.atom(position)])
         ]
-        if parted:
-            raise UnknownError(f"the spans do not record which call each result answers: {_count(parted, 'item')}")
+        if separated:
+            raise UnknownError(f"the spans do not record which call each result answers: {_counted(separated, 'item')}")
         self._meter = SkeletonMeter(self._turn, self._prompts, self._notes)
         self.problem, self._awaiting = None, frozenset[str]()
         self.base = self.run({})
         for step, ran in zip(self._turn.steps, self.base, strict=True):
-            stated = self._stated(step.index)
-            if set(ran.kept) != stated:
-                asks = {EventKind.RESPONSE, EventKind.TOOL_CALL}
-                lost = (stated - set(ran.kept)) & self._events.keys()
-                self._awaiting = frozenset(item for item in lost if self._events[item].kind in asks)
+            recorded_items = self._recorded_output(step.index)
+            if set(ran.kept) != recorded_items:
+                call_kinds = {EventKind.RESPONSE, EventKind.TOOL_CALL}
+                missing = (recorded_items - set(ran.kept)) & self._events.keys()
+                self._awaiting = frozenset(item for item in missing if self._events[item].kind in call_kinds)
                 self.problem = (
                     f"{step.policy}, run again on the recorded numbers, keeps {len(ran.kept)} items and not the"
-                    f" {len(stated)} that it kept"
+                    f" {len(recorded_items)} that it kept"
                 )
                 return
         if list(self.base[-1].kept if self.base else self._items) != list(self._turn.kept):
             self.problem = "the items are in an order that the policies of the chain do not produce"
 
     def _input(self) -> list[str]:
-        """Return the items of the assembly's input, in order."""
+        """Return the ids of the items in the turn's input, in order.
+
+        Raises:
+            UnknownError: The spans do not record all items.
+        """
         turn = self._turn
         if turn.offered is None:
             raise UnknownError("the input is unknown")
@@ -156,7 +165,7 @@ class ChainRun:
         known = {item: self._ledger.item(turn.number, item) for item in items}
         missing = [item for item, recorded in known.items() if recorded is None]
         if missing:
-            raise UnknownError(f"the arrival of {_count(missing, 'item')} is not in the spans")
+            raise UnknownError(f"the arrival of {_counted(missing, 'item')} is not in the spans")
         self._atoms = {item: recorded.atom for item, recorded in known.items() if recorded is not None}
         if turn.attributes.get(names.EVENTS_IN) != len(items):
             raise UnknownError(
@@ -165,8 +174,8 @@ class ChainRun:
             )
         return items
 
-    def _stated(self, index: int) -> set[str]:
-        """Return the recorded output of the policy at this index."""
+    def _recorded_output(self, index: int) -> set[str]:
+        """Return the items in the output of the policy at this index, as the spans record it."""
         items = set(self._items)
         for step in self._turn.steps:
             if step.index <= index:
@@ -174,50 +183,59 @@ class ChainRun:
         return items
 
     def _removed(self, step: ReportedStep, item: str) -> bool:
-        """Return whether a policy removed an item, as its own step or the ledger records it."""
+        """Return whether a policy removed an item, according to the policy's span or to the ledger."""
         exit_ = self._exits.get(item)
         return step.exit(item) is not None or (exit_ is not None and exit_.index == step.index)
 
-    def is_ours(self, step: ReportedStep) -> bool:
-        """Return whether a policy can be run again, or only injects."""
-        return _injects(step) or self._policy(step, 0) is not None
+    def can_rerun(self, step: ReportedStep) -> bool:
+        """Return whether a rerun can determine a policy's output: it can be run again, or it only injects messages."""
+        return _is_injection(step) or self._policy(step, 0) is not None
 
     def size(self, unit: str) -> int:
-        """Return the increase of a limit with which everything fits."""
+        """Return an increase of a limit with which all items fit, in ``tokens`` or ``events``."""
         return sum(event.tokens for event in self._events.values()) if unit == "tokens" else len(self._items)
 
     @lazy_property
     def answers(self) -> tuple[Answer, ...]:
-        """Return the answers of compactors with which a run has to be tried, the longest first.
+        """The results of a compactor that a rerun has to assume, the longest summary first.
 
-        What follows a compactor may depend on how long its summary is; what the compactor's own policy keeps depends on
-        whether there is a summary.
+        A rerun with another limit may need a summary that was never made. Policies after the compactor's may depend on
+        the summary's length. The compactor's own policy depends only on whether there is a summary.
         """
-        found = [Answer.LONGEST]
+        answers = [Answer.LONGEST]
         for step in self._turn.steps:
             recorded = self._compaction(step)
             if recorded is None:
                 continue
             if step.index != self._turn.steps[-1].index:
-                found.append(Answer.SHORTEST)
-            has_failed = not recorded.made and self._gone.get(step.index) is not None
+                answers.append(Answer.SHORTEST)
+            has_failed = not recorded.made and self._recorded_drops.get(step.index) is not None
             if recorded.may_fail or has_failed:
-                found.append(Answer.FAILED)
-        return tuple(dict.fromkeys(found))
+                answers.append(Answer.FAILED)
+        return tuple(dict.fromkeys(answers))
 
     def keeps(self, item: str, more: Mapping[int, int], upto: int) -> bool:
-        """Return whether a policy keeps an item with these limits, for every assumed result of a compactor."""
+        """Return whether the policy at index `upto` keeps an item, whatever a compactor returns.
+
+        Args:
+            item: The item's id.
+            more: The increase of each raised limit, by the policy's index.
+            upto: The index of the policy.
+        """
         return all(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
 
     def may_keep(self, item: str, more: Mapping[int, int], upto: int) -> bool:
-        """Return whether a policy keeps an item with these limits, if a compactor answers suitably."""
+        """Return whether the policy at index `upto` keeps an item for at least one possible result of a compactor.
+
+        The arguments are those of `keeps`.
+        """
         return any(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
 
     def check_shortened(self, more: Mapping[int, int], upto: int) -> None:
-        """Check that no kept item is a tool result that was shortened on an earlier turn.
+        """Check that a rerun keeps no tool result that a compactor shortened on an earlier turn.
 
         Raises:
-            UnknownError: There is one: with another limit it would have another length, or would not be shortened.
+            UnknownError: There is such a result. With another limit, its length would be different and is unknown.
         """
         kept = self.run(more, upto)[-1].kept
         for step in self._turn.steps:
@@ -229,31 +247,31 @@ class ChainRun:
                 )
 
     def run(self, more: Mapping[int, int], upto: int | None = None, answer: Answer = Answer.LONGEST) -> list[StepRun]:
-        """Run the chain with raised limits.
+        """Run the policies with raised limits, and return their results in order.
 
         Args:
             more: The increase of each raised limit, by the policy's index.
-            upto: The index of the last policy to run; None for all.
-            answer: The assumed result of a compaction that was not recorded.
+            upto: The index of the last policy to run; None for all policies.
+            answer: The assumed result of a compactor, for a summary that was not recorded.
 
         Raises:
-            UnknownError: The spans lack something that a policy needs.
+            UnknownError: The spans do not record a number that a policy needs.
         """
         view: Sequence[Any] = self._history.view()
         names_at = {step.index: step.policy for step in self._turn.steps}
-        prompts: list[str] = self._prompts.given_by({"caller"})
+        prompts: list[str] = self._prompts.texts_of({"caller"})
         runs: list[StepRun] = []
         for step in self._turn.steps:
             if upto is not None and step.index > upto:
                 break
             policy = self._policy(step, more.get(step.index, 0), answer)
             if policy is None or names.EXCEPTION_TYPE in step.attributes:
-                prompts = [*prompts, *self._prompts.given_by({names_at[step.index]} - {"caller"})]
-                view = view if _injects(step) else self._as_stated(step, view)
+                prompts = [*prompts, *self._prompts.texts_of({names_at[step.index]} - {"caller"})]
+                view = view if _is_injection(step) else self._with_recorded_decisions(step, view)
                 runs.append(StepRun(_items(view)))
                 continue
             try:
-                outcome = finished(policy.decide(prompts, view, context_of(step, self._meter)))
+                outcome = result_of(policy.decide(prompts, view, context_of(step, self._meter)))
             except ContextOverflowError:
                 raise UnknownError(f"{step.policy}, run again, exceeds its budget") from None
             except UnknownError:
@@ -263,9 +281,11 @@ class ChainRun:
                     f"{step.policy} cannot be run again without the content of events: {type(error).__name__}"
                 ) from error
             prompts, view = list(outcome.prompts), outcome.events
-            state = policy.state if isinstance(policy, Summarising) else None
-            if isinstance(policy, Summarising):
-                self._gone.setdefault(step.index, policy.gone)  # the first run is the recorded one
+            state = policy.state if isinstance(policy, SummaryRerun) else None
+            if isinstance(policy, SummaryRerun):
+                self._recorded_drops.setdefault(
+                    step.index, policy.dropped_items
+                )  # the first run uses the recorded limits
             runs.append(StepRun(_items(view), outcome, state))
         return runs
 
@@ -274,20 +294,20 @@ class ChainRun:
         if key not in self._policies:
             recorded = self._compaction(step)
             self._policies[key] = (
-                self._made_again(step, more, self._noted(step))
+                self._recreated_policy(step, more, self._note_setting(step))
                 if recorded is None
-                else self._summarised(step, more, recorded, answer)
+                else self._summarizing_policy(step, more, recorded, answer)
             )
         policy: Any = self._policies[key]
-        if isinstance(policy, Summarising) and step.index in self._gone:
-            policy.recorded_gone, policy.is_first_run = self._gone[step.index], False
+        if isinstance(policy, SummaryRerun) and step.index in self._recorded_drops:
+            policy.recorded_dropped_items, policy.is_first_run = self._recorded_drops[step.index], False
         return self._policies[key]
 
     def _compaction(self, step: ReportedStep) -> RecordedCompaction | None:
-        """Return what the spans state about a budget's compactions on this turn; None for other policies.
+        """Return the recorded summary and related numbers of a budget with a compactor; None for other policies.
 
         Raises:
-            UnknownError: The policy put a shortened tool result in the prompt of this turn.
+            UnknownError: The policy's compactor shortened a tool result on this turn.
         """
         if step.index not in self._compactions:
             self._compactions[step.index] = self._read_compaction(step)
@@ -300,21 +320,21 @@ class ChainRun:
         if "summary_tokens" not in settings:
             return None
         ledger, turn = self._ledger, self._turn
-        made = stand_ins(ledger, turn, [item for item in turn.kept if item in step.injected], frozenset())
-        if len(made) < len(step.injected):  # a later policy removed the summary
-            made = stand_ins(ledger, turn, step.injected, frozenset())
+        summaries = stand_ins(ledger, turn, [item for item in turn.kept if item in step.injected], frozenset())
+        if len(summaries) < len(step.injected):  # a later policy removed the summary
+            summaries = stand_ins(ledger, turn, step.injected, frozenset())
         if any(_is_result(ledger, turn, item) for item in step.injected):
             raise UnknownError("a tool result was shortened on this turn; its length with another limit is unknown")
         return RecordedCompaction(
             reserve=self._summary_reserve(step),
-            made=tuple(made.values()),
+            made=tuple(summaries.values()),
             compacted=frozenset(step.compacted),
             shortened=frozenset(self._shortened(step)),
             is_extractive=is_extractive(settings),
         )
 
     def _summary_reserve(self, step: ReportedStep) -> int | None:
-        """Return a policy's reserve for a summary, recorded on this turn or the nearest other turn."""
+        """Return the tokens that a policy reserves for a summary, from the nearest turn that records them."""
         turns = sorted(self._ledger.turns, key=lambda turn: abs(turn.number - self._turn.number))
         for turn in turns:
             for other in turn.steps:
@@ -327,7 +347,7 @@ class ChainRun:
         return None
 
     def _shortened(self, step: ReportedStep) -> Iterator[str]:
-        """Yield the tool results that were shortened on an earlier turn."""
+        """Yield the ids of tool results that the policy's compactor shortened on an earlier turn."""
         for turn in self._ledger.turns:
             for other in turn.steps if turn.number < self._turn.number else ():
                 if other.index == step.index and other.policy == step.policy:
@@ -335,63 +355,71 @@ class ChainRun:
                         if _is_result(self._ledger, turn, item):
                             yield from self._ledger.items[item].sources
 
-    def _summarised(
+    def _summarizing_policy(
         self, step: ReportedStep, more: int, recorded: RecordedCompaction, answer: Answer
     ) -> DecidingPolicy | None:
-        """Return a rerun of a budget that replaces dropped events with a summary; None if its settings are invalid."""
+        """Create a budget that does not call its compactor; None if the recorded settings are invalid."""
         policy = self._known.of(step)
         if policy is None or not issubclass(policy, BudgetPolicy):
             return None
         settings = {name: value for name, value in settings_of(step).items() if name in parameters_of(policy)}
         try:
             settings["window"] += more
-            return summarised(policy, settings, recorded, answer)
+            return summarizing_policy(policy, settings, recorded, answer)
         except (TypeError, ValueError, KeyError, ConfigurationError):  # the recorded settings are invalid
             return None
 
-    def _noted(self, step: ReportedStep) -> dict[str, Any]:
-        """Return the setting with which `HeadAndTailPolicy` injects its recorded note again."""
+    def _note_setting(self, step: ReportedStep) -> dict[str, Any]:
+        """Return the setting by which `HeadAndTailPolicy` injects its recorded note; empty for other policies."""
         policy = self._known.of(step)
         if policy is None or not issubclass(policy, HeadAndTailPolicy) or len(step.injected) != 1:
             return {}
         (note,) = stand_ins(self._ledger, self._turn, step.injected, frozenset()).values()
         return {"note": lambda _: note}
 
-    def _made_again(self, step: ReportedStep, more: int, made: Mapping[str, Any]) -> DecidingPolicy | None:
-        """Return the policy with its recorded settings; None if it is unknown or cannot run on recorded numbers."""
+    def _recreated_policy(
+        self, step: ReportedStep, more: int, further_settings: Mapping[str, Any]
+    ) -> DecidingPolicy | None:
+        """Create a step's policy with its recorded settings; None if it is unknown or needs the content of messages.
+
+        Args:
+            step: The step.
+            more: The increase of the policy's limit.
+            further_settings: Settings that the span does not record.
+        """
         policy = self._known.of(step)
-        if policy is None or _injects(step):
+        if policy is None or _is_injection(step):
             return None
         try:
-            stated = policy.settings_to_rerun(settings_of(step))
-            if stated is None:
+            recorded_settings = policy.settings_to_rerun(settings_of(step))
+            if recorded_settings is None:
                 return None
-            settings = {name: stated[name] for name in parameters_of(policy) if name in stated}
+            settings = {name: recorded_settings[name] for name in parameters_of(policy) if name in recorded_settings}
             if more and policy.limit is not None:
                 settings[policy.limit.setting] += more
-            again = policy_of(policy, {**settings, **made}, step.policy, step.policy)
+            new_policy = policy_of(policy, {**settings, **further_settings}, step.policy, step.policy)
         except (ValueError, TypeError, KeyError, ConfigurationError):
             return None
-        return again if isinstance(again, DecidingPolicy) else None
+        return new_policy if isinstance(new_policy, DecidingPolicy) else None
 
-    def _as_stated(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
-        """Apply the recorded decisions of a policy that cannot be run again."""
+    def _with_recorded_decisions(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
+        """Apply the recorded decisions of a policy that cannot be run again, and return its output."""
         events = {event.item: event for event in view if not self._removed(step, event.item)}
         if len(events) == len(view) and not step.injected:
             return view
         events |= stand_ins(self._ledger, self._turn, step.injected, frozenset())
-        places = _places(self._items, self._turn.kept)
+        places = _sort_keys(self._items, self._turn.kept)
         return sorted(events.values(), key=lambda event: places.get(event.item, (len(self._items), 0)))
 
 
 def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
-    """Return whether an item answers a tool call."""
+    """Return whether an item is a tool result."""
     known = ledger.item(turn.number, item)
     return known is not None and (known.calls < 0 or known.kind == EventKind.TOOL_RESULT)
 
 
-def _places(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return a sort key for each item: its input order; an injected item comes before the item that follows it."""
+def _sort_keys(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return sort keys of items: the order of the input, with each injected item before its successor in `kept`."""
     places = {item: (place, 1) for place, item in enumerate(offered)}
     after = len(offered)
     for item in reversed(list(kept)):
@@ -406,13 +434,13 @@ def _items(view: Sequence[Any]) -> tuple[str, ...]:
     return tuple(event.item for event in view)
 
 
-def _injects(step: ReportedStep) -> bool:
-    """Return whether a policy is an injection, whose output the ledger records."""
+def _is_injection(step: ReportedStep) -> bool:
+    """Return whether a policy only injects messages, according to its span."""
     return step.attributes.get(names.POLICY_KIND) == INJECTION
 
 
 def settings_of(step: ReportedStep) -> dict[str, Any]:
-    """Return the recorded settings of a policy."""
+    """Return the settings that a policy's span records; empty if there are none."""
     try:
         read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
     except (ValueError, TypeError, RecursionError):
@@ -421,21 +449,21 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
 
 
 def context_of(step: ReportedStep, meter: SkeletonMeter) -> Context:
-    """Return a context for a rerun, with the provider's rules that the span records."""
+    """Create the context for a rerun of a policy, with the provider's rules that the policy's span records."""
     settings = settings_of(step)
     rules = ProviderRules(settings.get(ALTERNATES) is True, settings.get(USER_FIRST) is True)
     return Context().for_assembly(meter, rules=rules)
 
 
-def _count(items: Sequence[str], noun: str) -> str:
+def _counted(items: Sequence[str], noun: str) -> str:
     return f"item {items[0]}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that awaits nothing, without an event loop.
+def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing without an event loop, and return its result.
 
     Raises:
-        UnknownError: The coroutine awaits something.
+        UnknownError: The coroutine awaits something external, so it cannot be run here.
     """
     try:
         coroutine.send(None)

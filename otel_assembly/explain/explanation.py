@@ -1,4 +1,4 @@
-"""The parts of an explanation, as data."""
+"""`Explanation` and the data classes that it contains."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ class ItemPosition:
         position: The item's position among the prompt's items, from 1.
         of: The number of items in the prompt.
         prompts: The number of prompts (system-level texts) before the items.
-        tokens_before: Tokens before the item, with prompts and tool schemas; None if unknown.
-        tokens_after: Tokens after the item, with the reply overhead; None if unknown.
-        cached: Whether the item is inside the stable prefix; None if unknown.
+        tokens_before: The tokens before the item, including prompts and tool schemas; None if unknown.
+        tokens_after: The tokens after the item, including those with which the provider begins the reply; None if
+            unknown.
+        cached: Whether the item is inside the stable prefix, the leading content that is equal to that of the previous
+            turn, so that a provider can cache it; None if unknown.
     """
 
     position: int
@@ -51,13 +53,14 @@ class Limit:
 
     Attributes:
         unit: The unit of the limit.
-        parameter: The name of the policy's setting.
+        parameter: The name of the policy's setting, such as ``window``.
         setting: The value of the setting.
-        limit: The usable limit: the setting, less an output reserve.
-        fixed: The part of the limit for content that cannot be dropped; None if unknown.
-        used: The used part of the limit; None if unknown.
-        step: The step of stepwise cutting, in tokens, which can leave a part of the limit unused; 0 for none.
-        of: ``messages`` if the limit does not apply to prompts and tool schemas; None if it applies to everything.
+        limit: The usable limit: the setting minus the tokens reserved for the reply.
+        fixed: How much of the limit the content uses that cannot be dropped; None if unknown.
+        used: How much of the limit is used; None if unknown.
+        step: If messages are dropped in steps, the size of a step in tokens (a part of the limit may then stay unused);
+            otherwise 0.
+        of: ``messages`` if prompts and tool schemas do not count towards the limit; None if they do.
     """
 
     unit: Unit
@@ -77,7 +80,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Competitor:
-    """A kept item that has precedence over the dropped one."""
+    """A kept item that has precedence over the explained item, which was dropped.
+
+    Attributes:
+        item: The kept item's id.
+        kind: Its kind.
+        tokens: Its tokens; None if unknown.
+    """
 
     item: str
     kind: str
@@ -86,16 +95,16 @@ class Competitor:
 
 @dataclass(frozen=True, slots=True)
 class LimitIncrease:
-    """The smallest increase of one limit with which a policy keeps the item, with everything else unchanged.
+    """The smallest increase of a policy's limit with which the policy keeps the item, if nothing else changes.
 
     Attributes:
-        policy: The policy.
+        policy: The name of the policy.
         index: The policy's index in the chain.
-        parameter: The name of the setting.
-        extra: The increase.
-        to: The new value of the setting.
+        parameter: The name of the policy's setting.
+        extra: The increase of the setting.
+        to: The increased value of the setting.
         unit: The unit of the setting.
-        at_most: Whether a smaller increase may suffice, if a compactor returns a shorter summary than its target.
+        at_most: Whether a smaller increase may suffice, depending on what a compactor returns.
     """
 
     policy: str
@@ -109,13 +118,13 @@ class LimitIncrease:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the content that cannot be dropped.
+    """A part of the content that cannot be dropped, for a prompt that exceeded its budget.
 
     Attributes:
-        name: ``prompts`` (with tool schemas and reply overhead), ``leading_system``, ``newest_request``,
-            ``pending_calls``, ``newest_atom`` (the newest tool call with its results, or the newest message), or the
-            name of a block.
-        tokens: Its tokens.
+        name: ``prompts`` (including tool schemas and reply overhead), ``leading_system`` (system messages at the
+            beginning), ``newest_request``, ``pending_calls`` (tool calls that await an approval), ``newest_atom`` (the
+            newest tool call with its results, or the newest message), or the name of a block.
+        tokens: The tokens of the part.
     """
 
     name: str
@@ -124,21 +133,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Why a turn sent nothing, and what would have allowed a prompt.
+    """Why a turn sent no prompt, and what would have allowed one.
 
     Attributes:
         error: ``context_overflow``, ``assembly_halt``, ``cancelled``, or the class of the exception.
-        policy: The policy that failed.
+        policy: The name of the policy that failed.
         index: The policy's index in the chain.
-        cause: The cause of an overflow: ``fixed`` content alone, or the ``newest_atom`` in addition to it.
-        budget: The token limit.
-        needed: Tokens of the content that cannot be dropped.
-        fixed: Tokens of the fixed content among them; None if unknown.
+        cause: What exceeded the budget: ``fixed`` (the content that cannot be dropped), or ``newest_atom`` (this
+            content together with the newest tool call and its results, or the newest message).
+        budget: The token limit that was exceeded.
+        needed: The tokens that had to fit in the budget.
+        fixed: How many of the needed tokens are content that cannot be dropped; None if unknown.
         parts: The parts of the needed tokens, as far as they are known.
-        said: The source and the reason of a halt.
-        raises: The smallest increase of the limit with which the policy does not fail.
-        without: The items that ``on_overflow="drop"`` would have dropped, so that a prompt is sent.
-        skip: Whether ``on_policy_error="skip"`` would have continued the turn without the policy.
+        said: For a halted conversation, the source and the reason of the halt.
+        raises: The smallest increase of the policy's limit with which it does not fail.
+        without: The items that the setting ``on_overflow="drop"`` would have dropped to send a prompt.
+        skip: Whether the setting ``on_policy_error="skip"`` would have continued the turn without the policy.
         never: Why no setting would have allowed a prompt.
         unknown: What the spans do not record, one sentence each.
     """
@@ -161,13 +171,13 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class CoveringSummary:
-    """A summary that covers the item.
+    """A summary that replaced the explained item.
 
     Attributes:
         item: The summary's id.
         turn: The first turn that records the summary.
         in_prompt: Whether the summary is in the prompt of the explained turn.
-        leaves: The number of items that the summary covers.
+        leaves: The number of items that the summary replaced.
     """
 
     item: str
@@ -178,12 +188,12 @@ class CoveringSummary:
 
 @dataclass(frozen=True, slots=True)
 class BlockShare:
-    """The share of a block in the budget.
+    """How many tokens of the budget a block uses.
 
     Attributes:
         name: The block's name.
-        priority: Its priority, 1 the highest.
-        tokens: Its tokens in the prompt.
+        priority: The block's priority, 1 for the highest; None if unknown.
+        tokens: The block's tokens in the prompt.
     """
 
     name: str
@@ -193,15 +203,15 @@ class BlockShare:
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """The block of an item, if an allocator decided.
+    """The block that contains the explained item, for a prompt that the allocator built.
 
     Attributes:
         name: The block's name.
-        kind: Its kind.
-        priority: Its priority, 1 the highest.
-        remaining: Tokens of the budget that were left when the block was decided.
-        floor: The block's reserved minimum, in tokens, below which it is dropped; 0 for none.
-        before: The blocks that were decided before it, with their tokens.
+        kind: The block's kind.
+        priority: The block's priority, 1 for the highest; None if unknown.
+        remaining: The tokens that were available when the block was decided; None if unknown.
+        floor: The block's reserved minimum in tokens; a block that would get less is dropped. 0 for none.
+        before: The blocks that were decided before this one, with their tokens.
     """
 
     name: str
@@ -219,33 +229,34 @@ class Explanation:
     Attributes:
         ledger: The ledger's id.
         conversation: The conversation's id, if it has one.
-        turn: The turn.
+        turn: The number of the turn, from 0.
         item: The item's id.
-        kind: Its kind; None if its arrival is not in the spans.
-        tokens: Its tokens; None if its arrival is not in the spans.
+        kind: The item's kind; None if the turn on which it arrived is not in the spans.
+        tokens: The item's tokens; None if the turn on which it arrived is not in the spans.
         arrived: The first turn that records the item.
         outcome: What happened to the item.
         reason: The reason, such as ``over_budget``.
-        policy: The policy that decided.
+        policy: The name of the policy that decided.
         index: The policy's index in the chain, from 0.
-        since: The first turn of this outcome, in the unbroken sequence of recorded turns.
+        since: The turn since which the outcome has been the same.
         since_known: False if the turn before `since` is not in the spans, so that the outcome may be older.
-        standing: The item's position, if it was kept.
-        limit: The limit that decided.
+        standing: The item's position in the prompt, if it was kept.
+        limit: The limit because of which the item was dropped.
         competitors: The kept items that have precedence over this one, the largest first.
-        competitors_tokens: Their tokens; None if one is unknown.
-        also_out: Newer items, and items of the same tool call, that this policy also dropped; a larger limit restores
-            them before this item, or together with it.
-        also_out_tokens: Their tokens; None if one is unknown.
-        raises: The smallest increases: one for each policy whose limit has to be raised, in chain order.
+        competitors_tokens: The sum of their tokens; None if it is unknown.
+        also_out: Other items that this policy dropped and that a larger limit would restore before this item or
+            together with it: newer items, and items of the same tool call.
+        also_out_tokens: The sum of their tokens; None if it is unknown.
+        raises: The smallest increases of limits that would have kept the item: one for each policy whose limit has to
+            be increased, in the order of the policies.
         never: Why no limit would have kept the item.
-        winner: The kept item, if this one was dropped as its duplicate or older version.
-        holder: The summary that covers the item.
-        block: The item's block, if an allocator decided.
-        unsent: Why the turn sent nothing, if so.
-        part: The item's part in a turn that sent nothing: the name of a `Part`; ``older`` for an item that can be
-            dropped; ``fixed_block`` or ``cuttable_block``; ``taken`` if an earlier policy dropped it; ``offered`` if no
-            limit was involved; None if unknown.
+        winner: The id of the item that was kept instead, if this item is its duplicate or older version.
+        holder: The summary that replaced the item.
+        block: The item's block, if the allocator built the prompt.
+        unsent: Why the turn sent no prompt, if it sent none.
+        part: The item's part in a turn that sent no prompt: the name of a `Part`; ``older`` for an item that could have
+            been dropped; ``fixed_block`` or ``cuttable_block`` for an item of a block; ``taken`` if an earlier policy
+            dropped the item; ``offered`` if no limit was involved; None if unknown.
         unknown: What the spans do not record, one sentence each.
     """
 
@@ -278,7 +289,7 @@ class Explanation:
     unknown: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dictionary for ``json.dumps``."""
+        """Return the fields as a dictionary for ``json.dumps``."""
         plain = asdict(self)
         if self.limit is not None:
             plain["limit"]["left"] = self.limit.left
@@ -290,13 +301,13 @@ class DroppedGroup:
     """Items that are not in a turn's prompt for the same reason.
 
     Attributes:
-        reason: The reason; None if no span records it. For a turn that sent nothing, its error.
-        policy: The policy that decided; None if unknown.
+        reason: The reason; None if no span records it. If the turn sent no prompt, the error.
+        policy: The name of the policy that decided; None if unknown.
         index: The policy's index in the chain.
-        outcome: ``dropped``, ``compacted``, or ``not_sent`` if nothing was sent.
-        items: Their ids.
-        tokens: Their tokens; None if one is unknown, because its arrival is not in the spans.
-        part: Their part in a turn that sent nothing, as in `Explanation`.
+        outcome: ``dropped``, ``compacted``, or ``not_sent`` if the turn sent no prompt.
+        items: The ids of the items.
+        tokens: The sum of the items' tokens; None if the tokens of an item are unknown.
+        part: The items' part in a turn that sent no prompt; see `Explanation.part`.
     """
 
     reason: str | None
@@ -308,10 +319,10 @@ class DroppedGroup:
     part: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dictionary for ``json.dumps``."""
+        """Return the fields as a dictionary for ``json.dumps``."""
         return asdict(self)
 
 
 def unsure(answer: Explanation, *sentences: str) -> Explanation:
-    """Return the answer with further unknowns."""
+    """Return a copy of the explanation with further sentences in `Explanation.unknown`."""
     return replace(answer, unknown=(*answer.unknown, *sentences))

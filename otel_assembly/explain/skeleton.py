@@ -1,7 +1,7 @@
-"""Rebuild a conversation from its ledger, without content: kinds, tokens, bytes and tool pairs, as policies need them.
+"""Rebuilds a conversation without content from the numbers in the spans, so that policies can be run on it.
 
-Nothing is guessed. The ledger does not record which tool calls await approval; they are inferred from the prompt, which
-keeps them although they have no result.
+The rebuilt events have the recorded kinds, tokens, bytes and tool pairs. The spans do not record which tool calls await
+a human's approval. A call counts as such if the recorded prompt contains it without a result.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
 
 
-#: The largest event that is rebuilt; a stand-in takes as much memory as its event.
+#: The maximum size of an event that is rebuilt, because a rebuilt event has a text of the recorded size.
 _MOST_BYTES: Final = 1 << 28
 _MOST_CALLS: Final = 10_000
 
 
 class UnknownError(Exception):
-    """The spans do not record something that an answer needs; the message is a sentence for the user."""
+    """Raised if the spans do not record a fact that an explanation needs; the message says which, for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """An event with the facts that the ledger records.
+    """An event without content that replaces a recorded message when policies are run again.
 
     Attributes:
-        item: Its id.
-        kind: Its kind.
-        tokens: Its tokens.
-        bytes: Bytes of its text.
-        opens: Generated ids of its tool calls.
-        closes: Ids of the calls that it answers.
-        awaiting: The calls in `opens` that await approval.
-        restates: Whether it repeats another event.
-        is_reasoning: Whether it is reasoning, which belongs to the next item.
+        item: The message's id in the ledger.
+        kind: The message's kind.
+        tokens: The message's tokens.
+        bytes: The bytes of the message's text.
+        opens: Generated ids for the message's tool calls.
+        closes: The generated ids of the tool calls that the message answers.
+        awaiting: The ids in `opens` whose calls await a human's approval.
+        restates: Whether the message repeats another one.
+        is_reasoning: Whether the message is reasoning, which is kept or dropped with the next message.
     """
 
     item: str
@@ -77,22 +77,22 @@ def _(event: StandIn) -> EventFacts:
 def stand_ins(
     ledger: LedgerHistory, turn: ReportedTurn, items: Iterable[str], awaiting: frozenset[str]
 ) -> dict[str, StandIn]:
-    """Return stand-ins by item id, with generated ids for their tool calls and results.
+    """Rebuild the events of a turn without their content; return them by item id.
 
     Args:
-        ledger: The ledger.
-        turn: The assembly.
-        items: The ids of the events, in order.
-        awaiting: The items whose calls are assumed to await approval.
+        ledger: The ledger that records the items.
+        turn: The turn.
+        items: The ids of the items, in order.
+        awaiting: The ids of the items whose tool calls are assumed to await a human's approval.
 
     Raises:
-        UnknownError: An arrival is not in the spans, or it is unknown which call a result answers.
+        UnknownError: The spans do not record an item's numbers, or which call a result answers.
     """
-    made: dict[str, StandIn] = {}
+    events: dict[str, StandIn] = {}
     items = list(items)
     thoughts = _reasoning(ledger, turn, items)
-    #: By atom: the unanswered call ids of each event, and the answered ones.
-    waiting: dict[str, list[list[str]]] = {}
+    #: By the first item of an atom: the ids of unanswered calls, one list for each event; and those of answered calls.
+    unanswered: dict[str, list[list[str]]] = {}
     answered: dict[str, list[str]] = {}
     for item in items:
         known = ledger.item(turn.number, item)
@@ -101,7 +101,7 @@ def stand_ins(
         if not (0 <= known.bytes <= _MOST_BYTES and abs(known.calls) <= _MOST_CALLS):
             raise UnknownError(f"the recorded size of item {item} is impossible")
         event = StandIn(item, known.kind, known.tokens, known.bytes)
-        open_calls = waiting.setdefault(known.atom, [])
+        open_calls = unanswered.setdefault(known.atom, [])
         if known.calls > 0:
             ids = [f"{item}.{number}" for number in range(known.calls)]
             open_calls.append(ids)
@@ -119,16 +119,17 @@ def stand_ins(
         elif known.atom != item and known.kind == EventKind.TOOL_RESULT:
             event = replace(event, closes=tuple(answered.get(known.atom, ())[:1]), restates=True)
         elif known.atom != item:
-            asked = next((ids[:1] for ids in open_calls if ids), [])
-            event = replace(event, opens=tuple(asked), restates=True)
-        made[item] = event
-    return made
+            call_ids = next((ids[:1] for ids in open_calls if ids), [])
+            event = replace(event, opens=tuple(call_ids), restates=True)
+        events[item] = event
+    return events
 
 
 def _reasoning(ledger: LedgerHistory, turn: ReportedTurn, items: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the items that are reasoning, by the first item of their atom.
+    """Find the items that are reasoning; return them by the first item of their atom.
 
-    An atom starts with a call, or with reasoning: responses that neither call nor answer, up to the last of them.
+    The spans do not record which items are reasoning. But an atom (items that are kept or dropped together) that does
+    not start with a tool call starts with reasoning: all its items but the last are reasoning.
     """
     members: dict[str, list[str]] = {}
     for item in items:
@@ -136,58 +137,72 @@ def _reasoning(ledger: LedgerHistory, turn: ReportedTurn, items: Sequence[str]) 
         if known is not None and known.kind != EventKind.TOOL_RESULT:
             members.setdefault(known.atom, []).append(item)
     exits = ledger.exits(turn.number)
-    found: dict[str, frozenset[str]] = {}
+    reasoning: dict[str, frozenset[str]] = {}
     for atom, ids in members.items():
-        first = ledger.item(turn.number, atom)
-        if first is None or first.calls or first.kind != EventKind.RESPONSE:
+        first_item = ledger.item(turn.number, atom)
+        if first_item is None or first_item.calls or first_item.kind != EventKind.RESPONSE:
             continue
         if len(ids) > 1:
-            found[atom] = frozenset(ids[:-1])
+            reasoning[atom] = frozenset(ids[:-1])
         elif atom in exits and exits[atom].reason == DecisionReason.ORPHANED_REASONING:
-            found[atom] = frozenset(ids)
-    return found
+            reasoning[atom] = frozenset(ids)
+    return reasoning
 
 
-def _take(count: int, waiting: list[list[str]]) -> list[str]:
-    """Remove and return the call ids that a result answers: one of each event in turn, the newest event first."""
-    taken: list[str] = []
-    while len(taken) < count and any(waiting):
-        for ids in reversed(waiting):
-            if ids and len(taken) < count:
-                taken.append(ids.pop(0))
-    return taken
+def _take(count: int, unanswered: list[list[str]]) -> list[str]:
+    """Remove and return the ids of the calls that a result answers.
+
+    Args:
+        count: How many calls the result answers.
+        unanswered: The ids of unanswered calls, one list for each event. One id is taken from each list, the newest
+            event first, until there are enough.
+    """
+    answered_ids: list[str] = []
+    while len(answered_ids) < count and any(unanswered):
+        for ids in reversed(unanswered):
+            if ids and len(answered_ids) < count:
+                answered_ids.append(ids.pop(0))
+    return answered_ids
 
 
 @dataclass(frozen=True, slots=True)
 class PromptsOfTurn:
-    """The prompts of a turn as stand-ins, in prompt order: ``(source, text, tokens)``."""
+    """The system-level prompts of a turn, without their real texts.
+
+    Attributes:
+        rows: For each prompt its source, a text that represents it, and its tokens, in the order of the turn's prompts.
+    """
 
     rows: Sequence[tuple[str, str, int]]
 
     @classmethod
     def of(cls, turn: ReportedTurn) -> PromptsOfTurn:
-        """Return the prompts of a turn."""
+        """Read the sources and tokens of a turn's prompts from its span.
+
+        Raises:
+            UnknownError: The span does not record the tokens of all prompts.
+        """
         sources = turn.attributes.get(names.PROMPT_SOURCES, ())
         tokens = turn.attributes.get(names.PROMPT_TOKENS, ())
         if len(sources) != len(tokens):
             raise UnknownError("the tokens of this turn's prompts are not all in the spans")
         return cls([(str(s), f"prompt {i}", int(n)) for i, (s, n) in enumerate(zip(sources, tokens, strict=True))])
 
-    def given_by(self, sources: set[str]) -> list[str]:
-        """Return the texts of these sources, in order."""
+    def texts_of(self, sources: set[str]) -> list[str]:
+        """Return the texts that represent the prompts of these sources, in order."""
         return [text for source, text, _ in self.rows if source in sources]
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Tokens by text."""
+        """The tokens of each prompt, by the text that represents it."""
         return {text: tokens for _, text, tokens in self.rows}
 
 
 class SkeletonMeter(TokenMeter):
-    """Measures stand-ins by their recorded tokens.
+    """A token meter for a rebuilt conversation, which returns the recorded tokens of prompts and `StandIn` events.
 
-    A note that a policy adds to the prompts is counted by the recorded tokenizer, or else has the recorded tokens of an
-    earlier note of this policy.
+    A note that a policy adds to the prompts in a rerun is counted with the tokenizer that the spans record. If that
+    tokenizer is not available, the tokens of the policy's latest recorded note are used.
     """
 
     __slots__ = ("_tool_tokens",)
@@ -209,7 +224,7 @@ class SkeletonMeter(TokenMeter):
 
 
 class _Counter:
-    """A counter for the texts of a rebuilt conversation."""
+    """Counts the texts of a rebuilt conversation: prompts by their recorded tokens, notes of policies, 0 for others."""
 
     name = "skeleton"
     method: CountMethod = "exact"
@@ -236,9 +251,9 @@ class _Counter:
 
 
 def note_tokens(ledger: LedgerHistory) -> dict[str, int]:
-    """Return the tokens of each policy's prompts on the last turn that has one."""
-    found: dict[str, int] = {}
+    """Return the tokens of the latest prompt that each policy added, by the policy's name."""
+    tokens_by_source: dict[str, int] = {}
     for turn in ledger.turns:
         sources, tokens = turn.attributes.get(names.PROMPT_SOURCES, ()), turn.attributes.get(names.PROMPT_TOKENS, ())
-        found.update(zip(map(str, sources), map(int, tokens), strict=False))
-    return found
+        tokens_by_source.update(zip(map(str, sources), map(int, tokens), strict=False))
+    return tokens_by_source

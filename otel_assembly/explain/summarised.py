@@ -1,7 +1,7 @@
-"""Run a `BudgetPolicy` with a compactor again, without calling the compactor.
+"""Runs a `BudgetPolicy` with a compactor again without calling the compactor.
 
-If the policy drops the same events as recorded, the summary is the recorded one. If it drops others, the length of the
-summary is assumed: see `Answer`.
+If the rerun drops the same events as the recorded run, it uses the recorded summary. If it drops other events, their
+summary was never made; then the summary's length is assumed, see `Answer`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ if TYPE_CHECKING:
     from otel_assembly.policies import BudgetPolicy
     from otel_assembly.policies.budget_plan import BudgetPlan
 
-#: The id of a summary that no turn recorded.
+#: The item id of a summary that was never made and whose length is assumed.
 _NEW_SUMMARY: Final = "summary"
-#: The reply behind such a summary; its tokens are a part of the summary's.
+#: The assistant's reply after such a summary; its tokens are included in those of the summary.
 _ASSUMED_REPLY: Final = StandIn("reply", EventKind.RESPONSE, 0, 0)
-#: Kinds of messages that have the user's role where roles alternate.
+#: The kinds of messages with the role ``user``, for providers that require alternating roles.
 _OF_USER: Final = frozenset({EventKind.REQUEST, EventKind.TOOL_RESULT})
 
 
 class Answer(Enum):
-    """The assumed result of a compaction that was not recorded."""
+    """The result that a rerun assumes for a compactor, if the spans do not record it.
+
+    Attributes:
+        LONGEST: A summary with as many tokens as it may have.
+        SHORTEST: A summary of one token.
+        FAILED: No summary, because the compactor failed.
+    """
 
     LONGEST = "longest"
     SHORTEST = "shortest"
@@ -44,15 +50,15 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCompaction:
-    """The recorded compactions of one policy on one turn.
+    """What the spans of one turn record about a policy's summary.
 
     Attributes:
-        reserve: Tokens that are reserved for a summary once something is dropped; 0 if these events allow no summary;
-            None if no turn records it.
-        made: The summary, and the reply after it if there is one; empty if no summary was made.
-        compacted: The items that the summary covers.
-        shortened: The tool results that were shortened on an earlier turn.
-        is_extractive: Whether the compactor is extractive; it needs no model, so it does not fail.
+        reserve: The tokens that the policy reserves for a summary if it drops events; 0 if no summary is possible; None
+            if no turn records the number.
+        made: The summary, and the assistant's reply after it if there is one; empty if no summary was made.
+        compacted: The ids of the items that the summary replaces.
+        shortened: The ids of the tool results that the compactor shortened on an earlier turn.
+        is_extractive: Whether the compactor is the built-in extractive one, which needs no model and does not fail.
     """
 
     reserve: int | None
@@ -63,53 +69,61 @@ class RecordedCompaction:
 
     @property
     def may_fail(self) -> bool:
-        """Return whether a compaction that was not recorded may fail."""
+        """Whether the compactor may fail if it is called with other events."""
         return not self.is_extractive
 
 
 def is_extractive(settings: Mapping[str, Any]) -> bool:
-    """Return whether a policy's settings name the extractive compactor."""
+    """Return whether the recorded settings of a policy name the built-in extractive compactor."""
     return settings.get("compact") == EXTRACTIVE
 
 
 class SummaryState(Enum):
-    """The state of a budget with a compactor, in ascending order of the budget."""
+    """Whether a budget with a compactor needs a summary and has room for it.
+
+    The values ascend with the budget: a larger budget never leads to a lower value.
+
+    Attributes:
+        NO_ROOM: Events are dropped, and a summary does not fit.
+        SUMMARY: Events are dropped, and a summary fits.
+        ALL_FITS: No event is dropped.
+    """
 
     NO_ROOM = 0
     SUMMARY = 1
     ALL_FITS = 2
 
 
-class Summarising:
-    """The part of a rerun policy that `ChainRun` reads."""
+class SummaryRerun:
+    """The attributes by which `ChainRun` controls a policy of `summarizing_policy` and reads its result."""
 
     state: SummaryState = SummaryState.ALL_FITS
-    #: The events that the last run dropped and a summary may cover; None if there were none.
-    gone: frozenset[str] | None = None
-    #: The events that the recorded run dropped.
-    recorded_gone: frozenset[str] | None = None
+    #: The ids of the events that the latest run dropped and that a summary may replace; None if there are none.
+    dropped_items: frozenset[str] | None = None
+    #: The same ids in the run with the recorded limits.
+    recorded_dropped_items: frozenset[str] | None = None
     #: Whether this is the run with the recorded limits.
     is_first_run: bool = True
 
 
-def summarised(
+def summarizing_policy(
     policy: type[BudgetPolicy], settings: Mapping[str, Any], recorded: RecordedCompaction, answer: Answer
 ) -> BudgetPolicy:
-    """Return a policy with the settings of the recorded one, and with its recorded summary or an assumed one.
+    """Create a policy that decides like the recorded one, but does not call a compactor.
 
     Args:
         policy: `BudgetPolicy`, or a class derived from it.
         settings: The recorded settings of the policy.
-        recorded: The recorded compactions of the turn.
-        answer: The assumed result of other compactions.
+        recorded: What the turn's spans record about the summary.
+        answer: The assumed result of the compactor if the policy drops other events than recorded.
     """
     summary_tokens = int(settings["summary_tokens"])
 
-    class Summarised(policy, Summarising):  # type: ignore[valid-type, misc]  # mypy knows no dynamic base
+    class SummarizingPolicy(policy, SummaryRerun):  # type: ignore[valid-type, misc]  # mypy knows no dynamic base
         async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
             view = as_view(events)
-            self.state, self.gone = SummaryState.ALL_FITS, None
-            view.history.kept_for[self] = _Cache()
+            self.state, self.dropped_items = SummaryState.ALL_FITS, None
+            view.history.kept_for[self] = _NoCompactorCache()
             outcome: Outcome = await super().decide(prompts, view, context)
             return outcome
 
@@ -121,30 +135,32 @@ def summarised(
         async def _summary(
             self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
         ) -> Compaction | None:
-            room = self.reserved(plan, view)
+            reserve = self.reserved(plan, view)
             self.state = SummaryState.NO_ROOM
-            if not room or room > plan.sharing.free:
+            if not reserve or reserve > plan.sharing.free:
                 return None
             self.state = SummaryState.SUMMARY
-            gone = plan.summarizable(self._selected_with_reserve(plan, view)[1])
-            if gone is None:
+            dropped_events = plan.summarizable(self._selected_with_reserve(plan, view)[1])
+            if dropped_events is None:
                 return None
-            items = self.gone = frozenset(event.item for event in gone)
-            if self.is_first_run or items == self.recorded_gone:
-                made = recorded.made
-                stands_for = gone.pick_positions(at for at in gone.positions() if _item(gone, at) in recorded.compacted)
+            items = self.dropped_items = frozenset(event.item for event in dropped_events)
+            if self.is_first_run or items == self.recorded_dropped_items:
+                messages = recorded.made
+                covered_events = dropped_events.pick_positions(
+                    at for at in dropped_events.positions() if _item(dropped_events, at) in recorded.compacted
+                )
             else:
-                made = () if answer is Answer.FAILED else (_assumed(answer, room, summary_tokens),)
-                stands_for = gone
-            if not made:
-                return Compaction(gone, None)
-            cache.summary, cache.reply = made[0], made[1] if len(made) > 1 else None
-            if made is not recorded.made and context.provider_rules().alternates:
+                messages = () if answer is Answer.FAILED else (_assumed(answer, reserve, summary_tokens),)
+                covered_events = dropped_events
+            if not messages:
+                return Compaction(dropped_events, None)
+            cache.summary, cache.reply = messages[0], messages[1] if len(messages) > 1 else None
+            if messages is not recorded.made and context.provider_rules().alternates:
                 cache.reply = _ASSUMED_REPLY
-            return Compaction(stands_for, made[0])
+            return Compaction(covered_events, messages[0])
 
-    made: BudgetPolicy = Summarised(**{**settings, "compact": EXTRACTIVE})
-    return made
+    created_policy: BudgetPolicy = SummarizingPolicy(**{**settings, "compact": EXTRACTIVE})
+    return created_policy
 
 
 def _item(view: View, position: int) -> str:
@@ -157,8 +173,8 @@ def _assumed(answer: Answer, reserve: int, summary_tokens: int) -> StandIn:
     return StandIn(_NEW_SUMMARY, EventKind.SUMMARY, tokens, 0)
 
 
-class _Cache(CompactionCache):
-    """A cache that calls no compactor."""
+class _NoCompactorCache(CompactionCache):
+    """A compaction cache whose policy calls no compactor."""
 
     __slots__ = ()
 
@@ -170,7 +186,7 @@ class _Cache(CompactionCache):
         return []
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
-        if self.reply is _ASSUMED_REPLY:  # needed only between the summary and another user message
-            stands = leading < len(kept) and kept.history.kind(kept.position(leading)) in _OF_USER
-            return replace(summary, reply=self.reply) if stands else summary
+        if self.reply is _ASSUMED_REPLY:  # needed only if a message with the role `user` follows the summary
+            is_needed = leading < len(kept) and kept.history.kind(kept.position(leading)) in _OF_USER
+            return replace(summary, reply=self.reply) if is_needed else summary
         return summary if self.reply is None else replace(summary, reply=self.reply)

@@ -1,4 +1,4 @@
-"""An explanation as lines of text."""
+"""Converts an explanation to lines of English text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "RULES", "detail_lines", "headline", "unsent_lines"]
 
-#: The meaning of each reason.
+#: The text that describes each reason.
 RULES: Final = {
     DecisionReason.NOT_CONVERSATION: "it is not part of the conversation",
     DecisionReason.OUTSIDE_WINDOW: "it is older than the newest events that the window keeps",
@@ -41,7 +41,7 @@ RULES: Final = {
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }
-#: An item's part in a turn that sent nothing.
+#: The texts that describe `Explanation.part`.
 PARTS: Final = {
     "leading_system": "a system message at the beginning: fixed content, which may not be dropped",
     "newest_request": "the newest request: fixed content, which may not be dropped",
@@ -60,13 +60,13 @@ _PART_NAMES: Final = {
     "pending_calls": "calls that await approval",
     "newest_atom": "the newest tool call with its results, or message",
 }
-#: The most competitors that are listed.
+#: The maximum number of competitors that are listed.
 _NAMED: Final = 4
 
 
 def headline(about: Explanation) -> str:
-    """Return the outcome in one sentence."""
-    item = f"Item {about.item}{_described(about)}"
+    """Return one sentence that states whether the item is in the turn's prompt."""
+    item = f"Item {about.item}{_kind_and_tokens(about)}"
     turn = f"turn {about.turn}"
     if about.outcome == "kept":
         return f"{item} is in the prompt of {turn}."
@@ -83,87 +83,87 @@ def headline(about: Explanation) -> str:
     return f"What happened to {item[:1].lower()}{item[1:]} on {turn} is not known."
 
 
-def _described(about: Explanation) -> str:
+def _kind_and_tokens(about: Explanation) -> str:
     if about.kind is None:
         return ""
-    tokens = f", {_tokens(about.tokens)}" if about.tokens is not None else ""
+    tokens = f", {_token_count(about.tokens)}" if about.tokens is not None else ""
     return f" ({about.kind}{tokens})"
 
 
 def detail_lines(about: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield the details of an explanation: a label and a text each."""
+    """Yield the details of an explanation as pairs of a label and a text, such as ``("since", "turn 3")``."""
     if about.unsent is not None:
-        yield from _nothing_sent(about.unsent)
+        yield from _error_lines(about.unsent)
         yield from [("what it is", PARTS[about.part])] if about.part in PARTS else ()
-        yield from _to_send(about.unsent)
-    yield from _decided(about)
+        yield from _ways_to_send(about.unsent)
+    yield from _decision_lines(about)
     if about.holder is not None:
         holder = about.holder
-        there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
-        yield "summary", f"item {holder.item}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
+        where = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
+        yield "summary", f"item {holder.item}, made on turn {holder.turn} of {_item_count(holder.leaves)}, {where}"
     if about.raises:
-        yield "to keep it", _raises(about)
+        yield "to keep it", _increases_text(about)
     if about.never is not None:
         yield "to keep it", f"no limit would: {about.never}"
     for sentence in about.unknown:
         yield "not known", sentence
 
 
-def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield the rule, the turn since when, the position, the block, the limit and the competitors."""
+def _decision_lines(about: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield the lines on the decision: reason, first turn, position, block, limit, and items that were kept instead."""
     if about.reason is not None and (about.unsent is None or about.part == "taken"):
-        by = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
+        policy = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
         rule = RULES.get(about.reason, "")  # type: ignore[call-overload]  # a StrEnum's members equal their strings
         rule = f"{about.reason}: {rule}" if rule else about.reason
-        yield "rule", f"{by}, {rule}" if by else rule
+        yield "rule", f"{policy}, {rule}" if policy else rule
     if about.since is not None:
         since = "this turn" if about.since == about.turn else f"turn {about.since}"
         yield "since", since if about.since_known else f"{since} or before: turn {about.since - 1} is not in the spans"
     if about.standing is not None:
-        yield from _standing(about)
+        yield from _position_lines(about)
     if about.block is not None:
         block = about.block
-        left = f", {_tokens(block.remaining)} left before it" if block.remaining is not None else ""
+        remaining = f", {_token_count(block.remaining)} left before it" if block.remaining is not None else ""
         floor = f", floor {block.floor:,}" if block.floor else ""
-        yield "block", f"{block.name} ({block.kind}, priority {block.priority}{floor}){left}"
+        yield "block", f"{block.name} ({block.kind}, priority {block.priority}{floor}){remaining}"
         if block.before and about.outcome in {"dropped", "compacted"} and about.limit is not None:
             shares = ", ".join(f"{share.name} {share.tokens:,}" for share in block.before)
-            yield "blocks before it", f"{_tokens(sum(share.tokens for share in block.before))}: {shares}"
+            yield "blocks before it", f"{_token_count(sum(share.tokens for share in block.before))}: {shares}"
     if about.limit is not None:
-        yield "limit", _limit(about.limit)
+        yield "limit", _limit_text(about.limit)
     if about.competitors:
         noun = "item" if about.policy == ALLOCATOR else "newer item"
-        yield "kept instead", _competitors(about.competitors, about.competitors_tokens, noun)
+        yield "kept instead", _competitors_text(about.competitors, about.competitors_tokens, noun)
     if about.also_out:
-        tokens = f", {_tokens(about.also_out_tokens)}" if about.also_out_tokens is not None else ""
-        items = f"{_items(len(about.also_out))}, newer or of the same tool call{tokens}"
+        tokens = f", {_token_count(about.also_out_tokens)}" if about.also_out_tokens is not None else ""
+        items = f"{_item_count(len(about.also_out))}, newer or of the same tool call{tokens}"
         yield "also dropped", f"{items}; a larger limit restores them first"
     if about.winner is not None:
         yield "kept copy", f"item {about.winner}"
 
 
 def unsent_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
-    """Yield why nothing was sent and what would have allowed a prompt: a label and a text each."""
-    yield from _nothing_sent(unsent)
-    yield from _to_send(unsent)
+    """Yield why no prompt was sent and what would have allowed one, as pairs of a label and a text."""
+    yield from _error_lines(unsent)
+    yield from _ways_to_send(unsent)
 
 
-def _nothing_sent(unsent: Unsent) -> Iterator[tuple[str, str]]:
-    by = f"{unsent.policy} (policy {unsent.index})" if unsent.policy is not None else "a policy"
+def _error_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    policy = f"{unsent.policy} (policy {unsent.index})" if unsent.policy is not None else "a policy"
     if unsent.error == ERROR_ASSEMBLY_HALT:
         yield "nothing sent", f"the conversation was halted{f' by {unsent.said}' if unsent.said else ''}"
     elif unsent.error == ERROR_CANCELLED:
         yield "nothing sent", "the turn was cancelled"
     elif unsent.error != ERROR_CONTEXT_OVERFLOW:
-        yield "nothing sent", f"{by} failed: {unsent.error}"
+        yield "nothing sent", f"{policy} failed: {unsent.error}"
     elif unsent.needed is None or unsent.budget is None:
-        yield "nothing sent", f"{by}: the fixed content exceeds the budget"
+        yield "nothing sent", f"{policy}: the fixed content exceeds the budget"
     else:
-        over = f"takes {unsent.needed:,} of {_tokens(unsent.budget)}, {unsent.needed - unsent.budget:,} too many"
-        newest = unsent.cause == OverflowCause.NEWEST_ATOM
-        fixed = f"fixed content ({unsent.fixed:,})" if newest and unsent.fixed is not None else "fixed content"
-        what = f"{fixed} with the newest tool call or message" if newest else fixed
-        yield "nothing sent", f"{by}: {what} {over}"
+        excess = f"takes {unsent.needed:,} of {_token_count(unsent.budget)}, {unsent.needed - unsent.budget:,} too many"
+        is_newest_atom = unsent.cause == OverflowCause.NEWEST_ATOM
+        fixed = f"fixed content ({unsent.fixed:,})" if is_newest_atom and unsent.fixed is not None else "fixed content"
+        content = f"{fixed} with the newest tool call or message" if is_newest_atom else fixed
+        yield "nothing sent", f"{policy}: {content} {excess}"
         if unsent.parts:
             yield (
                 "made up of",
@@ -171,8 +171,8 @@ def _nothing_sent(unsent: Unsent) -> Iterator[tuple[str, str]]:
             )
 
 
-def _to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
-    ways = [_raise(change) for change in unsent.raises]
+def _ways_to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    ways = [_increase_text(change) for change in unsent.raises]
     if unsent.without:
         out = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
         noun = "item" if len(unsent.without) == 1 else "items"
@@ -187,12 +187,12 @@ def _to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
         yield "not known", sentence
 
 
-def _standing(about: Explanation) -> Iterator[tuple[str, str]]:
+def _position_lines(about: Explanation) -> Iterator[tuple[str, str]]:
     standing = about.standing
     if standing is None:
         return
     prompts = f", after {standing.prompts} prompt{'s' * (standing.prompts != 1)}" if standing.prompts else ""
-    yield "position", f"{standing.position} of {_items(standing.of)}{prompts}"
+    yield "position", f"{standing.position} of {_item_count(standing.of)}{prompts}"
     if standing.tokens_before is not None and standing.tokens_after is not None:
         yield "tokens", f"{standing.tokens_before:,} before it, {standing.tokens_after:,} after it"
     if standing.cached is not None:
@@ -203,7 +203,7 @@ def _standing(about: Explanation) -> Iterator[tuple[str, str]]:
         )
 
 
-def _limit(limit: Limit) -> str:
+def _limit_text(limit: Limit) -> str:
     parts = [f"{limit.limit:,} {limit.unit}" + (f" of the {limit.of} alone" if limit.of is not None else "")]
     if limit.fixed is not None:
         parts.append(f"{limit.fixed:,} fixed")
@@ -214,29 +214,29 @@ def _limit(limit: Limit) -> str:
     return ", ".join(parts) + step
 
 
-def _competitors(competitors: Sequence[Competitor], tokens: int | None, noun: str) -> str:
-    together = f", {_tokens(tokens)}" if tokens is not None else ""
-    named = ", ".join(
+def _competitors_text(competitors: Sequence[Competitor], tokens: int | None, noun: str) -> str:
+    total = f", {_token_count(tokens)}" if tokens is not None else ""
+    examples = ", ".join(
         f"{item.item} {item.kind} {item.tokens:,}" for item in competitors[:_NAMED] if item.tokens is not None
     )
     rest = len(competitors) - _NAMED
-    more = f", and {rest} more" if rest > 0 else ""
-    return f"{_items(len(competitors), noun)}{together}" + (f": {named}{more}" if named else "")
+    others = f", and {rest} more" if rest > 0 else ""
+    return f"{_item_count(len(competitors), noun)}{total}" + (f": {examples}{others}" if examples else "")
 
 
-def _raises(about: Explanation) -> str:
-    return ", and ".join(map(_raise, about.raises))
+def _increases_text(about: Explanation) -> str:
+    return ", and ".join(map(_increase_text, about.raises))
 
 
-def _raise(change: LimitIncrease) -> str:
+def _increase_text(change: LimitIncrease) -> str:
     unit = change.unit if change.extra != 1 else change.unit[:-1]
-    most = "at most " if change.at_most else ""
-    return f"{most}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
+    prefix = "at most " if change.at_most else ""
+    return f"{prefix}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
 
 
-def _items(count: int, noun: str = "item") -> str:
+def _item_count(count: int, noun: str = "item") -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _tokens(count: int | None) -> str:
+def _token_count(count: int | None) -> str:
     return f"{count:,} token" if count == 1 else f"{count:,} tokens"
