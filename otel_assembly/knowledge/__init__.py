@@ -1,7 +1,8 @@
 """Knowledge that an agent keeps between conversations: stores, and aggregates that write to them.
 
-All stores behave as `KnowledgeStore` defines. An aggregate turns a conversation into a
-summary or into an updated working memory, and ``WorkingMemoryPolicy`` and ``EpisodicMemoryPolicy`` read them back.
+All stores behave as `KnowledgeStore` defines. An aggregate turns a conversation into a summary, or into an update of
+the working memory (the notes that an agent reads before each answer). ``WorkingMemoryPolicy`` and
+``EpisodicMemoryPolicy`` add the stored texts to the prompts of later conversations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""File operations on directory descriptors that never follow symbolic links, for the store on disk.
+"""File operations for `DiskKnowledgeStore` that never follow symbolic links.
 
-Each name is opened relative to the descriptor of its directory and with ``O_NOFOLLOW``. A link that is created at any
-moment therefore makes the open itself fail, and not only a check before it.
+Each name is opened relative to the descriptor of its directory, with ``O_NOFOLLOW``. A check before the open would not
+be enough, because another process could create a link between the check and the open.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from otel_assembly.knowledge.paths import RESERVED_PREFIX, is_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The lock file in the root of the store; each change takes the lock.
+#: The name of the lock file in the root of the store; each change locks it.
 LOCK_NAME = f"{RESERVED_PREFIX}lock"
 
-#: A file that is being written, in the directory of its target. One name is enough, because its writer has the lock.
-#: After a crash, the next writer removes the file, or it is removed with the directory.
+#: The name of a file that is being written, in the directory of its target. One name is enough, because only the
+#: process that has the lock writes. After a crash, the next writer removes the file.
 TEMP_NAME = f"{RESERVED_PREFIX}tmp"
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -30,8 +30,8 @@ DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 @contextmanager
-def opened(name: str, flags: int, directory: int | None = None) -> Iterator[int]:
-    """Open `name` as a descriptor; a link is not followed."""
+def open_descriptor(name: str, flags: int, directory: int | None = None) -> Iterator[int]:
+    """Open `name` in `directory` without following a link; close the descriptor at the end of the block."""
     descriptor = os.open(name, flags | NO_FOLLOW, 0o666, dir_fd=directory)
     try:
         yield descriptor
@@ -39,26 +39,41 @@ def opened(name: str, flags: int, directory: int | None = None) -> Iterator[int]
         os.close(descriptor)
 
 
-def look(directory: int, name: str, path: str) -> os.stat_result | None:
-    """Return the status of `name`; None if it does not exist.
+def file_status(directory: int, name: str, path: str) -> os.stat_result | None:
+    """Return the status of the file `name` in `directory`; None if it does not exist.
+
+    Args:
+        directory: The descriptor of the directory.
+        name: The file's name.
+        path: The whole path, for the error message.
 
     Raises:
         KnowledgePathError: `name` is a symbolic link.
     """
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if stat.S_ISLNK(found.st_mode):
-        raise KnowledgePathError(f"path {path!r} leads over the symbolic link {name!r}; links are not followed")
-    return found
+    if stat.S_ISLNK(status.st_mode):
+        raise KnowledgePathError(f"path {path!r} contains the symbolic link {name!r}; links are not followed")
+    return status
 
 
 def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, make: bool = False) -> list[int] | None:
-    """Return the descriptors from `root` down to the directory `names`; None if it does not exist.
+    """Open the nested directories `names` below `root`.
+
+    Args:
+        stack: Closes the descriptors.
+        root: The descriptor of the store's root.
+        names: The names of the directories, from the outermost to the innermost.
+        path: The whole path, for the error messages.
+        make: True to create missing directories.
+
+    Returns:
+        The descriptor of `root`, followed by those of the directories; None if a directory does not exist.
 
     Raises:
-        KnowledgePathError: A link is in the path; or a file, if directories are created.
+        KnowledgePathError: One of the names is a symbolic link; or, if `make` is set, a file.
     """
     chain = [root]
     for name in names:
@@ -68,13 +83,13 @@ def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, m
                 os.mkdir(name, dir_fd=parent)
                 os.fsync(parent)
         try:
-            chain.append(stack.enter_context(opened(name, DIRECTORY, parent)))
+            chain.append(stack.enter_context(open_descriptor(name, DIRECTORY, parent)))
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno not in {errno.ENOTDIR, errno.ELOOP, errno.EMLINK}:
                 raise
-            look(parent, name, path)
+            file_status(parent, name, path)
             if make:
                 raise KnowledgePathError(f"path {path!r} lies beneath {name!r}, which is a file") from error
             return None
@@ -82,15 +97,15 @@ def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, m
 
 
 def children(directory: int) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a directory whose names are valid segments."""
+    """Yield the entries of a directory whose names are valid in a path of the store."""
     with os.scandir(directory) as entries:
         yield from (entry for entry in entries if is_segment(entry.name))
 
 
 def holds_files(directory: int, name: str) -> bool:
-    """Return whether the directory `name` or a directory in it contains a file."""
+    """Return True if the directory `name`, or a directory at any depth in it, contains a file."""
     try:
-        with opened(name, DIRECTORY, directory) as inside:
+        with open_descriptor(name, DIRECTORY, directory) as inside:
             return any(
                 entry.is_file(follow_symlinks=False)
                 or (entry.is_dir(follow_symlinks=False) and holds_files(inside, entry.name))
@@ -101,23 +116,27 @@ def holds_files(directory: int, name: str) -> bool:
 
 
 def remove(directory: int, name: str) -> None:
-    """Remove `name` with its content; links are removed, their targets are not."""
+    """Remove the file or directory `name` with its content; of a symbolic link, only the link is removed."""
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=directory)
         return
-    with opened(name, DIRECTORY, directory) as inside:
+    with open_descriptor(name, DIRECTORY, directory) as inside:
         for child in os.listdir(inside):
             remove(inside, child)
     os.rmdir(name, dir_fd=directory)
 
 
 def prune(directory: int, name: str) -> bool:
-    """Remove the directory `name` if it has only temporary files; return whether it was removed."""
-    with suppress(FileNotFoundError), opened(name, DIRECTORY, directory) as inside:
+    """Remove the directory `name` with its subdirectories if they contain only temporary files.
+
+    Returns:
+        True if the directory no longer exists.
+    """
+    with suppress(FileNotFoundError), open_descriptor(name, DIRECTORY, directory) as inside:
         if holds_files(directory, name):
             return False
         with suppress(FileNotFoundError):
@@ -136,11 +155,18 @@ def prune(directory: int, name: str) -> bool:
 
 
 def replace(directory: int, name: str, data: bytes, mode: int | None) -> None:
-    """Replace `name` by a file with `data`, atomically also after a crash."""
+    """Replace the content of the file `name` atomically: after a crash, it has the old or the new content.
+
+    Args:
+        directory: The descriptor of the file's directory.
+        name: The file's name.
+        data: The new content.
+        mode: The file's permissions; None for those that the umask gives.
+    """
     with suppress(FileNotFoundError):
         os.unlink(TEMP_NAME, dir_fd=directory)
     try:
-        with opened(TEMP_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, directory) as file:
+        with open_descriptor(TEMP_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, directory) as file:
             if mode is not None:
                 os.fchmod(file, mode)
             write_at(file, data, 0)
@@ -154,7 +180,7 @@ def replace(directory: int, name: str, data: bytes, mode: int | None) -> None:
 
 
 def write_at(file: int, data: bytes, offset: int) -> None:
-    """Write all of `data`, in as many system calls as needed."""
+    """Write all of `data` from `offset` on; one ``pwrite`` may write only a part."""
     view = memoryview(data)
     while view:
         written = os.pwrite(file, view, offset)
@@ -162,7 +188,7 @@ def write_at(file: int, data: bytes, offset: int) -> None:
 
 
 def read_at(file: int, offset: int, end: int) -> bytes:
-    """Return the bytes of ``[offset, end)``, or fewer if the file ends before."""
+    """Return the bytes from `offset` up to `end` (exclusive), or fewer if the file is shorter."""
     parts: list[bytes] = []
     while offset < end and (part := os.pread(file, end - offset, offset)):
         parts.append(part)

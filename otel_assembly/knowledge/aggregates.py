@@ -1,7 +1,7 @@
-"""Aggregates: a summary of a conversation, and an updated working memory.
+"""Aggregates: they turn a conversation into a summary, or into an update of an agent's working memory.
 
-An aggregate calls a model through a function of the caller and writes the answer to a `KnowledgeStore`. If the model
-fails or returns an empty text, the store is unchanged.
+An aggregate sends a prompt to a model, with a function that you give it, and writes the answer to a `KnowledgeStore`.
+If the model fails or returns an empty text, the store is unchanged.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from otel_assembly._internal.arguments import called, instance, whole_number
 from otel_assembly.errors import ConfigurationError, KnowledgeConflictError, KnowledgeError
+from otel_assembly.knowledge.file_lock import file_lock
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, ComparingKnowledgeStore
-from otel_assembly.knowledge.turns import turn_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from otel_assembly.knowledge.store import KnowledgeStore
 
-    #: A model client: takes a prompt, returns the model's text. A synchronous one blocks the event loop.
+    #: A function that takes a prompt and returns the model's text. A synchronous function blocks the event loop.
     Summarizer: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 DEFAULT_CONVERSATION_SUMMARY_PROMPT = """\
@@ -54,18 +54,19 @@ Be short and concrete. Answer with the new notes only; they replace the old ones
 _PLACEHOLDERS = re.compile(r"\{existing\}|\{events\}")
 _NO_MEMORY = "(empty)"
 _MAX_ID_CHARACTERS = 64
-#: How often an update is repeated because the memory has changed meanwhile.
+#: How often the model is asked again because the memory was changed during the previous call.
 _MAX_CONFLICTS = 5
 
-# Orders summaries of the same microsecond in one process; in several processes a random part makes names unique.
-_summaries = itertools.count(1)
+# Numbers the summaries of this process, because two of them can have the same time. The random part of a file's name
+# makes it unique across processes.
+_summary_numbers = itertools.count(1)
 
 
 class Aggregate(Protocol):
-    """Extracts knowledge from a conversation."""
+    """The interface of aggregates, which write knowledge from a conversation to a store."""
 
     async def aggregate(self, events: Iterable[Any], context: Any, store: KnowledgeStore) -> None:
-        """Write knowledge from these events to the store; an exception is a failure, and leaves the store unchanged."""
+        """Write knowledge from these events to the store; if this raises, the store must be unchanged."""
         ...
 
 
@@ -73,14 +74,13 @@ class ConversationSummaryAggregate:
     """Writes a summary of the conversation to a new file in ``/memory/conversations/``.
 
     The file is named ``{UTC time}.{microseconds}Z_{conversation}_{count}-{random}.md``, such as
-    ``20260314T092653.589793Z_support-17_000001-8f3a0c5d2b7e4416.md``: names sort by time, and no summary ever replaces
-    another, however close together two are written. AG2 names the file by the second and the stream's id alone, so that
-    two summaries of one conversation within a second leave one file. ``{conversation}`` is ``context.conversation_id``
-    with ``-`` for each character that is not an ASCII letter, a digit, ``_`` or ``-``, cut at 64 characters; random if
-    there is none.
+    ``20260314T092653.589793Z_support-17_000001-8f3a0c5d2b7e4416.md``. The names sort by time, and no summary replaces
+    another one. (In AG2, the name has only the second and the stream's id, so that the second of two summaries within a
+    second replaces the first.) ``{conversation}`` is ``context.conversation_id``, with ``-`` for each character other
+    than ASCII letters, digits, ``_`` and ``-``, truncated to 64 characters; without a conversation id, it is random.
 
     Args:
-        summarize: Takes the prompt, returns the model's text; async or not.
+        summarize: Takes the prompt and returns the model's text; sync or async.
         prompt: The prompt; ``{events}`` is replaced by the conversation.
         clock: Returns the time of the summary, with a time zone; by default the system's clock.
 
@@ -99,46 +99,47 @@ class ConversationSummaryAggregate:
     ) -> None:
         called("summarize", summarize)
         self._summarize = summarize
-        self._prompt = _checked(prompt)
+        self._prompt = _check_prompt(prompt)
         self._clock = clock
 
     async def aggregate(self, events: Iterable[Any], context: object, store: KnowledgeStore) -> None:
-        """Summarize `events` and write the summary; does nothing if no event has text.
+        """Summarize `events` and write the summary to the store; do nothing if no event has text.
 
         Raises:
-            KnowledgeError: The summarizer returned no text, or the clock a time without a zone; nothing was written. An
-                exception of the summarizer is not caught.
+            KnowledgeError: `summarize` returned no text, or `clock` returned a time without a zone; nothing was
+                written. An exception of `summarize` is passed on.
         """
         instance("store", store)
         conversation = render_events(events)
         if not conversation:
             return
-        summary = await _ask(self._summarize, _filled(self._prompt, events=conversation), "conversation summary")
+        summary = await _ask(self._summarize, _fill_prompt(self._prompt, events=conversation), "conversation summary")
         await store.write(self._path(context), summary)
 
     def _path(self, context: object) -> str:
         now = self._clock() if self._clock else datetime.now(UTC)
         if now.tzinfo is None:
-            raise KnowledgeError("the clock of ConversationSummaryAggregate gave a time without a zone; give it UTC")
+            raise KnowledgeError("the clock of ConversationSummaryAggregate has no time zone; return UTC times")
         stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        count = f"{next(_summaries):06d}-{secrets.token_hex(8)}"
+        count = f"{next(_summary_numbers):06d}-{secrets.token_hex(8)}"
         return f"{CONVERSATIONS_PREFIX}{stamp}_{_conversation_segment(context)}_{count}.md"
 
 
 class WorkingMemoryAggregate:
-    """Updates ``/memory/working.md`` with a conversation.
+    """Updates the working memory, the file ``/memory/working.md``, with a conversation.
 
-    Updates of one store run one after the other, in all tasks, threads, processes and machines, so that each starts
-    from the result of the last one. The file ``/memory/working.md.lock`` names the current one. If the memory is
-    changed meanwhile (by a person, or by an update that exceeded its time), the model is called again, so that nothing
-    is lost. With a store that is not a `ComparingKnowledgeStore`, one of two concurrent updates is lost.
+    Updates of one store run one after the other, across tasks, threads, processes and machines: each starts from the
+    result of the previous one. The running update creates the lock file ``/memory/working.md.lock``. If the memory
+    changes during an update (a person edits it, or another update did not wait any longer), the model is called again
+    with the changed memory, so that no change is lost. With a store that is not a `ComparingKnowledgeStore`, one of two
+    concurrent updates is lost.
 
     Args:
-        summarize: Takes the prompt, returns the model's text; async or not.
+        summarize: Takes the prompt and returns the model's text; sync or async.
         prompt: The prompt; ``{existing}`` is replaced by the current memory (``(empty)`` if there is none),
             ``{events}`` by the conversation. Other braces have no meaning.
-        patience: The seconds to wait for one other update, which is then considered dead. Use more than the duration of
-            a model call. The wait for all other updates together is limited to ten times as long.
+        patience: The seconds after which another update is considered dead and is no longer waited for. Use more than
+            the duration of a model call. The wait for all other updates together is limited to ten times `patience`.
 
     Raises:
         ConfigurationError: The prompt has no ``{events}``, or `patience` is not positive.
@@ -153,20 +154,22 @@ class WorkingMemoryAggregate:
         if not patience > 0:
             raise ConfigurationError(f"patience must be above 0 s, not {patience}")
         self._summarize = summarize
-        self._prompt = _checked(prompt)
+        self._prompt = _check_prompt(prompt)
         self._patience = patience
-        # In one event loop a lock is enough. The key is the store's id, because a store may not be hashable; a lock
-        # lives as long as a task uses it. A lock belongs to one event loop, which an aggregate may outlive.
+        # Updates in one event loop wait for an asyncio lock before they use the lock file. The inner key is the id of
+        # the store, because a store may not be hashable. A lock belongs to one event loop, and lives while a task uses
+        # it.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[int, asyncio.Lock]]
         self._locks = WeakKeyDictionary()
 
     async def aggregate(self, events: Iterable[Any], context: object, store: KnowledgeStore) -> None:
-        """Merge `events` into the working memory; does nothing if no event has text.
+        """Update the working memory with `events`; do nothing if no event has text.
 
         Raises:
-            KnowledgeError: The summarizer returned no text; the memory is unchanged. An exception of the summarizer is
-                not caught, and leaves the memory unchanged too.
-            KnowledgeConflictError: Other writers kept changing the memory; nothing was written.
+            KnowledgeError: `summarize` returned no text; the memory is unchanged. An exception of `summarize` is passed
+                on, and the memory is unchanged too.
+            KnowledgeConflictError: Other writers changed the memory during each of five model calls, or the wait for
+                them took too long; nothing was written.
         """
         instance("store", store)
         conversation = render_events(events)
@@ -177,11 +180,11 @@ class WorkingMemoryAggregate:
         )
         async with lock:
             if not isinstance(store, ComparingKnowledgeStore):
-                await store.write(WORKING_MEMORY_PATH, (await self._updated(conversation, store))[1])
+                await store.write(WORKING_MEMORY_PATH, (await self._updated_memory(conversation, store))[1])
                 return
-            async with turn_at(store, WORKING_MEMORY_PATH, self._patience):
+            async with file_lock(store, WORKING_MEMORY_PATH, self._patience):
                 for _ in range(_MAX_CONFLICTS):
-                    before, after = await self._updated(conversation, store)
+                    before, after = await self._updated_memory(conversation, store)
                     if await store.replace(WORKING_MEMORY_PATH, before, after):
                         return
         raise KnowledgeConflictError(
@@ -189,17 +192,19 @@ class WorkingMemoryAggregate:
             "; nothing was written: give the aggregate more patience, or have others change it less often"
         )
 
-    async def _updated(self, conversation: str, store: KnowledgeStore) -> tuple[str | None, str]:
-        """Return the current memory, and the updated one."""
+    async def _updated_memory(self, conversation: str, store: KnowledgeStore) -> tuple[str | None, str]:
+        """Return the current memory, and the memory that the model writes from it and the conversation."""
         before = await store.read(WORKING_MEMORY_PATH)
         existing = before if before and before.strip() else _NO_MEMORY
-        prompt = _filled(self._prompt, existing=existing, events=conversation)
+        prompt = _fill_prompt(self._prompt, existing=existing, events=conversation)
         return before, await _ask(self._summarize, prompt, "working memory")
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateTrigger:
-    """When an aggregate runs: as soon as one condition is true. `AggregateObserver` checks it after each turn.
+    """The conditions for running an aggregate; it runs as soon as one of them is true.
+
+    `AggregateObserver` checks the conditions after each turn.
 
     Attributes:
         every_n_turns: Run after this number of turns; 0 means never.
@@ -223,23 +228,23 @@ class AggregateTrigger:
             )
 
     def due(self, turns: int, events: int, ended: bool) -> bool:
-        """Return whether to run now.
+        """Return True if the aggregate has to run now.
 
         Args:
             turns: The number of turns since the last run, or since the beginning.
-            events: The number of events since then.
+            events: The number of events that were sent to a model in this time.
             ended: Whether the conversation has ended.
         """
         return 0 < self.every_n_turns <= turns or 0 < self.every_n_events <= events or (self.on_end and ended)
 
 
-def _checked(prompt: str) -> str:
+def _check_prompt(prompt: str) -> str:
     if "{events}" not in prompt:
         raise ConfigurationError("the prompt has no {events}, so the model would not see the conversation; add it")
     return prompt
 
 
-def _filled(prompt: str, **values: str) -> str:
+def _fill_prompt(prompt: str, **values: str) -> str:
     # In one pass, so that a placeholder within the conversation is not replaced.
     return _PLACEHOLDERS.sub(lambda match: values.get(match[0][1:-1], match[0]), prompt)
 

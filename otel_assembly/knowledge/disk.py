@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 _BUSY: Final = (
-    "another process or call kept the lock of the store for too long; look for one that is stopped, or give a longer "
-    "busy_timeout"
+    "another process or call kept the lock of the store for too long; look for a process that is stopped, or give a "
+    "longer busy_timeout"
 )
 #: Seconds between two attempts to lock a file: at first, and at most.
 _FIRST_PAUSE: Final = 0.0005
@@ -37,31 +37,31 @@ _LONGEST_PAUSE: Final = 0.02
 
 
 class DiskKnowledgeStore(StoreOfFiles):
-    """A `KnowledgeStore` whose files lie beneath `root`, which is made at the first write.
+    """A `KnowledgeStore` of files in the directory `root`, which is created at the first write.
 
-    Nothing outside `root` is ever read or written: a symbolic link beneath it is refused with `KnowledgePathError`
-    (`list` leaves it out, `delete` removes the link itself), also one that is put there while a call runs. A file with
-    a second hard link is copied before something is appended to it.
+    Nothing outside `root` is read or written. A symbolic link in a path raises `KnowledgePathError`, even if the link
+    is created while a call runs; `list` omits links, and `delete` removes a link but not its target. A file with a
+    second hard link is copied before an append.
 
-    What was written is on the disk when a call returns. A crash in the middle of a write leaves the old content, in the
-    middle of an append the old content and at most a beginning of what was to be added. Any number of stores, tasks,
-    threads and processes may share one `root`: changes wait for each other on a lock file in it, reads do not. A call
-    that has waited `busy_timeout` seconds for the lock of another process, or for a free thread, raises
-    `KnowledgeStoreError` and has changed nothing.
+    When a call returns, its data is synced to the disk. After a crash during a write, the file has the old content;
+    after a crash during an append, the old content and at most the beginning of the appended text. Any number of
+    stores, tasks, threads and processes may share one `root`: changes use a lock file in `root`, reads do not. If a
+    call has waited `busy_timeout` seconds for the lock or for a free thread, it raises `KnowledgeStoreError` and
+    changes nothing.
 
-    A file that is replaced keeps its permissions; new ones have those that the umask gives. To read one that is not
-    UTF-8 raises `KnowledgeStoreError`. Links, devices and names that no path can have are not listed.
+    A replaced file keeps its permissions; a new file has those that the umask gives. Reading a file that is not UTF-8
+    raises `KnowledgeStoreError`. `list` also omits devices, and files whose names are not valid in a path.
 
     Args:
         root: The directory.
-        busy_timeout: Seconds that a call waits for others, from 0.
+        busy_timeout: The seconds that a call waits for other calls and processes; 0 or more.
 
     Raises:
-        ConfigurationError: The system has no POSIX directory descriptors; use `SqliteKnowledgeStore` there. Or
+        ConfigurationError: The system has no POSIX directory descriptors (use `SqliteKnowledgeStore` there), or
             `busy_timeout` is negative.
     """
 
-    __slots__ = ("__weakref__", "_changing", "_root")
+    __slots__ = ("__weakref__", "_change_lock", "_root")
 
     def __init__(self, root: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
         if not _POSIX:
@@ -69,8 +69,8 @@ class DiskKnowledgeStore(StoreOfFiles):
         if not busy_timeout >= 0:
             raise ConfigurationError(f"busy_timeout is {busy_timeout}; give seconds from 0")
         super().__init__(busy_timeout)
-        # Threads of this store queue here, so that few of them try the lock file at the same time.
-        self._changing = new_lock()
+        # Threads of this store wait for this lock first, so that only one of them polls the lock file.
+        self._change_lock = new_lock()
         self._root = os.path.realpath(root)
 
     @property
@@ -80,23 +80,23 @@ class DiskKnowledgeStore(StoreOfFiles):
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
         with ExitStack() as stack:
-            chain = self._chain(stack, path, names[:-1])
-            if chain is None or fd.look(chain[-1], names[-1], path) is None:
+            chain = self._open_directories(stack, path, names[:-1])
+            if chain is None or fd.file_status(chain[-1], names[-1], path) is None:
                 return None
-            # Opening a pipe that somebody put there must not wait for its writer.
+            # O_NONBLOCK: if another program created a named pipe here, the open must not wait for the pipe's writer.
             file = self._open_file(stack, chain[-1], names[-1], path, os.O_RDONLY | os.O_NONBLOCK)
             if file is None:
                 return None
-            _lock(file, fcntl.LOCK_SH)  # an append that runs is seen whole or not at all
+            _lock(file, fcntl.LOCK_SH)  # so that a concurrent append is read completely or not at all
             size = os.fstat(file).st_size
             return fd.read_at(file, first, size if last is None else min(last, size))
 
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
-        with self._locked() as root:
+        with self._locked_root() as root:
             self._put(root, path, names, data)
 
     def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
-        with self._locked() as root:
+        with self._locked_root() as root:
             if self._bytes(path, names, 0, None) != old:
                 return False
             if new is not None:
@@ -107,14 +107,14 @@ class DiskKnowledgeStore(StoreOfFiles):
 
     def _put(self, root: int, path: str, names: tuple[str, ...], data: bytes) -> None:
         with ExitStack() as stack:
-            directory = self._made(stack, root, path, names[:-1])
+            directory = self._make_directories(stack, root, path, names[:-1])
             existing = self._replaceable(path, directory, names[-1])
             fd.replace(directory, names[-1], data, stat.S_IMODE(existing.st_mode) if existing else None)
 
     def _append(self, path: str, names: tuple[str, ...], data: bytes) -> int:
         with ExitStack() as stack:
-            with self._locked() as root:
-                directory = self._made(stack, root, path, names[:-1])
+            with self._locked_root() as root:
+                directory = self._make_directories(stack, root, path, names[:-1])
                 existing = self._replaceable(path, directory, names[-1])
                 if existing is None:
                     fd.replace(directory, names[-1], data, None)
@@ -128,26 +128,26 @@ class DiskKnowledgeStore(StoreOfFiles):
                     content = fd.read_at(file, 0, offset) + data
                     fd.replace(directory, names[-1], content, stat.S_IMODE(existing.st_mode))
                     return offset
-                _extend(file, data, offset)
-            # Outside the lock, so that appends to several files, or by several writers, share a flush.
+                _append_bytes(file, data, offset)
+            # After the lock is released, so that concurrent appends can share one flush of the disk.
             os.fsync(file)
             return offset
 
     def _list(self, path: str, names: tuple[str, ...]) -> builtins.list[str]:
         with ExitStack() as stack:
-            chain = self._chain(stack, path, names)
-            found: list[str] = []
+            chain = self._open_directories(stack, path, names)
+            listed: list[str] = []
             for entry in fd.children(chain[-1]) if chain else ():
                 if entry.is_file(follow_symlinks=False):
-                    found.append(entry.name)
+                    listed.append(entry.name)
                 elif entry.is_dir(follow_symlinks=False) and chain and fd.holds_files(chain[-1], entry.name):
-                    found.append(f"{entry.name}/")
-            return sorted(found)
+                    listed.append(f"{entry.name}/")
+            return sorted(listed)
 
     def _delete(self, path: str, names: tuple[str, ...]) -> None:
         if not os.path.isdir(self._root):
             return
-        with self._locked() as root:
+        with self._locked_root() as root:
             self._remove(root, path, names)
 
     @staticmethod
@@ -167,39 +167,39 @@ class DiskKnowledgeStore(StoreOfFiles):
         if not names:
             return True
         with ExitStack() as stack:
-            chain = self._chain(stack, path, names[:-1])
-            found = fd.look(chain[-1], names[-1], path) if chain else None
-            if chain is None or found is None:
+            chain = self._open_directories(stack, path, names[:-1])
+            status = fd.file_status(chain[-1], names[-1], path) if chain else None
+            if chain is None or status is None:
                 return False
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 return fd.holds_files(chain[-1], names[-1])
-            return stat.S_ISREG(found.st_mode)
+            return stat.S_ISREG(status.st_mode)
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """The root's descriptor, while nobody else changes anything."""
+    def _locked_root(self) -> Iterator[int]:
+        """Lock the store for a change, and yield the descriptor of its root."""
         os.makedirs(self._root, exist_ok=True)
-        if not self._changing.acquire(timeout=remaining_patience()):
+        if not self._change_lock.acquire(timeout=remaining_patience()):
             raise TimeoutError(_BUSY)
         try:
             with (
-                fd.opened(self._root, fd.DIRECTORY) as root,
-                fd.opened(fd.LOCK_NAME, os.O_RDWR | os.O_CREAT, root) as lock,
+                fd.open_descriptor(self._root, fd.DIRECTORY) as root,
+                fd.open_descriptor(fd.LOCK_NAME, os.O_RDWR | os.O_CREAT, root) as lock,
             ):
                 _lock(lock, fcntl.LOCK_EX)
                 yield root
         finally:
-            self._changing.release()
+            self._change_lock.release()
 
-    def _chain(self, stack: ExitStack, path: str, names: tuple[str, ...]) -> builtins.list[int] | None:
+    def _open_directories(self, stack: ExitStack, path: str, names: tuple[str, ...]) -> builtins.list[int] | None:
         try:
-            root = stack.enter_context(fd.opened(self._root, fd.DIRECTORY))
+            root = stack.enter_context(fd.open_descriptor(self._root, fd.DIRECTORY))
         except FileNotFoundError:
             return None
         return fd.descend(stack, root, names, path)
 
     @staticmethod
-    def _made(stack: ExitStack, root: int, path: str, names: tuple[str, ...]) -> int:
+    def _make_directories(stack: ExitStack, root: int, path: str, names: tuple[str, ...]) -> int:
         chain = fd.descend(stack, root, names, path, make=True)
         if chain is None:
             raise KnowledgeStoreError(f"cannot write {path!r}: its directory was removed meanwhile; write again")
@@ -207,21 +207,27 @@ class DiskKnowledgeStore(StoreOfFiles):
 
     @staticmethod
     def _replaceable(path: str, directory: int, name: str) -> os.stat_result | None:
-        """The file that a write replaces, None where there is none."""
-        existing = fd.look(directory, name, path)
+        """Return the status of the file that a write would replace; None if there is no file.
+
+        An empty directory of the same name is removed.
+
+        Raises:
+            KnowledgePathError: The path is a directory with files, a link or a device.
+        """
+        existing = fd.file_status(directory, name, path)
         if existing is None or stat.S_ISREG(existing.st_mode):
             return existing
         if not stat.S_ISDIR(existing.st_mode):
-            raise KnowledgePathError(f"path {path!r} is no regular file, and is left alone")
+            raise KnowledgePathError(f"path {path!r} is not a regular file, so it is not replaced; delete it first")
         if not fd.prune(directory, name):
             raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
         return None
 
     @staticmethod
     def _open_file(stack: ExitStack, directory: int, name: str, path: str, flags: int) -> int | None:
-        """The descriptor of a regular file; None where there is none."""
+        """Return the descriptor of a regular file; None if there is no regular file."""
         try:
-            file = stack.enter_context(fd.opened(name, flags, directory))
+            file = stack.enter_context(fd.open_descriptor(name, flags, directory))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -234,10 +240,13 @@ class DiskKnowledgeStore(StoreOfFiles):
 
 
 def _lock(file: int, mode: int) -> None:
-    """Lock a file for this process, or raise if another one keeps its lock for too long.
+    """Lock a file with ``flock``, polling until the deadline of the running call.
 
-    A blocking ``flock`` has no time limit: a process that is stopped while it holds the lock would keep every thread of
-    this store for ever.
+    A blocking ``flock`` has no time limit: if a process were stopped while it has the lock, all threads of this store
+    would wait forever.
+
+    Raises:
+        TimeoutError: Another process kept the lock for too long.
     """
     pause = _FIRST_PAUSE
     while True:
@@ -255,8 +264,11 @@ def _lock(file: int, mode: int) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _extend(file: int, data: bytes, offset: int) -> None:
-    """Put `data` at `offset`, the end of the file but for a torn character; all of it, or nothing."""
+def _append_bytes(file: int, data: bytes, offset: int) -> None:
+    """Write `data` from `offset` on and discard the file's bytes after it; if this fails, write nothing.
+
+    The discarded bytes are an incomplete last character.
+    """
     _lock(file, fcntl.LOCK_EX)
     try:
         os.ftruncate(file, offset)

@@ -1,4 +1,4 @@
-"""What the stores of this package share: paths are checked and texts encoded before a store's own work begins."""
+"""`StoreOfFiles`: the base class of the stores in memory, on disk and in SQLite."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-#: Threads of one store at the same time, for each event loop.
+#: The number of threads that one store uses concurrently, for each event loop.
 _MOST_THREADS: Final = 16
-#: When the running call stops to wait for locks, by `time.monotonic`.
+#: The time by `time.monotonic` at which the running call stops waiting for locks.
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
@@ -29,10 +29,12 @@ def remaining_patience() -> float:
 
 
 class StoreOfFiles:
-    """A `KnowledgeStore` whose work blocks: each call is one piece of it, done in a thread.
+    """Implements `KnowledgeStore` with blocking methods that subclasses define; each call runs one of them in a thread.
+
+    Paths are checked and texts are encoded as UTF-8 before the thread starts.
 
     Args:
-        busy_timeout: Seconds that one call waits for a thread and for locks of others, together.
+        busy_timeout: The seconds that one call waits for a free thread and for locks, together.
     """
 
     __slots__ = ("_busy_timeout", "_threads")
@@ -41,7 +43,7 @@ class StoreOfFiles:
         self._busy_timeout = busy_timeout
         self._threads = ThreadLimit("store", _MOST_THREADS)
 
-    #: What its work may raise that `KnowledgeStoreError` stands for.
+    #: The exceptions of the storage, which are raised as `KnowledgeStoreError`.
     _raises: ClassVar[tuple[type[Exception], ...]] = (OSError, UnicodeDecodeError)
 
     async def read(self, path: str) -> str | None:
@@ -80,7 +82,7 @@ class StoreOfFiles:
         return await self._run("append to", path, lambda: self._append(path, names, data))
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; no more than the range is fetched."""
+        """See `KnowledgeStore.read_range`; reads only the bytes of the range."""
         names = split_file_path(path)
         first, last = byte_range(start, end)
         return await self._run(
@@ -106,14 +108,14 @@ class StoreOfFiles:
             _deadline.reset(token)
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
-        """The bytes of a file in ``[first, last)``; None where there is none."""
+        """Return the bytes of a file from `first` up to `last` (exclusive); None if there is no file."""
         raise NotImplementedError
 
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
         raise NotImplementedError
 
     def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
-        """Write `new`, or delete where it is None, if the file holds `old` (None: if there is none); whether it did."""
+        """Replace the content `old` by `new`, where None means no file; return False if the content is not `old`."""
         raise NotImplementedError
 
     def _list(self, path: str, names: tuple[str, ...]) -> builtins.list[str]:

@@ -1,4 +1,4 @@
-"""What stores have in common that keep a file as an item of another store, such as one that a framework brings."""
+"""`StoreOfItems`: the base class of knowledge stores on top of another store, such as LangGraph's."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ if TYPE_CHECKING:
 
 
 class StoreOfItems:
-    """A `KnowledgeStore` of items: each has a key, in a place of labels that holds no dots, and perhaps a text.
+    """A `KnowledgeStore` that stores each file as one item of another store.
+
+    The other store has items with a place (a tuple of labels without dots), a key and perhaps a text. The directory of
+    a file is the item's place, after the labels of `namespace`; the name of the file is the item's key.
 
     Args:
-        namespace: Where in the other store the paths begin.
+        namespace: The place of the root directory in the other store.
 
     Raises:
-        ConfigurationError: The namespace is empty, or has a label that is not taken.
+        ConfigurationError: The namespace is empty, or has an empty label or one with a dot.
     """
 
-    #: What the other store is called in an error.
+    #: The other store's name in error messages.
     _identity: ClassVar[str]
 
     def __init__(self, namespace: Sequence[str]) -> None:
         self.namespace = tuple(namespace)
         labels: tuple[Any, ...] = self.namespace
-        wrong = [label for label in labels if not isinstance(label, str) or not label or "." in label]
-        if isinstance(namespace, str) or not self.namespace or wrong:
+        invalid = [label for label in labels if not isinstance(label, str) or not label or "." in label]
+        if isinstance(namespace, str) or not self.namespace or invalid:
             raise ConfigurationError(
                 f"a namespace is a sequence of labels, none of them empty or with a '.', not {namespace!r}"
             )
@@ -45,42 +48,42 @@ class StoreOfItems:
         for depth in range(1, len(names)):
             if await self._text(names[:depth]) is not None:
                 raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")
-        async for _ in self._beneath(names):
+        async for _ in self._files_in(names):
             raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
         await self._put(self._place(names[:-1]), names[-1], content)
 
     async def list(self, path: str = "/") -> builtins.list[str]:
         """See `KnowledgeStore.list`."""
         names = split_path(path)
-        return sorted({found[0] if len(found) == 1 else f"{found[0]}/" async for found in self._beneath(names)})
+        return sorted({file[0] if len(file) == 1 else f"{file[0]}/" async for file in self._files_in(names)})
 
     async def delete(self, path: str) -> None:
         """See `KnowledgeStore.delete`."""
         names = split_path(path)
-        gone = [(*names, *found) async for found in self._beneath(names)]
+        files = [(*names, *file) async for file in self._files_in(names)]
         if names and await self._text(names) is not None:
-            gone.append(names)
-        for one in gone:
-            await self._remove(self._place(one[:-1]), one[-1])
+            files.append(names)
+        for file in files:
+            await self._remove(self._place(file[:-1]), file[-1])
 
     async def exists(self, path: str) -> bool:
         """See `KnowledgeStore.exists`."""
         names = split_path(path)
         if not names or await self._text(names) is not None:
             return True
-        async for _ in self._beneath(names):
+        async for _ in self._files_in(names):
             return True
         return False
 
     async def append(self, path: str, content: str) -> int:
-        """Refuse.
+        """Raise `KnowledgeStoreError`, because the other store has no atomic append.
 
         Raises:
             KnowledgeStoreError: Always.
         """
         raise KnowledgeStoreError(
-            f"cannot append to {path!r}: {self._identity} has no way to do it that loses nothing of what others "
-            "append at once; write the whole content, or give the policies a store of otel_assembly.knowledge"
+            f"cannot append to {path!r}: {self._identity} has no way to append without losing concurrent "
+            "appends; write the whole content, or use a store of otel_assembly.knowledge"
         )
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
@@ -96,15 +99,15 @@ class StoreOfItems:
     def _place(self, names: Sequence[str]) -> tuple[str, ...]:
         return (*self.namespace, *(name.replace("%", "%25").replace(".", "%2E") for name in names))
 
-    async def _beneath(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, ...]]:
-        """The files beneath a directory, by their paths from there."""
+    async def _files_in(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, ...]]:
+        """Yield the paths of all files in a directory, at any depth, relative to the directory."""
         place = self._place(names)
         async for labels, key in self._search(place):
-            deeper = labels[len(place) :]
-            yield (*(label.replace("%2E", ".").replace("%25", "%") for label in deeper), key)
+            directories = labels[len(place) :]
+            yield (*(label.replace("%2E", ".").replace("%25", "%") for label in directories), key)
 
     async def _get(self, place: tuple[str, ...], key: str) -> str | None:
-        """The text of an item; None where there is no such item, or it has none."""
+        """Return the text of an item; None if there is no such item, or if the item has no text."""
         raise NotImplementedError
 
     async def _put(self, place: tuple[str, ...], key: str, text: str) -> None:
@@ -114,5 +117,5 @@ class StoreOfItems:
         raise NotImplementedError
 
     def _search(self, place: tuple[str, ...]) -> AsyncIterator[tuple[Sequence[str], str]]:
-        """The items that have a text, in a place and in all beneath it: the place of each, and its key."""
+        """Yield the place and key of each item with a text, whose place is `place` or begins with it."""
         raise NotImplementedError

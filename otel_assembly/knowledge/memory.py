@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# A file is its bytes: appending to them copies nothing, and offsets are theirs.
+# A directory is a dict; a file is a bytearray, because offsets are in bytes and an append copies nothing.
 _Directory: TypeAlias = "dict[str, _Directory | bytearray]"
 
 
 class MemoryKnowledgeStore(StoreOfFiles):
-    """A `KnowledgeStore` that lives as long as the object; safe to share between threads."""
+    """A `KnowledgeStore` in this object's memory; threads may share it."""
 
     __slots__ = ("__weakref__", "_lock", "_root")
 
@@ -77,10 +77,10 @@ class MemoryKnowledgeStore(StoreOfFiles):
         return node
 
     def _file(self, path: str, names: tuple[str, ...]) -> bytearray:
-        """The file's bytes, made with its directories if it is missing."""
+        """Return the file's bytes; create the file and its directories if they are missing."""
         directory = self._root
         for depth, name in enumerate(names[:-1], 1):
-            # Where a directory had to be made nothing is beneath it, so a refusal never leaves one behind.
+            # An error never leaves an empty directory: below a directory that was just created, nothing can fail.
             child = directory.setdefault(name, {})
             if isinstance(child, bytearray):
                 raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")

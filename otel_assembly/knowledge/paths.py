@@ -17,10 +17,10 @@ MAX_PATH_BYTES = 1024
 #: The longest segment of a path, in bytes of UTF-8: the limit of common file systems.
 MAX_SEGMENT_BYTES = 255
 
-#: The maximum number of segments in a path; a store on disk opens one descriptor for each.
+#: The most segments of a path; a store on disk opens one descriptor for each segment.
 MAX_SEGMENTS = 32
 
-#: The prefix of reserved names.
+#: The prefix of the names that stores reserve for their own files.
 RESERVED_PREFIX = ".otel-assembly."
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -41,7 +41,7 @@ def split_file_path(path: str) -> tuple[str, ...]:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Return the segments of a path of a file or a directory; none for the root, ``/``.
+    """Return the segments of the path of a file or a directory; an empty tuple for the root, ``/``.
 
     The path may end with one slash.
 
@@ -52,29 +52,29 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def is_segment(name: str) -> bool:
-    """Return whether `name` is a valid segment of a path."""
+    """Return True if `name` is a valid segment of a path."""
     return _segment_problem(name) is None
 
 
 def encode(path: str, content: str) -> bytes:
-    """Return a content as UTF-8.
+    """Return the content of a file as UTF-8; the path is for the error message.
 
     Raises:
-        KnowledgeStoreError: The content has code points that UTF-8 cannot encode (half of a surrogate pair).
+        KnowledgeStoreError: The content has a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         return content.encode()
     except UnicodeEncodeError as error:
         raise KnowledgeStoreError(
             f"cannot write {path!r}: its content is no Unicode text, {error.reason} at character {error.start}; "
-            "replace what cannot be encoded"
+            "remove that character"
         ) from error
 
 
 def decode(data: bytes) -> str:
-    """Return the text of stored bytes, without an incomplete last character.
+    """Decode stored bytes as UTF-8, without an incomplete last character.
 
-    A machine that stops during an append can leave an incomplete character.
+    A crash during an append can leave an incomplete character.
 
     Raises:
         UnicodeDecodeError: The bytes are not UTF-8, so another program wrote them.
@@ -83,7 +83,10 @@ def decode(data: bytes) -> str:
 
 
 def torn_bytes(tail: bytes) -> int:
-    """Return the number of bytes of an incomplete character at the end of `tail` (three bytes are enough)."""
+    """Return the number of bytes of an incomplete UTF-8 character at the end of `tail`; 0 if there is none.
+
+    `tail` is the end of a file; its last three bytes are enough.
+    """
     for back, byte in enumerate(reversed(tail[-_MAX_CONTINUATION_BYTES:]), 1):
         if byte < 0x80:
             return 0
@@ -94,7 +97,9 @@ def torn_bytes(tail: bytes) -> int:
 
 
 def byte_range(start: int, end: int | None) -> tuple[int, int | None]:
-    """Return the range of bytes that `range_text` needs to cut ``[start, end)`` at whole characters.
+    """Return the first and the last offset (exclusive) to read for the text of ``[start, end)``.
+
+    The range has up to three more bytes than requested, so that `range_text` can complete the last character.
 
     Raises:
         ConfigurationError: An offset is negative.
@@ -105,17 +110,17 @@ def byte_range(start: int, end: int | None) -> tuple[int, int | None]:
 
 
 def range_text(data: bytes, start: int, end: int | None) -> str:
-    """Return the characters whose first byte is in ``[start, end)``, from the bytes of `byte_range`."""
+    """Return the characters whose first byte is in ``[start, end)``; `data` are the bytes of `byte_range`."""
     first = 0
-    while first < len(data) and _continues(data[first]):
+    while first < len(data) and _is_continuation(data[first]):
         first += 1
     last = len(data) if end is None else min(len(data), max(0, end - start))
-    while last < len(data) and _continues(data[last]):
+    while last < len(data) and _is_continuation(data[last]):
         last += 1
     return decode(data[first:last])
 
 
-def _continues(byte: int) -> bool:
+def _is_continuation(byte: int) -> bool:
     return byte & 0xC0 == 0x80
 
 
@@ -129,7 +134,7 @@ def _split(path: str) -> tuple[str, ...]:
         if problem := _segment_problem(name):
             raise KnowledgePathError(f"path {path!r} {problem}")
     if len(names) > MAX_SEGMENTS:
-        raise KnowledgePathError(f"path {path!r} has {len(names)} segments; at most {MAX_SEGMENTS} are taken")
+        raise KnowledgePathError(f"path {path!r} has {len(names)} segments; at most {MAX_SEGMENTS} are allowed")
     return names
 
 

@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-#: How many connections a store opens at most; who needs another one waits.
+#: The most connections that a store opens for each event loop; further calls wait for a free connection.
 _CONNECTIONS: Final = 16
 
-#: Offsets past this one are past the end of any text that Redis holds.
+#: An offset beyond the end of any text in Redis; larger offsets are replaced by it, because Redis would refuse them.
 _FAR: Final = 1 << 40
 
-#: Clients that are open in the process that forked this one; nothing is done with them.
-_of_parents: builtins.list[object] = []
+#: Clients of the parent process, kept so that the child does not close their connections.
+_parent_clients: builtins.list[object] = []
 
-# A file is a string, a directory a set of the names beneath it, those of directories with a slash at their end. Redis
-# has no empty sets, so that a directory goes with its last file. A script is atomic: nobody sees the half of it.
+# A file is a string. A directory is a set of the names in it; the names of directories end with a slash. Redis removes
+# an empty set, so a directory disappears with its last file. A script is atomic.
 _COMMON: Final = """
 local prefix, depth = ARGV[1], tonumber(ARGV[2])
 local function file(at) return prefix .. ':file:' .. at end
 local function folder(at) return prefix .. ':dir:' .. at end
-local function given(n) return ARGV[2 + depth + n] end
+local function argument(n) return ARGV[2 + depth + n] end
 
--- The path, and the directory that each of its names stands in.
+-- The path, and for each of its names the directory that contains the name.
 local path, parents = '', {}
 for d = 1, depth do
   parents[d] = path
   path = path .. '/' .. ARGV[2 + d]
 end
 
--- What a file here would lie beneath, as the depth of that file; -1 where a directory is here. Keys of other types,
--- which somebody else has put there, raise before anything is changed.
+-- Returns 0 if a file can be written at the path, -1 if the path is a directory, and the depth of a file in the path
+-- that would have to be a directory. Keys of other types, from another program, raise before anything is changed.
 local function obstacle()
   for d = 1, depth do
     redis.call('SCARD', folder(parents[d]))
@@ -86,7 +86,7 @@ _WRITE: Final = f"""{_COMMON}
 local way = obstacle()
 if way == 0 then
   enter()
-  redis.call('SET', file(path), given(1))
+  redis.call('SET', file(path), argument(1))
 end
 return {{way, 0}}
 """
@@ -96,20 +96,20 @@ local way = obstacle()
 if way ~= 0 then return {{way, 0}} end
 local size = redis.call('STRLEN', file(path))
 enter()
-redis.call('APPEND', file(path), given(1))
+redis.call('APPEND', file(path), argument(1))
 return {{0, size}}
 """
 
-# What is given: whether there has to be a file, and with what; whether there is to be one, and with what.
+# Arguments: 1 and the expected content, or 0 and "" for no file; then the new content in the same form.
 _REPLACE: Final = f"""{_COMMON}
-local held = redis.call('GET', file(path))
-if (held and 1 or 0) ~= tonumber(given(1)) or (held and held ~= given(2)) then return {{0, 0}} end
-if given(3) == '1' then
+local current = redis.call('GET', file(path))
+if (current and 1 or 0) ~= tonumber(argument(1)) or (current and current ~= argument(2)) then return {{0, 0}} end
+if argument(3) == '1' then
   local way = obstacle()
   if way ~= 0 then return {{way, 0}} end
   enter()
-  redis.call('SET', file(path), given(4))
-elseif held then
+  redis.call('SET', file(path), argument(4))
+elseif current then
   remove()
 end
 return {{0, 1}}
@@ -122,33 +122,33 @@ return {{0, 0}}
 
 
 class RedisKnowledgeStore:
-    """A `KnowledgeStore` in Redis 5 or later, or in what speaks its protocol and runs its scripts; extra ``redis``.
+    """A `KnowledgeStore` in Redis 5 or later, or in a compatible server with Lua scripts; needs the extra ``redis``.
 
-    Any number of stores, tasks, threads, processes and machines may share one `prefix`; every call is one command, and
-    atomic. Give it a database that evicts nothing, and that writes to disk what is to outlive the server. A call that
-    failed may have been carried out; none is sent twice.
+    Any number of stores, tasks, threads, processes and machines may share one `prefix`. Each call is one atomic
+    command. Use a database without eviction, and with persistence if the texts have to survive a restart of the server.
+    A call that raised may still have been executed, because its answer can be lost; no call is sent twice.
 
-    Connections belong to their event loop, and are closed as it ends (as ``asyncio.run`` ends one), or before by
-    ``close()``, or at the end of an ``async with``. A forked child opens its own.
+    Each event loop has its own connections. They are closed when the event loop shuts down (as in ``asyncio.run``), by
+    ``close()``, or at the end of an ``async with``. A forked child opens new connections.
 
     Args:
-        server: Its URL, as `redis.asyncio.Redis.from_url` takes it (``rediss://`` for TLS); or a `redis.asyncio.Redis`
-            of yours, made without ``decode_responses``, which serves the one event loop that it belongs to, retries as
-            you told it, and stays yours to close.
-        prefix: How the names of all its keys begin; stores of different prefixes know nothing of each other.
-        timeout: Seconds that the server may take to be reached, or to answer; of a client of yours, its own hold.
+        server: The server's URL for `redis.asyncio.Redis.from_url` (``rediss://`` for TLS), or a `redis.asyncio.Redis`
+            without ``decode_responses``. Such a client is used in its own event loop only, with its own retries and
+            timeouts, and is not closed by the store.
+        prefix: The prefix of all keys of the store; stores with different prefixes are independent.
+        timeout: The seconds to wait for a connection, and for an answer; ignored if `server` is a client.
 
     Raises:
-        ConfigurationError: The extra is not installed, the URL is none, the client blocks or decodes, the prefix is
-            empty, or the time-out is not positive.
+        ConfigurationError: The extra is not installed, the URL is invalid, the client is synchronous or decodes
+            responses, the prefix is empty, or `timeout` is not positive.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_given", "_opened", "_prefix", "_raises", "_timeout", "_url")
+    __slots__ = ("__weakref__", "_callers_client", "_closed", "_opened", "_prefix", "_raises", "_timeout", "_url")
 
     def __init__(self, server: str | Redis, *, prefix: str = "otel-assembly:knowledge", timeout: float = 10.0) -> None:
         instance("server", server)
         if type(prefix) is not str or not prefix:
-            raise ConfigurationError(f"prefix must be a text that is not empty, got {prefix!r}")
+            raise ConfigurationError(f"prefix must be a non-empty text, got {prefix!r}")
         if not timeout > 0:
             raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
         self._prefix = prefix
@@ -157,9 +157,9 @@ class RedisKnowledgeStore:
         self._opened: dict[asyncio.AbstractEventLoop, tuple[Redis, AsyncGenerator[Redis, None]]] = {}
         self._raises = (_redis("exceptions").RedisError, OSError)
         self._url = server if isinstance(server, str) else ""
-        self._given: Redis | None = None if isinstance(server, str) else server
+        self._callers_client: Redis | None = None if isinstance(server, str) else server
         _check(self._client() if isinstance(server, str) else server)
-        after_fork_in_child(self._leave)
+        after_fork_in_child(self._keep_parent_clients)
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,7 +170,10 @@ class RedisKnowledgeStore:
         await self.close()
 
     async def close(self) -> None:
-        """Close this loop's connections; closing twice is no error, any other use raises `KnowledgeStoreError`."""
+        """Close the connections of the running event loop; afterwards, other calls raise `KnowledgeStoreError`.
+
+        Closing twice is no error.
+        """
         self._closed = True
         opened = self._opened.pop(asyncio.get_running_loop(), None)
         if opened is not None:
@@ -198,8 +201,8 @@ class RedisKnowledgeStore:
     async def exists(self, path: str) -> bool:
         """See `KnowledgeStore.exists`."""
         names = split_path(path)
-        found = await self._ask("look up", path, "EXISTS", self._file(names), self._folder(names))
-        return not names or bool(found)
+        keys = await self._ask("look up", path, "EXISTS", self._file(names), self._folder(names))
+        return not names or bool(keys)
 
     async def append(self, path: str, content: str) -> int:
         """See `KnowledgeStore.append`."""
@@ -209,11 +212,11 @@ class RedisKnowledgeStore:
     async def replace(self, path: str, old: str | None, new: str | None) -> bool:
         """See `ComparingKnowledgeStore.replace`."""
         names = split_file_path(path)
-        given = (*_optional(path, old), *_optional(path, new))
-        return bool(await self._run("replace", path, _REPLACE, names, *given))
+        contents = (*_optional(path, old), *_optional(path, new))
+        return bool(await self._run("replace", path, _REPLACE, names, *contents))
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; no more than the range is fetched."""
+        """See `KnowledgeStore.read_range`; fetches only the bytes of the range."""
         key = self._file(split_file_path(path))
         first, last = byte_range(start, end)
         to = -1 if last is None else min(last, _FAR) - 1
@@ -226,13 +229,13 @@ class RedisKnowledgeStore:
     def _folder(self, names: tuple[str, ...]) -> str:
         return f"{self._prefix}:dir:" + "".join(f"/{name}" for name in names)
 
-    async def _run(self, action: str, path: str, script: str, names: tuple[str, ...], *given: bytes) -> int:
-        """Run a script on what stands at `names`.
+    async def _run(self, action: str, path: str, script: str, names: tuple[str, ...], *contents: bytes) -> int:
+        """Run one of the Lua scripts for a path, and return its result.
 
         Raises:
-            KnowledgePathError: A file cannot be there.
+            KnowledgePathError: The path is a directory, or a part of the path is a file.
         """
-        arguments: tuple[str | bytes | int, ...] = (self._prefix, len(names), *names, *given)
+        arguments: tuple[str | bytes | int, ...] = (self._prefix, len(names), *names, *contents)
         obstacle, answer = await self._ask(action, path, "EVAL", script, 1, self._folder(()), *arguments)
         if obstacle > 0:
             raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:obstacle])}', which is a file")
@@ -244,20 +247,20 @@ class RedisKnowledgeStore:
         if self._closed:
             raise KnowledgeStoreError(f"cannot {action} {path!r}: the store is closed")
         try:
-            client: Any = await self._of_this_loop() if self._given is None else self._given
+            client: Any = await self._loop_client() if self._callers_client is None else self._callers_client
             return await client.execute_command(*command)
         except self._raises as error:
             raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error
 
-    async def _of_this_loop(self) -> Redis:
+    async def _loop_client(self) -> Redis:
         loop = asyncio.get_running_loop()
         if loop in self._opened:
             return self._opened[loop][0]
-        for ended in [one for one in tuple(self._opened) if one.is_closed()]:
+        for ended in [other_loop for other_loop in tuple(self._opened) if other_loop.is_closed()]:
             self._opened.pop(ended, None)
-        keeper = _kept(self._client())
-        client = await anext(keeper)
-        self._opened[loop] = client, keeper
+        generator = _closing_with_loop(self._client())
+        client = await anext(generator)
+        self._opened[loop] = client, generator
         return client
 
     def _client(self) -> Redis:
@@ -273,7 +276,7 @@ class RedisKnowledgeStore:
                 retry=_redis("asyncio.retry").Retry(_redis("backoff").NoBackoff(), 0),
             )
         except (ValueError, TypeError):
-            # Neither the URL nor what is said of it: a part of the password may be taken for a port.
+            # The message quotes neither the URL nor the error, because both may contain a part of the password.
             raise ConfigurationError(
                 "the URL of the Redis server cannot be read; write it as redis://user:password@host:6379/0, with '/', "
                 "'@' and ':' of the password as %2F, %40 and %3A"
@@ -288,14 +291,17 @@ class RedisKnowledgeStore:
         except UnicodeDecodeError as error:
             raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error
 
-    def _leave(self) -> None:
-        """A child would close its parent's connections, were it to let go of them."""
-        _of_parents.append(self._opened)
+    def _keep_parent_clients(self) -> None:
+        """Keep the parent's clients alive in a forked child, because collecting them would close their connections."""
+        _parent_clients.append(self._opened)
         self._opened = {}
 
 
-async def _kept(client: Redis) -> AsyncGenerator[Redis, None]:
-    """A client whose connections are closed with the generator, which its event loop does when it is shut down."""
+async def _closing_with_loop(client: Redis) -> AsyncGenerator[Redis, None]:
+    """Yield the client, and close its connections afterwards.
+
+    An event loop closes its open async generators when it shuts down, and so these connections.
+    """
     try:
         yield client
     finally:
@@ -303,18 +309,19 @@ async def _kept(client: Redis) -> AsyncGenerator[Redis, None]:
 
 
 def _optional(path: str, text: str | None) -> tuple[bytes, bytes]:
+    """Return the arguments of a Lua script for a content that can be None."""
     return (b"0", b"") if text is None else (b"1", encode(path, text))
 
 
 def _check(client: Any) -> None:
-    """Refuse a client that cannot be awaited, or whose answers are no bytes."""
+    """Raise `ConfigurationError` for a synchronous client, or for one that decodes responses to text."""
     if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
         raise ConfigurationError(
             f"server is a {type(client).__qualname__} that cannot be awaited; give a URL, or a client of redis.asyncio"
         )
     if client.get_encoder().decode_responses:
         raise ConfigurationError(
-            "the Redis client decodes what it is answered, and a range of bytes may begin within a character; make it "
+            "the Redis client decodes responses, which fails for bytes that begin within a character; create it "
             "without decode_responses"
         )
 

@@ -1,4 +1,4 @@
-"""A conversation as a text that a summariser reads."""
+"""Renders a conversation as text, for the model that summarizes it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from otel_assembly.messages.replacements import summary_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: The longest text of a tool result that a summariser is shown whole, in characters; of a longer one it is shown the
-#: first and the last half of so many.
+#: The most characters of a tool result that are rendered. Of a longer result, the first half and the last half of this
+#: number are rendered.
 MAX_TOOL_RESULT_CHARACTERS = 2_000
 
 _LABELS: dict[str, str] = {
@@ -25,38 +25,40 @@ _LABELS: dict[str, str] = {
 
 
 def render_events(events: Iterable[Any]) -> str:
-    """The events that a model would be sent, one after another as ``label: text``; empty where there are none.
+    """Return the events as one text, a paragraph ``label: text`` for each event; empty if no event is rendered.
 
-    Events that are not sent (alerts, lifecycle notes) are left out, and so are those that only say again which tool was
-    called or what it returned. Texts of a tool result over `MAX_TOOL_RESULT_CHARACTERS` are elided in the middle.
+    Events that a model is never sent (alerts, lifecycle notes) are omitted, as are events that only repeat a tool call
+    or a tool result of an earlier event. Tool results longer than `MAX_TOOL_RESULT_CHARACTERS` are cut in the middle.
 
     Raises:
-        DescribeError: An event is of a type that no ``describe()`` row covers.
+        DescribeError: The library does not know the type of an event.
     """
-    echoes = _Echoes()
-    return "\n\n".join(_line(facts) for facts in map(describe, events) if facts.rendered and not echoes.repeats(facts))
+    repetitions = _Repetitions()
+    return "\n\n".join(
+        _line(facts) for facts in map(describe, events) if facts.rendered and not repetitions.contain(facts)
+    )
 
 
 def _line(facts: EventFacts) -> str:
     label = _LABELS.get(facts.kind, str(facts.kind))
-    said = facts.text.removeprefix(summary_text("")) if facts.kind == EventKind.SUMMARY else facts.text
-    texts = [text for text in (said, *facts.fields) if text]
+    content = facts.text.removeprefix(summary_text("")) if facts.kind == EventKind.SUMMARY else facts.text
+    texts = [text for text in (content, *facts.fields) if text]
     if facts.kind == EventKind.TOOL_RESULT:
-        texts = [_elided(text) for text in texts]
+        texts = [_shorten(text) for text in texts]
     if facts.media_tokens:
         texts.append("[media]")
     return f"{label} {facts.name}".rstrip() + ": " + " ".join(texts)
 
 
-def _elided(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= MAX_TOOL_RESULT_CHARACTERS:
         return text
     half = MAX_TOOL_RESULT_CHARACTERS // 2
     return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
 
 
-class _Echoes:
-    """Knows which events of a stream only restate a call or a result; ids may come back in a later turn."""
+class _Repetitions:
+    """Finds the events that only repeat a tool call or a tool result; a later turn may reuse the ids of calls."""
 
     __slots__ = ("_answered", "_open")
 
@@ -64,7 +66,8 @@ class _Echoes:
         self._open: set[str] = set()
         self._answered: set[str] = set()
 
-    def repeats(self, facts: EventFacts) -> bool:
+    def contain(self, facts: EventFacts) -> bool:
+        """Return True if the event repeats an earlier one; call it once for each event, in order."""
         if facts.restates and facts.opens and self._open.issuperset(facts.opens):
             return True
         if facts.restates and facts.closes and self._answered.issuperset(facts.closes):

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-#: The row of the root directory.
+#: The id of the root directory's row.
 _ROOT = 0
 
-#: A content is stored in pieces, so that a range of a long one is read without the rest.
+#: The most bytes of one piece. A file is stored in pieces, so that a range is read without the rest of the file.
 _PIECE_BYTES = 1 << 20
 
-#: An append rewrites the last piece while it is shorter than this, and starts a new one after that.
+#: An append extends the last piece if that is shorter than this number of bytes; else it adds a new piece.
 _FULL_BYTES = 1 << 16
 
-# A tree, as names are on a disk: listing a directory reads its children and nothing beneath them. A directory has no
-# size. Texts compare byte by byte in SQLite, which is the order of code points.
+# The entries are a tree of directories and files, so that listing a directory reads only its children. The size of a
+# directory is NULL.
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS knowledge_entries (
         id INTEGER PRIMARY KEY,
@@ -44,17 +44,17 @@ _SCHEMA = (
 )
 
 
-#: Connections that are open in the process that forked this one; nothing is done with them.
-_of_parents: list[sqlite3.Connection] = []
+#: Connections of the parent process, kept because SQLite forbids a child to close them.
+_parent_connections: list[sqlite3.Connection] = []
 
 
 class SqliteKnowledgeStore(StoreOfFiles):
-    """A `KnowledgeStore` in the SQLite file at `path`, which is made, with its directory, at the first use.
+    """A `KnowledgeStore` in the SQLite file `path`, which is created with its directory at the first use.
 
-    Any number of stores, tasks, threads and processes may share one file; a change waits for another for at most
-    `busy_timeout` seconds. An append rewrites at most the last 64 KiB of a content. ``":memory:"`` lives as long as
-    the store. Close it with ``close()``, or use it as an async context manager. A forked child opens the file anew;
-    what is in memory is a copy there.
+    Any number of stores, tasks, threads and processes may share one file; a change waits at most `busy_timeout` seconds
+    for other changes. An append rewrites at most the last 64 KiB of a file. With the path ``":memory:"``, the texts are
+    in this object's memory. Close the store with ``close()``, or use it as an async context manager. A forked child
+    opens the file again; of a store in memory, the child has a copy.
 
     Raises:
         ConfigurationError: `busy_timeout` is negative.
@@ -71,8 +71,8 @@ class SqliteKnowledgeStore(StoreOfFiles):
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._lost = False
-        self._lock = new_lock(self, SqliteKnowledgeStore._lose, awaited=True)
-        after_fork_in_child(self._leave)
+        self._lock = new_lock(self, SqliteKnowledgeStore._drop_busy_connection, awaited=True)
+        after_fork_in_child(self._drop_parent_connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,7 +83,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
         await self.close()
 
     async def close(self) -> None:
-        """Close the file; closing twice is no error, any other use after it raises `KnowledgeStoreError`."""
+        """Close the file; afterwards, other calls raise `KnowledgeStoreError`. Closing twice is no error."""
 
         def work() -> None:
             with self._lock:
@@ -110,7 +110,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     def _list(self, path: str, names: tuple[str, ...]) -> list[str]:
         with self._transaction("list", path) as db:
-            entry, _ = _found(db, names)
+            entry, _ = _find_entry(db, names)
             rows = db.execute("SELECT name, size IS NULL FROM knowledge_entries WHERE parent = ?", (entry,))
             return sorted(f"{name}/" if directory else name for name, directory in rows)
 
@@ -120,17 +120,17 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     def _exists(self, path: str, names: tuple[str, ...]) -> bool:
         with self._transaction("look up", path) as db:
-            return _found(db, names)[0] is not None
+            return _find_entry(db, names)[0] is not None
 
     def _append(self, path: str, names: tuple[str, ...], data: bytes) -> int:
         with self._transaction("append to", path, "IMMEDIATE") as db:
-            file, size = _made(db, path, names)
+            file, size = _find_or_make_file(db, path, names)
             last = db.execute(
                 "SELECT start, content FROM knowledge_pieces WHERE file = ? AND ? - start < ?"
                 " ORDER BY start DESC LIMIT 1",
                 (file, size, _FULL_BYTES),
             ).fetchone()
-            _put(db, file, last[0] if last else size, last[1] + data if last else data)
+            _store_pieces(db, file, last[0] if last else size, last[1] + data if last else data)
             return size
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
@@ -150,7 +150,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
             if self._lost:
                 raise KnowledgeStoreError(
                     f"cannot {action} {path!r}: this process was forked while another thread was using the store in "
-                    "memory; fork before it is used, or give it a file"
+                    "memory; fork before the store is used, or give the store a file"
                 )
             if self._connection is None:
                 self._connection = self._connect()
@@ -166,16 +166,16 @@ class SqliteKnowledgeStore(StoreOfFiles):
         finally:
             self._lock.release()
 
-    def _leave(self) -> None:
-        """SQLite forbids a child to use, or to close, a connection to a file that its parent has open."""
+    def _drop_parent_connection(self) -> None:
+        """Drop the parent's connection in a forked child, because SQLite forbids the child to use or close it."""
         if self._connection is not None and self._path != ":memory:":
-            _of_parents.append(self._connection)
+            _parent_connections.append(self._connection)
             self._connection = None
 
-    def _lose(self) -> None:
-        """Another thread was in the connection as the process forked, and never leaves it here."""
+    def _drop_busy_connection(self) -> None:
+        """Drop the parent's connection in a child that was forked while another thread was using the connection."""
         if self._connection is not None:
-            _of_parents.append(self._connection)
+            _parent_connections.append(self._connection)
             self._connection = None
             self._lost = self._path == ":memory:"
 
@@ -196,7 +196,10 @@ class SqliteKnowledgeStore(StoreOfFiles):
         return db
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
-        """SQLite's busy timeout does not cover the change of the journal mode when two connections make a file."""
+        """Switch the file to a write-ahead log; retry while it is locked.
+
+        SQLite's busy timeout does not cover this change if two connections create the file concurrently.
+        """
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
@@ -209,8 +212,8 @@ class SqliteKnowledgeStore(StoreOfFiles):
                 return
 
 
-def _found(db: sqlite3.Connection, names: tuple[str, ...]) -> tuple[int | None, int | None]:
-    """The id and the size of what is at `names`; a directory has no size, nothing has no id."""
+def _find_entry(db: sqlite3.Connection, names: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """Return the id and the size of an entry; the size of a directory is None, and both are None without an entry."""
     entry, size = _ROOT, None
     for name in names:
         row = db.execute(
@@ -222,11 +225,11 @@ def _found(db: sqlite3.Connection, names: tuple[str, ...]) -> tuple[int | None, 
     return entry, size
 
 
-def _made(db: sqlite3.Connection, path: str, names: tuple[str, ...]) -> tuple[int, int]:
-    """The id and the size of the file at `names`, made with its directories if it is missing."""
+def _find_or_make_file(db: sqlite3.Connection, path: str, names: tuple[str, ...]) -> tuple[int, int]:
+    """Return the id and the size of a file; create the file and its directories if they are missing."""
     parent = _ROOT
     for depth in range(1, len(names) + 1):
-        entry, size = _found(db, names[:depth])
+        entry, size = _find_entry(db, names[:depth])
         is_file = depth == len(names)
         if entry is None:
             size = 0 if is_file else None
@@ -243,7 +246,7 @@ def _made(db: sqlite3.Connection, path: str, names: tuple[str, ...]) -> tuple[in
 
 
 def _read(db: sqlite3.Connection, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
-    file, size = _found(db, names)
+    file, size = _find_entry(db, names)
     if file is None or size is None:
         return None
     last = size if last is None else min(last, size)
@@ -258,22 +261,22 @@ def _read(db: sqlite3.Connection, names: tuple[str, ...], first: int, last: int 
 
 
 def _write(db: sqlite3.Connection, path: str, names: tuple[str, ...], data: bytes) -> None:
-    file, _ = _made(db, path, names)
+    file, _ = _find_or_make_file(db, path, names)
     db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
-    _put(db, file, 0, data)
+    _store_pieces(db, file, 0, data)
 
 
 def _delete(db: sqlite3.Connection, names: tuple[str, ...]) -> None:
     if not names:
         db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
-    chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
+    chain = [_find_entry(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
     if chain and chain[0] is not None:
         db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
         _prune(db, [entry for entry in chain[1:] if entry is not None])
 
 
-def _put(db: sqlite3.Connection, file: int, start: int, data: bytes) -> None:
-    """Make `data` what the file holds from `start` to its end; nothing else is stored there but a piece at `start`."""
+def _store_pieces(db: sqlite3.Connection, file: int, start: int, data: bytes) -> None:
+    """Store `data` as the file's content from `start` to its end; a piece that begins at `start` is replaced."""
     db.executemany(
         "INSERT OR REPLACE INTO knowledge_pieces VALUES (?, ?, ?)",
         [(file, start + at, data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)],
@@ -282,7 +285,7 @@ def _put(db: sqlite3.Connection, file: int, start: int, data: bytes) -> None:
 
 
 def _prune(db: sqlite3.Connection, directories: list[int]) -> None:
-    """Remove the directories that hold nothing, from the innermost outwards."""
+    """Remove empty directories; `directories` are the ids from the innermost to the outermost."""
     for directory in directories:
         db.execute(
             "DELETE FROM knowledge_entries WHERE id = ? AND NOT EXISTS"

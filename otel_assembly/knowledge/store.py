@@ -48,11 +48,14 @@ class KnowledgeStore(Protocol):
         ...
 
     async def exists(self, path: str) -> bool:
-        """Return whether a file or a directory exists; the root always exists."""
+        """Return True if a file or a directory exists; the root always exists."""
         ...
 
     async def append(self, path: str, content: str) -> int:
-        """Append to a file, which is created if it is missing; return the offset of the new content, in bytes."""
+        """Append to a file, and return the offset in bytes at which the new content begins.
+
+        A missing file is created.
+        """
         ...
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
@@ -84,6 +87,6 @@ class ComparingKnowledgeStore(KnowledgeStore, Protocol):
             new: The new content; None removes the file.
 
         Returns:
-            Whether the file had the content `old`; if not, nothing was changed.
+            True if the file had the content `old`; if not, nothing was changed.
         """
         ...
