@@ -1,4 +1,4 @@
-"""Packets: an agent's round in a workflow, with its handoff and the variables that it sets."""
+"""Packets: envelopes with an agent's answer in a workflow, its handoff, and changes of the workflow's variables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from otel_assembly.sessions.envelope import EV_CONTEXT_SET, EV_PACKET, Envelope
 
 _ROUTINGS: Final = ("text", "handoff", "finish")
 
-#: How deep the value of a workflow's variable may be nested.
-_DEEPEST: Final = 50
+#: The most levels of nesting in the value of a workflow's variable.
+_MOST_LEVELS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """A handoff to a participant. A tool returns it to choose the next speaker.
+    """A handoff to another participant; a tool of an agent returns it to choose the next speaker.
 
     Attributes:
-        target: The participant's id, or its name in the session's knob ``names``.
-        reason: Why; the next speaker reads it.
+        target: The participant's id, or its name in the session's setting ``names``.
+        reason: The reason for the handoff; the next speaker's model reads it.
+        routing: Marks the tool's result as a handoff.
     """
 
     target: str
@@ -33,11 +34,12 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of the session. A tool returns it to finish a workflow.
+    """The end of a workflow; a tool of an agent returns it to close the session.
 
     Attributes:
-        summary: The result.
-        reason: The close reason of the session.
+        summary: The result of the workflow.
+        reason: The session's close reason.
+        routing: Marks the tool's result as an end.
     """
 
     summary: str = ""
@@ -51,13 +53,21 @@ def packet_data(
     context_set: Mapping[str, Any] | None = None,
     context_delete: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the data of a packet."""
+    """Return the ``event_data`` of a packet.
+
+    Args:
+        body: The answer's text.
+        routing: The choice of the next speaker, such as ``{"kind": "handoff", "target": "bob"}``; None if the
+            workflow's graph chooses.
+        context_set: The variables to set.
+        context_delete: The names of variables to delete.
+    """
     updates = {"set": dict(context_set or {}), "delete": list(context_delete)}
     return {"routing": dict(routing or {"kind": "text"}), "context_updates": updates, "body": body}
 
 
 def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
-    """Raise `ProtocolError` if the content of an ``EV_PACKET`` is invalid."""
+    """Raise `ProtocolError` if a packet (an envelope of type ``EV_PACKET``) is invalid."""
     data, where = envelope.event_data, _where(envelope)
     routing = data.get("routing")
     if not isinstance(routing, Mapping):
@@ -88,7 +98,7 @@ def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
 
 
 def check_context_set(envelope: Envelope) -> None:
-    """Raise `ProtocolError` if an ``EV_CONTEXT_SET`` contains no valid update."""
+    """Raise `ProtocolError` if an envelope of type ``EV_CONTEXT_SET`` has no valid changes of variables."""
     data, where = envelope.event_data, _where(envelope)
     if "set" not in data and "delete" not in data:
         raise ProtocolError(f"{where} changes nothing; give event_data={{'set': {{…}}}} or {{'delete': […]}}")
@@ -100,42 +110,44 @@ def _check_updates(updates: Any, where: str) -> None:
         raise ProtocolError(
             f"{where}: its updates are of type {type(updates).__name__}; give {{'set': {{…}}, 'delete': […]}}"
         )
-    put, gone = updates.get("set", {}), updates.get("delete", [])
-    if not isinstance(put, Mapping) or not all(isinstance(key, str) for key in put):
-        raise ProtocolError(f"{where}: 'set' of its updates is no JSON object; give names and values")
-    if not isinstance(gone, list | tuple) or not all(isinstance(key, str) for key in gone):
-        raise ProtocolError(f"{where}: 'delete' of its updates is no list of names")
-    for key, value in put.items():
-        if not _shallow(value, _DEEPEST):
-            raise ProtocolError(f"{where}: the value of {key!r} is nested deeper than {_DEEPEST} levels")
+    to_set, to_delete = updates.get("set", {}), updates.get("delete", [])
+    if not isinstance(to_set, Mapping) or not all(isinstance(key, str) for key in to_set):
+        raise ProtocolError(f"{where}: 'set' of its updates is no JSON object; give a dict from names to values")
+    if not isinstance(to_delete, list | tuple) or not all(isinstance(key, str) for key in to_delete):
+        raise ProtocolError(f"{where}: 'delete' of its updates is no list of names; give a list of texts")
+    for key, value in to_set.items():
+        if not _is_shallow(value, _MOST_LEVELS):
+            raise ProtocolError(f"{where}: the value of {key!r} is nested deeper than {_MOST_LEVELS} levels")
 
 
 def routing_of(envelope: Envelope) -> Mapping[str, Any]:
-    """Return a packet's routing; empty if it is missing or invalid."""
+    """Return how a packet chooses the next speaker (its routing); empty if the routing is missing or invalid."""
     routing = envelope.event_data.get("routing") if envelope.event_type == EV_PACKET else None
     return routing if isinstance(routing, Mapping) else {}
 
 
 def updated(variables: Mapping[str, Any], envelope: Envelope) -> Mapping[str, Any]:
-    """Return a workflow's variables after an envelope; invalid updates are ignored."""
+    """Return a workflow's variables after the changes of an envelope; invalid changes are ignored."""
     data: Any = envelope.event_data
     updates = data if envelope.event_type == EV_CONTEXT_SET else data.get("context_updates")
     if not isinstance(updates, Mapping):
         return variables
-    put, gone = updates.get("set"), updates.get("delete")
+    to_set, to_delete = updates.get("set"), updates.get("delete")
     after = dict(variables)
-    if isinstance(put, Mapping):
-        values = {key: value for key, value in put.items() if isinstance(key, str) and _shallow(value, _DEEPEST)}
-        after.update({key: _copied(value) for key, value in values.items()})
-    if isinstance(gone, list | tuple):
-        for key in gone:
+    if isinstance(to_set, Mapping):
+        values = {
+            key: value for key, value in to_set.items() if isinstance(key, str) and _is_shallow(value, _MOST_LEVELS)
+        }
+        after.update({key: _deep_copy(value) for key, value in values.items()})
+    if isinstance(to_delete, list | tuple):
+        for key in to_delete:
             if isinstance(key, str):
                 after.pop(key, None)
     return after
 
 
 def packet_text(envelope: Envelope) -> str | None:
-    """Return a packet as text for the next speaker: handoff, reason and body; None if it is empty."""
+    """Return a packet as text for the next speaker: its handoff, the reason and the body; None if it has neither."""
     routing, body = routing_of(envelope), envelope.event_data.get("body")
     lines = []
     if routing.get("kind") == "handoff":
@@ -148,16 +160,21 @@ def packet_text(envelope: Envelope) -> str | None:
 
 
 def routing_of_round(events: Sequence[Any], routing_tools: frozenset[str]) -> dict[str, Any]:
-    """Return the routing of an agent's round; the first call with a routing decides.
+    """Return the routing of an agent's round: how the round chooses the next speaker.
 
-    A call has a routing if its tool returned a `Handoff` or a `Finish`, or if a transition of the graph names the tool.
-    Agents of other libraries may put a `Handoff` or a `Finish` directly among the events.
+    The first tool call with a routing decides. A call has a routing if its tool returned a `Handoff` or a `Finish`, or
+    if a transition of the workflow's graph names the tool. Agents of other libraries can put a `Handoff` or a `Finish`
+    directly among the events.
+
+    Args:
+        events: The events of the round, in order.
+        routing_tools: The names of the tools in the graph's transitions.
     """
     calls: list[ToolCallEvent] = []
     results: dict[str, str] = {}
     for event in events:
         if isinstance(event, Handoff | Finish):
-            return _routed(event)
+            return _as_routing(event)
         if isinstance(event, ToolCallEvent):
             calls.append(event)
         elif isinstance(event, ModelResponse):
@@ -166,53 +183,53 @@ def routing_of_round(events: Sequence[Any], routing_tools: frozenset[str]) -> di
             if isinstance(result, ToolResultEvent):
                 results[result.parent_id] = result.content
     for call in calls:
-        if returned := _returned(results.get(call.id)):
-            return {**_routed(returned), "tool": call.name}
+        if returned := _handoff_or_finish(results.get(call.id)):
+            return {**_as_routing(returned), "tool": call.name}
         if call.name in routing_tools:
-            reason = _object(call.arguments).get("reason")
+            reason = _json_object(call.arguments).get("reason")
             return {"kind": "handoff", "tool": call.name, "reason": reason if isinstance(reason, str) else ""}
     return {"kind": "text"}
 
 
-def _routed(result: Handoff | Finish) -> dict[str, Any]:
+def _as_routing(result: Handoff | Finish) -> dict[str, Any]:
     if isinstance(result, Handoff):
         return {"kind": "handoff", "target": result.target, "reason": result.reason}
     return {"kind": "finish", "summary": result.summary, "reason": result.reason}
 
 
-def _returned(content: str | None) -> Handoff | Finish | None:
-    """Return the `Handoff` or `Finish` in a tool result's JSON."""
-    found = _object(content or "")
-    if not all(isinstance(value, str) for value in found.values()):
+def _handoff_or_finish(content: str | None) -> Handoff | Finish | None:
+    """Return the `Handoff` or `Finish` that a tool returned as JSON; None for other results."""
+    fields = _json_object(content or "")
+    if not all(isinstance(value, str) for value in fields.values()):
         return None
-    if found.keys() == {"target", "reason", "routing"} and found["routing"] == "handoff":
-        return Handoff(found["target"], found["reason"])
-    if found.keys() == {"summary", "reason", "routing"} and found["routing"] == "finish":
-        return Finish(found["summary"], found["reason"])
+    if fields.keys() == {"target", "reason", "routing"} and fields["routing"] == "handoff":
+        return Handoff(fields["target"], fields["reason"])
+    if fields.keys() == {"summary", "reason", "routing"} and fields["routing"] == "finish":
+        return Finish(fields["summary"], fields["reason"])
     return None
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _shallow(value: Any, levels: int) -> bool:
+def _is_shallow(value: Any, levels: int) -> bool:
     """Return True if a value has at most this many levels of nesting."""
     if not isinstance(value, Mapping | list | tuple):
         return True
-    inner = value.values() if isinstance(value, Mapping) else value
-    return levels > 0 and all(_shallow(one, levels - 1) for one in inner)
+    children = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_is_shallow(child, levels - 1) for child in children)
 
 
-def _copied(value: Any) -> Any:
-    """Return a deep copy, so that a folded state never changes."""
+def _deep_copy(value: Any) -> Any:
+    """Return a deep copy of JSON, so that a state that was computed from envelopes never changes."""
     if isinstance(value, Mapping):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _deep_copy(child) for key, child in value.items()}
+    return [_deep_copy(child) for child in value] if isinstance(value, list | tuple) else value
 
 
 def _where(envelope: Envelope) -> str:

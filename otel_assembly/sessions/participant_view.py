@@ -26,36 +26,36 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.metadata import SessionMetadata
     from otel_assembly.sessions.views import ViewPolicy
 
-#: Rows read from a log per query.
+#: The number of rows that one query reads from a log.
 _PAGE: Final = 500
-#: The question to a participant whose turn continues after its own envelope.
+#: The prompt for a participant that has to speak again after its own envelope.
 _GO_ON: Final = "It is your turn again: go on."
 
 
 class ParticipantView:
     """The part of a session that one participant has read, as one growing `History`.
 
-    Each envelope that the participant may see becomes one event when it is read. Other envelopes are never in the
-    history, in a count or on a span. The cost of a turn depends only on the new envelopes, not on the session's length.
-    The history also contains the participant's own tool calls, which are not in the log: reopening the view restores
-    only the envelopes.
+    An envelope is one message of the session's log. Each envelope that the participant may see becomes one event of the
+    history when it is read; other envelopes are not in the history, in counts or on spans. The cost of a turn depends
+    only on the new envelopes, not on the session's length. The history also contains the participant's own tool calls,
+    which are not in the log: if the view is opened again, it has only the envelopes.
 
     Args:
         hub: The hub that reads the session.
         session: The session.
-        adapter: The code of its protocol.
+        adapter: The code of the session's protocol.
         participant_id: The participant.
-        view: The participant's view policy; None for the adapter's default.
-        name_for: The name of a participant for the model.
+        view: Selects the events for a prompt; None for the protocol's default.
+        name_for: Returns a participant's name for the model.
 
     Attributes:
         session: The session.
         participant_id: The participant.
-        view: The participant's view policy.
+        view: Selects the events for a prompt.
         history: The events. Before the first read, it can be replaced by another empty history.
         transcript: The events that represent envelopes.
-        policies: The policies that select events for a prompt; they belong before the reductions of a chain.
-        seq: The last row of the log that was read.
+        policies: The policies that select the events for a prompt; run them before the reductions of a chain.
+        seq: The number of the last row of the log that was read.
     """
 
     def __init__(
@@ -78,15 +78,16 @@ class ParticipantView:
         self._hub = hub
         self._adapter = adapter
         self._name_for = name_for
-        #: The participant's own envelopes after row `seq` that are already in its history.
-        self._stored: set[str] = set()
-        #: For a custom view: the envelopes, the number known to the current round, and the round's start.
+        #: The ids of the participant's own envelopes after row `seq` that the history already contains.
+        self._known_ids: set[str] = set()
+        #: For a custom view: the envelopes read, how many of them were read before the current round began, and the
+        #: index of the round's first event in the history.
         self._envelopes: list[Envelope] = []
         self._before_round = 0
         self._round_start = 0
-        self._renders = self.view if isinstance(self.view, TranscriptView) else NamedTranscript()
+        self._renderer = self.view if isinstance(self.view, TranscriptView) else NamedTranscript()
         self.policies: tuple[DecidingPolicy, ...] = (
-            self.view.policies(self.transcript) if isinstance(self.view, TranscriptView) else (_Projected(self),)
+            self.view.policies(self.transcript) if isinstance(self.view, TranscriptView) else (_CustomViewPolicy(self),)
         )
 
     @classmethod
@@ -99,10 +100,10 @@ class ParticipantView:
         view: ViewPolicy | None = None,
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> Self:
-        """Open a participant's view on a session, without reading envelopes.
+        """Return a participant's view of a session; it has no envelopes until `read` is called.
 
         Raises:
-            NotFoundError: There is no such session, or no adapter for it in this hub.
+            NotFoundError: The session does not exist, or this hub has no adapter for its protocol.
             AccessDeniedError: The id is not a participant of the session.
         """
         session, adapter = await hub.metadata(session_id), await hub.adapter(session_id)
@@ -111,10 +112,10 @@ class ParticipantView:
         return cls(hub, session, adapter, participant_id, view=view, name_for=name_for)
 
     async def read(self, before: int | None = None) -> int:
-        """Append the envelopes that were accepted since the last call.
+        """Append the envelopes that were accepted since the last call to the history.
 
         Args:
-            before: The first row that is not read; None to read all rows.
+            before: The number of the first row that is not read; None to read all rows.
 
         Returns:
             The number of envelopes read that the participant may see.
@@ -126,34 +127,36 @@ class ParticipantView:
         end = before if before is not None else (await self._hub.folded(name)).seq + 1
         while self.seq + 1 < end:
             limit = min(_PAGE, end - 1 - self.seq)
-            found = await self._hub.envelopes(name, participant_id=self.participant_id, after_seq=self.seq, limit=limit)
-            for envelope in found:
-                self._take(envelope)
+            envelopes = await self._hub.envelopes(
+                name, participant_id=self.participant_id, after_seq=self.seq, limit=limit
+            )
+            for envelope in envelopes:
+                self._append(envelope)
             self.seq += limit
-            read += len(found)
+            read += len(envelopes)
         return read
 
     def begin_round(self, envelope: Envelope, asked: Any) -> list[Any]:
-        """Read the envelope that triggers a round, after all envelopes before it.
+        """Begin a round with the envelope that the participant answers; all earlier envelopes must have been read.
 
         Args:
-            envelope: The envelope.
+            envelope: The envelope to answer.
             asked: The result of the adapter's ``extract_turn_input``: a text, an event, or a list of them.
 
         Returns:
-            The events that ask the participant's model; the caller appends them to the history.
+            The events with the input for the participant's model; the caller appends them to the history.
         """
         speaker, events = self._name_for(envelope.sender_id), list[Any]()
-        for one in asked if isinstance(asked, list) else [asked]:
-            event = self._rendered(envelope, one) if isinstance(one, str) else one
-            if events and isinstance(one, str):
+        for part in asked if isinstance(asked, list) else [asked]:
+            event = self._render(envelope, part) if isinstance(part, str) else part
+            if events and isinstance(part, str):
                 event = ModelRequest(content=event.content)
             events.append(event)
         if events:
             self.transcript.add(getattr(events[0], "id", envelope.envelope_id), speaker)
         self._before_round = len(self._envelopes)
         self._round_start = len(self.history)
-        self._remember(envelope)
+        self._count_envelope(envelope)
         self.seq = envelope.seq
         return events
 
@@ -161,30 +164,31 @@ class ParticipantView:
         """Begin a round in which the participant speaks again after its own envelope.
 
         Returns:
-            The events that ask the participant's model; the caller appends them to the history.
+            The events with the input for the participant's model; the caller appends them to the history.
         """
         self._before_round = len(self._envelopes)
         self._round_start = len(self.history)
         return [ModelRequest(content=_GO_ON)]
 
     def end_round(self, event_id: str | None, accepted: Envelope) -> None:
-        """Record that the round's envelope was accepted and which event represents it.
+        """Note that the hub accepted the participant's answer, so that the answer is not added to the history twice.
 
         Args:
-            event_id: The id of the event; None if there is no event, so that the envelope gets one of its own.
-            accepted: The envelope.
+            event_id: The id of the history's event that is the answer; None if the history has no such event, so that
+                an event is made from the envelope.
+            accepted: The accepted envelope.
         """
         if event_id is not None:
             self.transcript.add(event_id, self._name_for(self.participant_id))
-            self._stored.add(accepted.envelope_id)
-        if accepted.seq == self.seq + 1:  # the log has nothing in between that would have to be read
-            self._take(accepted)
+            self._known_ids.add(accepted.envelope_id)
+        if accepted.seq == self.seq + 1:  # no unread rows are in between
+            self._append(accepted)
             self.seq = accepted.seq
 
-    def _take(self, envelope: Envelope) -> None:
-        self._remember(envelope)
-        if envelope.envelope_id in self._stored:
-            self._stored.discard(envelope.envelope_id)
+    def _append(self, envelope: Envelope) -> None:
+        self._count_envelope(envelope)
+        if envelope.envelope_id in self._known_ids:
+            self._known_ids.discard(envelope.envelope_id)
             return
         try:
             text = self._adapter.render_envelope(envelope)
@@ -192,23 +196,24 @@ class ParticipantView:
             manifest, where = self.session.manifest, f"session {envelope.session_id!r}, row {envelope.seq}"
             raise AdapterError(manifest.type, manifest.version, "render_envelope", error, where) from error
         if text:
-            self.history.append(self._rendered(envelope, text))
+            self.history.append(self._render(envelope, text))
             self.transcript.add(envelope.envelope_id, self._name_for(envelope.sender_id))
 
-    def _remember(self, envelope: Envelope) -> None:
+    def _count_envelope(self, envelope: Envelope) -> None:
         self.transcript.envelopes += 1
         if not isinstance(self.view, TranscriptView):
             self._envelopes.append(envelope)
 
-    def _rendered(self, envelope: Envelope, text: str) -> Any:
-        return self._renders.render(envelope, text, self.participant_id, self._name_for)
+    def _render(self, envelope: Envelope, text: str) -> Any:
+        return self._renderer.render(envelope, text, self.participant_id, self._name_for)
 
     async def projected(self) -> tuple[list[Any], int, int]:
-        """Return a custom view's events, the number of envelopes, and the end position in the history.
+        """Apply a custom view to the envelopes that were read before the current round.
 
-        Events from the end position on belong to the current round.
+        Returns:
+            The view's events, the number of envelopes, and the index of the current round's first event in the history.
         """
-        wal = _Before(self._envelopes, self._before_round)
+        wal = _FirstEnvelopes(self._envelopes, self._before_round)
         events = await self.view.project(
             wal,
             participant_id=self.participant_id,
@@ -222,8 +227,8 @@ class ParticipantView:
         return f"ParticipantView({self.participant_id!r} in {self.session.session_id!r}, {self.view.name}, {self.seq})"
 
 
-class _Before(Sequence[Envelope]):
-    """A prefix of a list of envelopes, without a copy."""
+class _FirstEnvelopes(Sequence[Envelope]):
+    """The first `end` envelopes of a list, without a copy of the list."""
 
     def __init__(self, envelopes: Sequence[Envelope], end: int) -> None:
         self._envelopes = envelopes
@@ -242,8 +247,8 @@ class _Before(Sequence[Envelope]):
         return self._envelopes[range(self._end)[index]]
 
 
-class _Projected(DecidingPolicy):
-    """Replaces the envelopes that were read by a custom view's events; keeps the current round."""
+class _CustomViewPolicy(DecidingPolicy):
+    """A policy that replaces the events of earlier rounds by the events of a custom view."""
 
     filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
 
@@ -254,10 +259,10 @@ class _Projected(DecidingPolicy):
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the view's events, followed by the events of the current round."""
         began = time.time_ns()
-        shown, envelopes, start = await self._view.projected()
+        view_events, envelopes, start = await self._view.projected()
         view = as_view(events)
-        own = [view.history.event(position) for position in view.positions() if position >= start]
-        outcome = Outcome(prompts, [*shown, *own])
+        round_events = [view.history.event(position) for position in view.positions() if position >= start]
+        outcome = Outcome(prompts, [*view_events, *round_events])
         if context.is_enabled:
             measure = measured(outcome, view, context)
             identity = context.identity

@@ -1,4 +1,4 @@
-"""`Post`: appends one envelope to a log, with retries after conflicts and lost answers."""
+"""`Post`: appends one envelope (message) to the log of a session, with retries after conflicts and lost answers."""
 
 from __future__ import annotations
 
@@ -48,43 +48,49 @@ _T = TypeVar("_T")
 #: The sender of the hub's own envelopes, such as expirations and violated expectations.
 HUB_ID: Final = "ag2.hub"
 
-#: The number of conflicts after which a post queues: without a queue, hubs starved for half a second.
+#: The conflicts after which a post locks the session: without the lock, hubs were measured to starve for half a second.
 _CONFLICTS_BEFORE_QUEUE: Final = 3
-#: More conflicts than this, although queued posts do not conflict, mean a defect of the log.
+#: The most attempts. Posts that lock the session do not conflict, so more attempts mean that the log has a defect.
 _MOST_ATTEMPTS: Final = 200
-#: The first and the longest pause in seconds before a full inbox is checked again; each pause doubles.
-_LOOK_AGAIN: Final = (0.002, 0.05)
+#: The first and the longest pause in seconds before a full inbox is checked again; the pause doubles each time.
+_INBOX_PAUSES: Final = (0.002, 0.05)
 
-#: Senders can use only the lower half of the ids, so that a greater id always exists.
+#: The envelope ids that a sender may choose: the lower half of all ids, so that a greater id always exists.
 _ID: Final = re.compile("[0-7][0-9a-f]{31}")
+#: The types of envelopes that a session accepts before all participants have joined.
 _BEFORE_OPEN: Final = frozenset(
     {EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT, EV_SESSION_CLOSED, EV_SESSION_EXPIRED, EV_EXPECTATION_VIOLATED}
 )
 
 
 def stamped(envelope: Envelope, on: FoldedSession, now: float) -> Envelope:
-    """Return the envelope with its row number, id and time, after the last row of a session.
+    """Return the envelope with the row number, id and time of the next row of a session.
 
     Within a session, ids grow and times never decrease, even if the clocks of hubs differ. The second half of an id is
     random, so that ids are globally unique.
+
+    Args:
+        envelope: The envelope; an id that the sender has set is kept.
+        on: The state of the session, with its last row.
+        now: The hub's time, in seconds since the epoch.
     """
     after = int(on.envelope_id[:16], 16) + 1 if on.envelope_id else 0
-    made = f"{max(int(now * 1e9), after):016x}{secrets.token_hex(8)}"
+    new_id = f"{max(int(now * 1e9), after):016x}{secrets.token_hex(8)}"
     return replace(
-        envelope, envelope_id=envelope.envelope_id or made, seq=on.seq + 1, created_at=max(now, on.created_at)
+        envelope, envelope_id=envelope.envelope_id or new_id, seq=on.seq + 1, created_at=max(now, on.created_at)
     )
 
 
 class Post:
     """Appends one envelope to a session's log.
 
-    The first attempt uses the state that the hub has in memory: without concurrent appends, a post is one write. If
-    that attempt is refused, the decision is repeated after reading the new rows. A hub with stale state therefore never
-    refuses a valid post.
+    The first attempt checks the envelope against the session's state in the hub's memory: without concurrent appends, a
+    post is one write and no read. If this attempt fails, the next one reads the new rows first. Therefore, a hub whose
+    state is out of date never refuses a valid post.
 
     Attributes:
-        conflicts: The number of attempts that lost against a concurrent append.
-        repeated: True if the envelope was already accepted under the same idempotency key.
+        conflicts: The number of attempts that failed because of a concurrent append.
+        repeated: True if the envelope had already been accepted, under the same idempotency key.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class Post:
         self._clock = clock
         self._claim = claim
         self._inbox_limit = inbox_limit if envelope.event_type not in SYSTEM_TYPES else None
-        #: The ids of attempts whose outcome is unknown.
+        #: The envelope ids of the attempts whose outcome is unknown.
         self._unsure: list[str] = []
         self.conflicts = 0
         self.repeated = False
@@ -114,17 +120,17 @@ class Post:
         Raises:
             NetworkError: The post was refused, or the log failed; nothing was appended.
         """
-        until = time.monotonic() + patience
-        fresh, pause = False, _LOOK_AGAIN[0]
+        deadline = time.monotonic() + patience
+        fresh, pause = False, _INBOX_PAUSES[0]
         while self.conflicts + len(self._unsure) < _MOST_ATTEMPTS:
             try:
                 return await self._attempt(fresh=fresh)
             except InboxFull:
-                if fresh and time.monotonic() >= until:
+                if fresh and time.monotonic() >= deadline:
                     raise
                 if fresh:
-                    await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
-                    pause = min(2 * pause, _LOOK_AGAIN[1])
+                    await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+                    pause = min(2 * pause, _INBOX_PAUSES[1])
                 self._session.cursors = await self._log.cursors(self._session.metadata.session_id)
             except (ProtocolError, AdapterError):
                 if fresh:
@@ -136,17 +142,17 @@ class Post:
                 pass
             except LogUnavailableError as error:
                 if self._unsure:
-                    raise self._not_known() from error
+                    raise self._unknown_outcome() from error
                 raise
             fresh = True
         if self._unsure:
-            raise self._not_known()
+            raise self._unknown_outcome()
         raise LogConflictError(
             f"session {self._session.metadata.session_id!r}: concurrent writes were first {self.conflicts} times; "
             "nothing was appended"
         )
 
-    def _not_known(self) -> LogUnsureError:
+    def _unknown_outcome(self) -> LogUnsureError:
         return LogUnsureError(
             f"session {self._session.metadata.session_id!r}: the log's answer was lost, and it is unavailable; post "
             "again with the same idempotency key, which returns an envelope that was accepted"
@@ -157,13 +163,14 @@ class Post:
         queued = self.conflicts > _CONFLICTS_BEFORE_QUEUE
         async with session.lock, self._log.press(session.metadata.session_id) if queued else nullcontext():
             if fresh:
-                # Read the new rows before the key: the other order would refuse a repeated post as out of turn.
+                # Read the new rows before the lookup by key: in the other order, a row that another hub appends between
+                # the two reads would make a repeated post be refused as out of turn.
                 await session.refresh()
-                if (first := await self._first()) is not None:
-                    return first
+                if (earlier := await self._accepted_earlier()) is not None:
+                    return earlier
             batch, folded = self._decide()
             try:
-                rows = [LogRow.of(one) for one in batch]
+                rows = [LogRow.of(accepted) for accepted in batch]
                 if self._claim is None:
                     await self._log.append(rows, session.position)
                 else:
@@ -174,31 +181,38 @@ class Post:
             session.folded = folded
             return batch[0]
 
-    async def _first(self) -> Envelope | None:
-        """Return this envelope as accepted earlier, by an attempt of unknown outcome or under its key."""
-        given = self._envelope
+    async def _accepted_earlier(self) -> Envelope | None:
+        """Return this envelope if it was already accepted, by an attempt of unknown outcome or under its key.
+
+        Raises:
+            ProtocolError: Another envelope has the same idempotency key or the same id.
+        """
+        envelope = self._envelope
         for envelope_id in self._unsure:
-            if row := await self._log.by_id(given.session_id, envelope_id):
+            if row := await self._log.by_id(envelope.session_id, envelope_id):
                 return envelope_of(row)
-        if given.idempotency_key and (
-            row := await self._log.by_key(given.session_id, given.sender_id, given.idempotency_key)
+        if envelope.idempotency_key and (
+            row := await self._log.by_key(envelope.session_id, envelope.sender_id, envelope.idempotency_key)
         ):
-            first = envelope_of(row)
-            if not first.same_content(given):
+            earlier = envelope_of(row)
+            if not earlier.same_content(envelope):
                 raise ProtocolError(
-                    f"session {given.session_id!r}: {given.sender_id!r} posted other content under the idempotency key "
-                    f"{given.idempotency_key!r} before, as row {first.seq}; give each post a key of its own"
+                    f"session {envelope.session_id!r}: {envelope.sender_id!r} posted other content under the "
+                    f"idempotency key {envelope.idempotency_key!r} before, as row {earlier.seq}; give each post a key of its own"
                 )
             self.repeated = True
-            return first
-        if given.envelope_id and await self._log.by_id(given.session_id, given.envelope_id):
+            return earlier
+        if envelope.envelope_id and await self._log.by_id(envelope.session_id, envelope.envelope_id):
             raise ProtocolError(
-                f"session {given.session_id!r}: the envelope id {given.envelope_id!r} is taken; leave it empty"
+                f"session {envelope.session_id!r}: the envelope id {envelope.envelope_id!r} is taken; leave it empty"
             )
         return None
 
     def _decide(self) -> tuple[list[Envelope], FoldedSession]:
-        """Return the stamped envelope, the envelopes that it causes, and the folded session after them.
+        """Check the envelope against the session's state.
+
+        Returns:
+            The rows to append (the envelope, and those that the hub sends because of it), and the state after them.
 
         Raises:
             NetworkError: The session refuses the envelope.
@@ -206,34 +220,34 @@ class Post:
         session, envelope = self._session, self._envelope
         metadata, adapter = session.metadata, session.adapter
         self._refuse_by_state()
-        self._refuse_by_wait()
+        self._refuse_met_expectation()
         _call(session, "validate_send", lambda: adapter.validate_send(metadata, envelope, session.folded.adapter_state))
-        self._refuse_by_inbox()
+        self._refuse_full_inbox()
         self._refuse_by_id()
         batch: list[Envelope] = []
         folded = session.folded
 
-        def take(one: Envelope) -> Envelope:
+        def add(next_envelope: Envelope) -> Envelope:
             nonlocal folded
-            one = stamped(one, folded, self._clock())
-            folded = folded.after(one, metadata, adapter)
-            batch.append(one)
-            return one
+            row = stamped(next_envelope, folded, self._clock())
+            folded = folded.after(row, metadata, adapter)
+            batch.append(row)
+            return row
 
-        accepted = take(envelope)
+        accepted = add(envelope)
 
-        def caused(sender_id: str, event_type: str, reason: str = "") -> None:
+        def add_consequence(sender_id: str, event_type: str, reason: str = "") -> None:
             data = {"reason": reason} if reason else {}
             cause = accepted.envelope_id
-            take(Envelope(metadata.session_id, sender_id, event_type, data, causation_id=cause, trace=accepted.trace))
+            add(Envelope(metadata.session_id, sender_id, event_type, data, causation_id=cause, trace=accepted.trace))
 
         if session.folded.state is SessionState.PENDING and folded.state is SessionState.ACTIVE:
-            caused(HUB_ID, EV_SESSION_OPENED)
+            add_consequence(HUB_ID, EV_SESSION_OPENED)
         if accepted.event_type == EV_EXPECTATION_VIOLATED and accepted.event_data.get("action") == "auto_close":
-            caused(HUB_ID, EV_SESSION_CLOSED, f"expectation_violated:{accepted.event_data.get('kind')}")
+            add_consequence(HUB_ID, EV_SESSION_CLOSED, f"expectation_violated:{accepted.event_data.get('kind')}")
         result = _call(session, "on_accepted", lambda: adapter.on_accepted(metadata, accepted, folded.adapter_state))
         if result.next_state is SessionState.CLOSED and folded.state is SessionState.ACTIVE:
-            caused(HUB_ID, EV_SESSION_CLOSED, result.auto_close_reason)
+            add_consequence(HUB_ID, EV_SESSION_CLOSED, result.auto_close_reason)
         return batch, folded
 
     def _refuse_by_state(self) -> None:
@@ -249,18 +263,18 @@ class Post:
             raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, missing))} to join")
         raise ProtocolError(f"{where}; it accepts no more envelopes")
 
-    def _refuse_by_wait(self) -> None:
-        """Refuse a violation whose expectation was met in the meantime."""
+    def _refuse_met_expectation(self) -> None:
+        """Refuse the report of a violated expectation if the expected envelope arrived meanwhile."""
         envelope, session = self._envelope, self._session
         if envelope.event_type != EV_EXPECTATION_VIOLATED:
             return
-        standing = deadlines(session.metadata, session.folded.state, session.folded.waits)
-        if not any(violation(session.metadata, one, HUB_ID).same_content(envelope) for one in standing):
+        pending = deadlines(session.metadata, session.folded.state, session.folded.waits)
+        if not any(violation(session.metadata, deadline, HUB_ID).same_content(envelope) for deadline in pending):
             raise ProtocolError(
                 f"session {envelope.session_id!r}: the expectation of {envelope.idempotency_key!r} was met meanwhile"
             )
 
-    def _refuse_by_inbox(self) -> None:
+    def _refuse_full_inbox(self) -> None:
         if self._inbox_limit is None:
             return
         session = self._session
@@ -272,20 +286,20 @@ class Post:
             if waiting >= self._inbox_limit:
                 raise InboxFull(
                     f"session {session.metadata.session_id!r}: {participant_id!r} has {waiting} envelopes to confirm, "
-                    f"and the inbox takes {self._inbox_limit}; confirm some, or post with a timeout"
+                    f"and its inbox is limited to {self._inbox_limit}; confirm some, or post with a timeout"
                 )
 
     def _refuse_by_id(self) -> None:
-        given, last = self._envelope.envelope_id, self._session.folded.envelope_id
-        if given and not (_ID.fullmatch(given) and given[:16] > last[:16]):
+        envelope_id, last_id = self._envelope.envelope_id, self._session.folded.envelope_id
+        if envelope_id and not (_ID.fullmatch(envelope_id) and envelope_id[:16] > last_id[:16]):
             raise ProtocolError(
-                f"session {self._envelope.session_id!r}: the envelope id {given!r} is not greater than {last!r}, the "
-                "newest; leave it empty, or give 32 hexadecimal digits that do, of which the first is at most 7"
+                f"session {self._envelope.session_id!r}: the envelope id {envelope_id!r} is not greater than "
+                f"{last_id!r}, the newest; leave it empty, or give 32 greater hexadecimal digits, the first at most 7"
             )
 
 
 def _call(session: HubSession, method: str, call: Callable[[], _T]) -> _T:
-    """Call the adapter; raise `AdapterError` for errors that are no refusals."""
+    """Call a method of the adapter; if it fails with anything but a refusal, raise `AdapterError`."""
     try:
         return call()
     except NetworkError:

@@ -1,4 +1,4 @@
-"""A log of sessions in PostgreSQL, for hubs on many machines."""
+"""`PostgresSessionLog`: a log of sessions in PostgreSQL, for hubs on several machines."""
 
 from __future__ import annotations
 
@@ -69,20 +69,25 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry
     from otel_assembly.sessions.postgres_connections import Connection
 
-#: The notification channel; the payload is a session's id.
+#: The notification channel of PostgreSQL; the payload of a notification is the id of a session with new rows.
 _CHANNEL: Final = "otel_assembly_sessions"
 
 
 def _append_statement(ended: str = "", of_ended: str = "") -> str:
-    """Return the statement that appends rows, if the table expression `ended` has a row.
+    """Return the SQL statement that appends rows to a session.
 
     One statement writes the rows and sends the notification in one commit, so that the notification is sent only for
-    stored rows. The statement takes the shared lock before any key: the other order deadlocks with `press`.
+    stored rows. The statement takes the shared advisory lock before its row locks; the other order would deadlock with
+    `PostgresSessionLog.press`.
+
+    Args:
+        ended: A table expression named ``ended``, without whose row nothing is appended; "" for no condition.
+        of_ended: The name of that table in the FROM clause; "" for no condition.
     """
     return f"""WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({LOCKS}, hashtext(%(id)s))),
-    base AS (SELECT held.session FROM otel_assembly_session_rows AS held
-        JOIN otel_assembly_sessions AS sessions ON sessions.number = held.session
-        WHERE sessions.id = %(id)s AND held.seq = %(on_seq)s AND held.envelope_id = %(on_id)s),{ended}
+    base AS (SELECT newest.session FROM otel_assembly_session_rows AS newest
+        JOIN otel_assembly_sessions AS sessions ON sessions.number = newest.session
+        WHERE sessions.id = %(id)s AND newest.seq = %(on_seq)s AND newest.envelope_id = %(on_id)s),{ended}
     added AS (INSERT INTO otel_assembly_session_rows
         (session, seq, envelope_id, sender_id, key, body, checksum)
         SELECT base.session, row.* FROM queue, base,{of_ended} unnest(%(seqs)s::bigint[], %(ids)s::text[],
@@ -94,8 +99,8 @@ def _append_statement(ended: str = "", of_ended: str = "") -> str:
 _CLEARED: Final = """cleared AS (DELETE FROM otel_assembly_session_work AS work USING ended
         WHERE work.session = ended.session AND work.participant_id = %(participant)s)"""
 _APPEND: Final = _append_statement()
-# An answer finishes its turn in the same commit. A concurrent claim changes the same row, so one of the two waits
-# and is refused.
+# An answer ends the claim on its turn in the same commit. A server that concurrently takes the turn over changes the
+# same row, so that one of the two waits for the other and is then refused.
 _APPEND_ANSWER: Final = _append_statement(
     f"""
     ended AS ({FINISHED} FROM queue, base WHERE turn.session = base.session
@@ -114,7 +119,7 @@ _CREATE: Final = f"""WITH made AS (INSERT INTO otel_assembly_sessions (id, metad
 
 
 def _for_postgres(statement: str) -> str:
-    """Convert a `log_sql` statement with named arguments for psycopg, with the server's clock."""
+    """Convert a statement of `log_sql` for psycopg: named arguments, and the server's clock for the current time."""
     return re.sub(
         r"(?<!:):([a-z]+)", r"%(\1)s", statement.replace(NOW, "CAST(extract(epoch FROM clock_timestamp()) AS FLOAT8)")
     )
@@ -129,7 +134,7 @@ _FINISH: Final = f"WITH ended AS ({_for_postgres(FINISH)}), {_CLEARED} SELECT 1 
 _ADD_WORK: Final = f"WITH counted AS ({_for_postgres(COUNT_WORK)}) {_for_postgres(ADD_WORK)} counted RETURNING 1"
 _WORK: Final = _for_postgres(WORK)
 _PRESS: Final = f"SELECT pg_advisory_lock({LOCKS}, hashtext(%s))"
-_LET_GO: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
+_UNPRESS: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
 
 
 class PostgresSessionLog:
@@ -138,12 +143,12 @@ class PostgresSessionLog:
     Its six tables, ``otel_assembly_session…``, are created at first use, in the first schema of the search path. A
     connection pooler must use session pooling, because `changes` uses ``LISTEN`` and `press` uses advisory locks.
 
-    *Accepted* means that the commit was synced to the primary's disk: it survives a crash of the server or a power
-    loss. It does not mean that a standby has the commit. After a failover to an asynchronous standby, the last accepted
+    An envelope is *accepted* when its commit is synced to the disk of the primary, so that it survives a crash or a
+    power loss. A standby may not have it yet. After a failover to an asynchronous standby, the last accepted
     commits can be missing. A hub that has read them raises `LogRegressed`; a hub that starts later cannot detect the
-    loss. List standbys in ``synchronous_standby_names``, with ``synchronous_commit`` at ``on`` or above, and *accepted*
-    means synced there too. Without synchronous standbys, fail over manually, and only to a standby that has received
-    every commit.
+    loss. If ``synchronous_standby_names`` lists standbys and ``synchronous_commit`` is ``on`` or above, an accepted
+    envelope is synced there too. Without synchronous standbys, fail over manually, and only to a standby that has
+    received every commit.
 
     A lost connection is reopened. An append whose connection was lost raises `LogUnsureError`; an append that the
     server refused wrote nothing. Reads, cursors and snapshots are retried for at most `patience`. The log refuses a
@@ -154,8 +159,8 @@ class PostgresSessionLog:
     Args:
         dsn: The server's connection string for libpq: ``postgresql://user:password@host:5432/database``, or
             ``host=… dbname=…``. With several hosts, ``target_session_attrs=read-write`` selects the primary.
-        patience: Seconds to wait for a connection, and for an answer.
-        connections: The number of concurrent statements; `changes` uses one more connection.
+        patience: The seconds to wait for a connection, and for an answer.
+        connections: The most concurrent statements; `changes` uses one more connection.
 
     Raises:
         ConfigurationError: The extra is not installed, the DSN cannot be read, or a number is not above 0.
@@ -167,11 +172,11 @@ class PostgresSessionLog:
         self._connections = Connections(dsn, patience, connections)
         self._patience = patience
         self._errors = psycopg(".errors")
-        self._begin()
-        after_fork_in_child(self._begin)
+        self._reset_locks()
+        after_fork_in_child(self._reset_locks)
 
-    def _begin(self) -> None:
-        self._pressing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    def _reset_locks(self) -> None:
+        self._press_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,8 +197,8 @@ class PostgresSessionLog:
 
     async def metadata(self, session_id: str) -> str | None:
         """See `SessionLog.metadata`."""
-        found = await self._ask(f"session {session_id!r}: its metadata", METADATA, session_id)
-        return read_metadata(session_id, *found[0]) if found else None
+        rows = await self._ask(f"session {session_id!r}: its metadata", METADATA, session_id)
+        return read_metadata(session_id, *rows[0]) if rows else None
 
     async def session_ids(self) -> Sequence[str]:
         """See `SessionLog.session_ids`."""
@@ -220,23 +225,23 @@ class PostgresSessionLog:
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
         """See `SessionLog.tail`."""
         what = f"session {session_id!r}: the rows from {first_seq} on"
-        found = await self._ask(what, TAIL, session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
-        return read_rows(session_id, first_seq, found)
+        rows = await self._ask(what, TAIL, session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
+        return read_rows(session_id, first_seq, rows)
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
         """See `SessionLog.by_id`."""
-        found = await self._ask(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
-        return read_row(session_id, found[0]) if found else None
+        rows = await self._ask(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
+        return read_row(session_id, rows[0]) if rows else None
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
         """See `SessionLog.by_key`."""
-        found = await self._ask(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
-        return read_row(session_id, found[0]) if found else None
+        rows = await self._ask(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
+        return read_row(session_id, rows[0]) if rows else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
         """See `SessionLog.cursors`."""
-        found = await self._ask(f"session {session_id!r}: its cursors", CURSORS, session_id)
-        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+        rows = await self._ask(f"session {session_id!r}: its cursors", CURSORS, session_id)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
         """See `SessionLog.move_cursor`."""
@@ -245,8 +250,8 @@ class PostgresSessionLog:
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
         """See `SessionLog.snapshot`."""
-        found = await self._ask(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
-        return read_snapshot(session_id, *found[0]) if found else None
+        rows = await self._ask(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
+        return read_snapshot(session_id, *rows[0]) if rows else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
         """See `SessionLog.save_snapshot`."""
@@ -256,8 +261,8 @@ class PostgresSessionLog:
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
         """See `SessionLog.turn`; uses PostgreSQL's clock."""
         arguments = {"id": session_id, "participant": participant_id}
-        found = await self._ask_named(f"session {session_id!r}: a turn", _TURN, arguments)
-        return read_turn(session_id, participant_id, found[0]) if found else None
+        rows = await self._ask_named(f"session {session_id!r}: a turn", _TURN, arguments)
+        return read_turn(session_id, participant_id, rows[0]) if rows else None
 
     async def _holds(self, claim: TurnClaim) -> bool:
         turn = await self.turn(claim.session_id, claim.participant_id, 0.0)
@@ -267,7 +272,7 @@ class PostgresSessionLog:
         """See `SessionLog.claim_turn`; uses PostgreSQL's clock."""
         arguments = _claim_arguments(claim) | {"seconds": seconds, "version": seen.version if seen is not None else 0}
         statement = _FIRST_CLAIM if seen is None else _CLAIM
-        # A retry after a lost answer may find its own claim.
+        # If the answer to an earlier try was lost, the log may already contain this claim.
         return bool(await self._ask_named(_what(claim), statement, arguments)) or await self._holds(claim)
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
@@ -290,14 +295,14 @@ class PostgresSessionLog:
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
         """See `SessionLog.work`."""
         arguments = {"id": session_id, "participant": participant_id}
-        found = await self._ask_named(f"session {session_id!r}: the steps of a turn", _WORK, arguments)
-        return read_work(session_id, participant_id, found)
+        rows = await self._ask_named(f"session {session_id!r}: the steps of a turn", _WORK, arguments)
+        return read_work(session_id, participant_id, rows)
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """See `SessionLog.changes`; yields None again after each reconnection."""
+        """See `SessionLog.changes`; also yields None after each reconnection, because notifications may be lost."""
         self._connections.check_open()
         while not self._connections.closed:
-            connection = await self._connections.opened()
+            connection = await self._connections.open_connection()
             try:
                 await connection.execute(f"LISTEN {_CHANNEL}")
                 yield None
@@ -313,12 +318,15 @@ class PostgresSessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; an advisory lock that ends with its connection."""
+        """See `SessionLog.press`; uses an advisory lock, which the server releases if the connection is lost."""
         if current_press(self) is not None:
             yield
             return
         # Tasks of one process wait here, so that waiting tasks do not occupy all connections.
-        async with self._pressing.setdefault(session_id, asyncio.Lock()), self._connections.one() as connection:
+        async with (
+            self._press_locks.setdefault(session_id, asyncio.Lock()),
+            self._connections.connection() as connection,
+        ):
             what = f"session {session_id!r}: its lock"
             try:
                 await self._execute(connection, what, _PRESS, (session_id,))
@@ -328,11 +336,11 @@ class PostgresSessionLog:
                 await self._unlock(connection, what, session_id)
 
     async def _unlock(self, connection: Connection, what: str, session_id: str) -> None:
-        """Release a lock; if that fails, close its connection, which releases it on the server."""
+        """Release the lock of a session; if that fails, close the connection, so that the server releases the lock."""
         if connection.closed:
             return
         try:
-            await self._execute(connection, what, _LET_GO, (session_id,))
+            await self._execute(connection, what, _UNPRESS, (session_id,))
         except SessionLogError:
             await connection.close()
         except BaseException:
@@ -344,7 +352,7 @@ class PostgresSessionLog:
         await self._connections.close()
 
     async def _write(self, what: str, statement: str, arguments: dict[str, Any]) -> list[Any]:
-        """Run a statement without retries."""
+        """Run a statement without retries, and return its rows."""
         async with self._connection() as connection:
             return await self._execute(connection, what, statement, arguments)
 
@@ -352,7 +360,7 @@ class PostgresSessionLog:
         return await self._ask_named(what, statement.replace("?", "%s"), arguments)
 
     async def _ask_named(self, what: str, statement: str, arguments: Any) -> list[Any]:
-        """Run an idempotent statement; retry it after a lost connection."""
+        """Run a statement that can safely run twice, and return its rows; retry it after a lost connection."""
         try:
             async with asyncio.timeout(statement_seconds(self._patience)):
                 while True:
@@ -366,40 +374,40 @@ class PostgresSessionLog:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """Yield the connection of this task's press, or else one from the pool."""
+        """Yield the connection with which this task has locked a session; if there is none, one of the pool."""
         press = current_press(self)
         if press is not None and not press.connection.closed:
             yield press.connection
             return
-        async with self._connections.one() as connection:
+        async with self._connections.connection() as connection:
             yield connection
 
     async def _execute(self, connection: Connection, what: str, statement: str, arguments: Any) -> list[Any]:
         """Run a statement and return its rows.
 
         Raises:
-            LogConflictError: Another write was first; nothing was written.
-            LogUnavailableError: The server refused it; nothing was written.
-            LogUnsureError: The answer was lost.
-            LogDamagedError: The server reports damaged files.
+            LogConflictError: A concurrent write was first; nothing was written.
+            LogUnavailableError: The server refused the statement; nothing was written.
+            LogUnsureError: The answer was lost, so the statement may have been executed.
+            LogDamagedError: The server reports that its files are damaged.
         """
         seconds = statement_seconds(self._patience)
-        ready: Any = statement
+        query: Any = statement
         try:
             async with asyncio.timeout(seconds):
-                cursor = await connection.execute(ready, arguments)
+                cursor = await connection.execute(query, arguments)
                 return await cursor.fetchall() if cursor.description else []
         except TimeoutError:
             await connection.close()
             raise LogUnsureError(f"{what}: PostgreSQL has not answered for {seconds} s") from None
         except self._errors.Error as error:
-            meaning = self._meaning(connection, what, error)
+            log_error = self._log_error(connection, what, error)
             if isinstance(error, self._errors.ReadOnlySqlTransaction):
                 await connection.close()  # no longer the primary: the next connection finds the new primary
-            raise meaning from error
+            raise log_error from error
 
-    def _meaning(self, connection: Connection, what: str, error: Any) -> Exception:
-        """Return the log error that an error of the client means for the statement."""
+    def _log_error(self, connection: Connection, what: str, error: Any) -> Exception:
+        """Return the error of this library for an error of psycopg."""
         codes = self._errors
         if isinstance(error, codes.UniqueViolation | codes.SerializationFailure | codes.DeadlockDetected):
             return LogConflictError(f"{what}: a concurrent write was first")
@@ -426,7 +434,7 @@ def _claim_arguments(claim: TurnClaim) -> dict[str, Any]:
 
 
 def _arguments(rows: Sequence[LogRow]) -> dict[str, Any]:
-    """Return the rows as arrays, so that one prepared statement takes any number of rows."""
+    """Return the arguments of an append: each column of the rows is an array, so that one statement fits all counts."""
     return {
         "id": rows[0].session_id,
         "seqs": [row.seq for row in rows],

@@ -1,4 +1,4 @@
-"""`PostgresReader`: reads a log in PostgreSQL through a connection that cannot write."""
+"""`PostgresReader`: reads a session log in PostgreSQL through a read-only connection."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ if TYPE_CHECKING:
 #: The default connection timeout in seconds, if the DSN sets none.
 _CONNECT_TIMEOUT: Final = 10
 _READ_ONLY: Final = "-c default_transaction_read_only=on"
-_IS_THERE: Final = "SELECT to_regclass('otel_assembly_session_snapshots') IS NOT NULL"
+_HAS_LOG: Final = "SELECT to_regclass('otel_assembly_session_snapshots') IS NOT NULL"
 
 
 class PostgresReader(LogReader):
-    """Reads the log that a DSN names; it may be a standby's.
+    """Reads a session log in PostgreSQL; the server can be a standby.
 
     Args:
         dsn: The server's connection string.
 
     Raises:
-        ConfigurationError: The DSN cannot be read, or there is no log.
-        LogUnavailableError: The server does not answer.
+        ConfigurationError: The connection string is invalid, or the database has no session log.
+        LogUnavailableError: The server cannot be reached.
     """
 
     def __init__(self, dsn: str) -> None:
-        given = read_dsn(dsn)
+        parameters = read_dsn(dsn)
         self._errors: Any = psycopg(".errors")
-        options = f"{given.pop('options', '')} {_READ_ONLY}".strip()
-        given.setdefault("connect_timeout", _CONNECT_TIMEOUT)
-        given.setdefault("application_name", "otel-assembly session")
+        options = f"{parameters.pop('options', '')} {_READ_ONLY}".strip()
+        parameters.setdefault("connect_timeout", _CONNECT_TIMEOUT)
+        parameters.setdefault("application_name", "otel-assembly session")
         try:
             self._connection: client.Connection[Any] = psycopg().connect(
-                **given, options=options, client_encoding="utf8", autocommit=True
+                **parameters, options=options, client_encoding="utf8", autocommit=True
             )
         except self._errors.Error as error:
             raise LogUnavailableError(f"PostgreSQL cannot be reached: {error}") from error
         read_texts_as_they_are(self._connection)
         try:
-            if self.ask("the log", _IS_THERE) != [(True,)]:
-                raise ConfigurationError("there is no log of sessions in this database and its search_path")
+            if self.ask("the log", _HAS_LOG) != [(True,)]:
+                raise ConfigurationError(
+                    "there is no log of sessions in this database and its search_path; check the DSN"
+                )
         except BaseException:
             self.close()
             raise
@@ -54,10 +56,10 @@ class PostgresReader(LogReader):
 
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
         """See `LogReader.ask`."""
-        ready: Any = statement.replace("?", "%s")
+        query: Any = statement.replace("?", "%s")
         try:
-            return self._connection.execute(ready, arguments).fetchall()
+            return self._connection.execute(query, arguments).fetchall()
         except self._errors.Error as error:
             if is_damage(error):
                 raise LogDamagedError(f"{what} cannot be read: {error}; restore the database") from error
-            raise LogUnavailableError(f"{what} cannot be had: {error}") from error
+            raise LogUnavailableError(f"{what} is not available: {error}") from error

@@ -1,4 +1,4 @@
-"""Responders: the agent or callable that answers for a participant in one session, with its view."""
+"""Responders: objects that answer for a participant of one session, with an agent or a function."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of one round.
+    """The result of one round: of one question to a participant's agent.
 
     Attributes:
-        reply: The answer; an adapter makes an envelope of its ``content``.
+        reply: The answer; the session's protocol makes an envelope from its ``content``.
         events: The events of the round, in order.
-        event_id: The id of the history's event that represents the reply; None if there is none.
+        event_id: The id of the history's event that is the answer; None if the history has no such event.
     """
 
     reply: Any
@@ -37,7 +37,7 @@ class Round:
 
 
 class NoAnswerError(SessionError):
-    """A round without an answer that a retry would not fix: a pending approval, or too many model calls."""
+    """The agent stopped without an answer, and a retry would not help: a pending approval, or too many model calls."""
 
 
 class Responder(Protocol):
@@ -46,33 +46,34 @@ class Responder(Protocol):
     view: ParticipantView
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Answer a question; a repeated question is added to the history only once."""
+        """Answer a question; if the same list is asked again after an error, it is not added to the history again."""
         ...
 
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
-        """Take over the steps of a turn that another server began.
+        """Add the stored steps of a turn that another server began, so that `ask` continues the turn.
 
         Args:
-            events: The steps: responses that call tools, and results.
-            asked: The turn's question, passed to `ask` afterwards; None if a later turn superseded it.
+            events: The steps: responses that call tools, and tool results.
+            asked: The turn's question, which is passed to `ask` afterwards; None if the turn is not to be continued,
+                because a later turn replaced it.
 
         Returns:
-            The calls whose outcome is unknown, and which do not run again.
+            The tool calls that were begun, have an unknown outcome and do not run again.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close the responder."""
+        """Release the resources of the responder."""
         ...
 
 
 class AgentResponder:
-    """An `Agent` with its own conversation, whose history is the participant's view.
+    """Answers with an `Agent`, in a conversation of its own whose history is that of the participant's view.
 
     Args:
         agent: The agent.
         view: The participant's view, before its first read.
-        journal: Stores the steps of a turn, so that another server can continue it.
+        journal: Stores the steps of a turn, so that another server can continue the turn.
     """
 
     def __init__(self, agent: Agent, view: ParticipantView, journal: Journal) -> None:
@@ -80,11 +81,11 @@ class AgentResponder:
         self._agent.session.journal = journal
         view.history = self._agent.session.history
         self.view = view
-        #: The start of the current round in the history, and its question.
+        #: The index of the current round's first event in the history, and the round's question.
         self._round: tuple[int, Sequence[Any]] | None = None
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Ask the agent; continue from an earlier attempt that left the question unanswered.
+        """Ask the agent; if an earlier attempt with the same question failed, continue that attempt.
 
         Raises:
             HaltedError: The conversation is halted.
@@ -92,22 +93,22 @@ class AgentResponder:
             AssemblyError: See `Agent.ask`.
         """
         session = self._agent.session
-        known = self._round is not None and self._round[1] is asked and len(session.history) > self._round[0]
-        if not known:
+        is_retry = self._round is not None and self._round[1] is asked and len(session.history) > self._round[0]
+        if not is_retry:
             self._round = (len(session.history), asked)
         start = self._round[0] if self._round is not None else 0
-        unfinished = _unanswered(session.history.events[start:]) if known else []
+        unfinished = _unanswered_calls(session.history.events[start:]) if is_retry else []
         if unfinished:
             reply = await self._agent.ask(UnfinishedCalls(tuple(unfinished)))
         else:
-            reply = await self._agent.ask(None if known else list(asked))
+            reply = await self._agent.ask(None if is_retry else list(asked))
         if session.halt is not None:
             raise HaltedError(session.halt.reason, session.halt.source)
         events = session.history.events[start:]
         answer = next((event for event in reversed(events) if isinstance(event, ModelResponse)), None)
         if session.pending:
             waiting = ", ".join(sorted({call.name for call in session.pending.values()}))
-            raise NoAnswerError(f"tool calls await an approval, which a served agent cannot ask for: {waiting}")
+            raise NoAnswerError(f"tool calls await an approval, which an agent under serve() cannot get: {waiting}")
         if answer is None or answer.tool_calls:
             raise NoAnswerError(reply.content)
         return Round(reply, events, answer.id)
@@ -115,10 +116,10 @@ class AgentResponder:
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
         """See `Responder.restore`."""
         history, tools = self._agent.session.history, self._agent.tools
-        unfinished = [call for call in _unanswered(events) if not call.awaiting_approval]
+        unfinished = [call for call in _unanswered_calls(events) if not call.awaiting_approval]
         if asked is None:
             history.extend(events)
-            history.extend([not_run(call, OUTCOME_UNKNOWN) for call in _unanswered(events)])
+            history.extend([not_run(call, OUTCOME_UNKNOWN) for call in _unanswered_calls(events)])
             return unfinished
         self._round = (len(history), asked)
         history.extend(asked)
@@ -126,15 +127,15 @@ class AgentResponder:
         return [call for call in unfinished if call.name not in tools or not tools[call.name].idempotent]
 
     async def aclose(self) -> None:
-        """Close the agent's conversation, which runs its aggregates a last time."""
+        """Close the agent's conversation, which lets the agent's aggregates (such as a summary) run a last time."""
         await self._agent.aclose()
 
 
 class CallableResponder:
-    """A callable that gets the assembled events and returns the answer.
+    """Answers with a function that takes the assembled events and returns the answer.
 
     Args:
-        answer: The callable, async or not.
+        answer: The function; sync or async.
         view: The participant's view, before its first read.
     """
 
@@ -150,24 +151,24 @@ class CallableResponder:
         self._asked: Sequence[Any] | None = None
 
     async def ask(self, asked: Sequence[Any]) -> Round:
-        """Assemble the events and call the callable.
+        """Assemble the events and call the function with them.
 
         Raises:
             HaltedError: The conversation is halted.
-            ConfigurationError: The callable returned neither a text, nor None, nor an object with a ``content``.
+            ConfigurationError: The function returned neither a text, nor None, nor an object with a ``content``.
         """
         history = self.view.history
         if self._asked is not asked:
             self._asked = asked
             history.extend(asked)
         assembly = await self._assembler.assemble([], history, self._context)
-        said = self._answer(assembly.events)
-        if inspect.isawaitable(said):
-            said = await said
-        reply = ModelResponse(content=said or "") if said is None or isinstance(said, str) else said
+        answer = self._answer(assembly.events)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        reply = ModelResponse(content=answer or "") if answer is None or isinstance(answer, str) else answer
         if not isinstance(getattr(reply, "content", None), str):
             raise ConfigurationError(
-                f"the callable of {self.view.participant_id!r} returned a {type(said).__name__}; return a text, None "
+                f"the callable of {self.view.participant_id!r} returned a {type(answer).__name__}; return a text, None "
                 "to say nothing, or an object with a text as its 'content'"
             )
         stored = reply if isinstance(reply, ModelResponse) else ModelResponse(content=reply.content)
@@ -176,15 +177,15 @@ class CallableResponder:
         return Round(reply, tuple(getattr(reply, "events", ())), stored.id if stored.content else None)
 
     def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
-        """Restore nothing: a callable has no recorded steps and is called again."""
+        """Do nothing: a function has no stored steps, and is called again."""
         return ()
 
     async def aclose(self) -> None:
-        """Do nothing: a callable holds no resources."""
+        """Do nothing: a function has no resources."""
 
 
-def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
-    """Return the tool calls without a result, in order; responses may reuse ids."""
+def _unanswered_calls(events: Sequence[Any]) -> list[ToolCallEvent]:
+    """Return the tool calls without a result, in order; a later response may reuse the ids of earlier calls."""
     calls: list[ToolCallEvent] = []
     for event in events:
         if isinstance(event, ModelResponse):
@@ -197,10 +198,10 @@ def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
 
 
 def responder_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView, journal: Journal) -> Responder:
-    """Return the responder of an agent or a callable.
+    """Return the object that answers for a participant with an agent or a function.
 
     Raises:
-        ConfigurationError: The object is neither.
+        ConfigurationError: `agent` is neither an `Agent` nor callable.
     """
     if isinstance(agent, Agent):
         return AgentResponder(agent, view, journal)

@@ -1,4 +1,8 @@
-"""`serve`: lets an agent answer for a participant, one round for each envelope that needs an answer."""
+"""`serve`: lets an agent answer for a participant of sessions.
+
+A session consists of envelopes (messages) in a log. Each envelope that gives the participant the turn starts one round:
+the agent is asked once, and its answer is posted.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.views import ViewPolicy
 
 _log: Final = logging.getLogger(__name__)
-#: One line for each envelope that stays unanswered.
+#: Has one line for each envelope that stays unanswered, and for each tool call with an unknown outcome.
 _audit: Final = logging.getLogger("otel_assembly.sessions.audit")
 
 #: The longest pause between two attempts, in seconds.
@@ -69,37 +73,36 @@ async def serve(
 ) -> None:
     """Let an agent answer for a participant in all its sessions, until the call is canceled.
 
-    The participant joins, and answers each envelope that gives it the turn with one round. A round updates the view,
-    asks the agent, and posts the answer with the envelope's id as idempotency key. Other envelopes are confirmed and
-    are part of the next round's view.
+    The participant joins each session that it is invited to. It answers each envelope (message) that gives it the turn
+    with one round: the server reads the new envelopes, asks the agent, and posts the answer with the envelope's id as
+    idempotency key. It confirms the other envelopes, which are then in the prompt of the next round.
 
     Any number of servers may serve one participant. A server claims a turn in the log before it asks the agent, and
-    renews the claim while it works; the others wait. The results of an `Agent`'s tools are stored in the log
-    immediately. If the server dies, another one takes over once the claim is `lease_seconds` old, and continues from
-    the stored results: a tool that completed does not run again. A call that was running runs again only if its tool is
-    `Tool.idempotent`; otherwise the model reads the error ``outcome unknown``, and the log
-    ``otel_assembly.sessions.audit`` has a line. A callable is called again from the start, because its tools are
-    unknown to the server. An agent that blocks the event loop for longer than a lease loses its turn, and its answer is
-    refused.
+    renews the claim while it works; the other servers wait. The results of an `Agent`'s tools are stored in the log
+    immediately. If the server dies, another server takes the turn over once the claim is `lease_seconds` old, and
+    continues from the stored results: a completed tool call does not run again. A call that was running runs again only
+    if its tool is `Tool.idempotent`; otherwise the model gets the error ``outcome unknown``, and the logger
+    ``otel_assembly.sessions.audit`` has a line. If `agent` is a function, it is called again from the start. An agent
+    that blocks the event loop for longer than a lease loses its turn, and its answer is refused.
 
-    If the agent raises, it is asked again after a pause that doubles each time. After `attempts` attempts, the envelope
-    is confirmed without an answer, and a line is written to the log ``otel_assembly.sessions.audit``. A halted
+    If the agent raises, it is asked again after a pause that doubles each time. After `attempts` attempts, the server
+    confirms the envelope without an answer and writes a line to the logger ``otel_assembly.sessions.audit``. A halted
     conversation is no longer served, and its unanswered envelopes stay unconfirmed.
 
     Args:
         hub: The hub of the sessions.
-        agent: An `Agent`, which gets one conversation per session, with the view before the reductions of its chain. Or
-            a callable, sync or async, that takes the assembled events and returns a text, an object with a ``content``,
-            or None for no answer.
+        agent: An `Agent`, which gets one conversation per session; the policies of the view run before those of the
+            agent's own chain. Or a function, sync or async, that takes the assembled events and returns a text, an
+            object with a ``content``, or None for no answer.
         participant_id: The participant.
-        session_id: The only session to serve; the call returns when it ends. None for all sessions.
-        view: The participant's view policy; None for the protocol's default.
-        name_for: The name of a participant for the model.
-        attempts: The number of attempts if the agent raises, at least 1.
+        session_id: The only session to serve; the call returns when the session ends. None for all sessions.
+        view: Selects the envelopes for a prompt; None for the protocol's default.
+        name_for: Returns a participant's name for the model.
+        attempts: How often the agent is asked if it raises; at least 1.
         pause: The seconds before the second attempt.
         sweep_seconds: The interval in seconds at which an idle session is checked for violated expectations.
-        lease_seconds: How many seconds a turn stays claimed after its server died; the server renews its claim three
-            times in that time. PostgreSQL uses its own clock, the other logs use the hub's.
+        lease_seconds: How many seconds a turn stays claimed after its server died; a running server renews its claim
+            three times in that time. A log in PostgreSQL uses the server's clock, the other logs use the hub's.
 
     Raises:
         ConfigurationError: A setting is invalid, or `agent` is neither an agent nor a callable.
@@ -110,27 +113,27 @@ async def serve(
     whole_number("attempts", attempts)
     if not pause >= 0 or not sweep_seconds > 0 or not lease_seconds > 0:
         raise ConfigurationError(
-            f"pause is {pause!r}, sweep_seconds {sweep_seconds!r}, lease_seconds {lease_seconds!r}; give 0 or more, "
-            "above 0, and above 0"
+            f"pause is {pause!r}, sweep_seconds {sweep_seconds!r}, lease_seconds {lease_seconds!r}; pause must be 0 or "
+            "more, the others must be above 0"
         )
     if not isinstance(agent, Agent) and not callable(agent):
         raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
 
-    def served(name: str) -> _Served:
+    def server_of(name: str) -> _SessionServer:
         lease = hub.turn_lease(name, participant_id, lease_seconds)
-        return _Served(hub, agent, name, participant_id, view, name_for, attempts, pause, sweep_seconds, lease)
+        return _SessionServer(hub, agent, name, participant_id, view, name_for, attempts, pause, sweep_seconds, lease)
 
     if session_id is not None:
-        await _following(hub, session_id, served(session_id))
+        await _serve_one(hub, session_id, server_of(session_id))
         return
-    running: dict[str, tuple[_Served, asyncio.Task[None]]] = {}
+    running: dict[str, tuple[_SessionServer, asyncio.Task[None]]] = {}
     ended: set[str] = set()
 
     def start(name: str) -> None:
-        one = served(name)
+        server = server_of(name)
         with detached():
-            task = asyncio.create_task(_logged(one))
-        running[name] = one, task
+            task = asyncio.create_task(_run_and_log(server))
+        running[name] = server, task
         task.add_done_callback(lambda _: end(name))
 
     def end(name: str) -> None:
@@ -158,24 +161,24 @@ async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
         try:
             return await hub.session_ids()
         except LogUnavailableError as error:
-            _log.warning("the log of sessions does not answer: %s; asking again", error)
+            _log.warning("the log of sessions does not answer: %s; trying again", error)
             await asyncio.sleep(pause)
 
 
-async def _following(hub: Hub, session_id: str, one: _Served) -> None:
-    """Serve one session, and wake it when it changes."""
+async def _serve_one(hub: Hub, session_id: str, server: _SessionServer) -> None:
+    """Run the server of one session, and wake it when the session changes."""
     with detached():
-        serving = asyncio.create_task(one.run())
+        serving = asyncio.create_task(server.run())
 
     async def wake() -> None:
         async with aclosing(hub.changes()) as changes:
             async for changed in changes:
                 if changed in (None, session_id):
-                    one.changed.set()
+                    server.changed.set()
 
     waking = asyncio.create_task(wake())
     try:
-        # After the hub is closed, no event wakes the session.
+        # `wake` ends if the hub is closed; the server would then wait forever.
         await asyncio.wait((serving, waking), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
@@ -185,26 +188,26 @@ async def _following(hub: Hub, session_id: str, one: _Served) -> None:
         await asyncio.gather(serving, waking, return_exceptions=True)
 
 
-async def _logged(one: _Served) -> None:
-    """Serve one session of many; log the error that stops it."""
+async def _run_and_log(server: _SessionServer) -> None:
+    """Run the server of one session of several; log the error that ends it."""
     try:
-        await one.run()
+        await server.run()
     except AccessDeniedError:
         # The id is not a participant of this session.
         return
     except NotFoundError as error:
-        _log.debug("session %r is not served here: %s", one.session_id, error)
+        _log.debug("session %r is not served here: %s", server.session_id, error)
     except (NetworkError, HaltedError) as error:
-        _log.error("session %r is no longer served for %r: %s", one.session_id, one.participant_id, error)
+        _log.error("session %r is no longer served for %r: %s", server.session_id, server.participant_id, error)
     except Exception as error:  # noqa: BLE001 - the other sessions continue
         _log.error(
-            "session %r is no longer served for %r: %s", one.session_id, one.participant_id, type(error).__name__
+            "session %r is no longer served for %r: %s", server.session_id, server.participant_id, type(error).__name__
         )
 
 
 @dataclass(eq=False, slots=True)
-class _Served:
-    """One session served for a participant; `changed` is set when there may be new work."""
+class _SessionServer:
+    """Answers for a participant in one session; set `changed` when the session may have new envelopes."""
 
     hub: Hub
     agent: Agent | Callable[[Sequence[Any]], Any]
@@ -218,18 +221,18 @@ class _Served:
     lease: TurnLease
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _responder: Responder | None = None
-    #: The participant's newest envelope after which its agent was asked to continue.
-    _went_on_after: str | None = None
+    #: The id of the participant's newest envelope after which its agent was asked to speak again.
+    _spoke_again_after: str | None = None
     _turn: TurnRecording | None = None
-    #: True if another server holds the participant's turn.
+    #: True if another server has claimed the participant's turn.
     _busy: bool = False
-    #: The rows whose turns recorded steps in this responder.
+    #: The rows whose turns have their stored steps in the responder's history.
     _restored_rows: set[int] = field(default_factory=set)
-    #: How many of the envelopes addressed to the participant are known to be confirmed; None before the inbox was read.
+    #: How many envelopes to the participant are known to be confirmed; None before the inbox was read.
     _confirmed: int | None = None
 
     async def run(self) -> None:
-        """Answer until the session has ended and all envelopes are confirmed."""
+        """Answer envelopes until the session has ended and all envelopes are confirmed."""
         tries = 0
         clock = asyncio.get_running_loop().time
         next_sweep = clock() + self.sweep_seconds
@@ -238,11 +241,11 @@ class _Served:
                 self.changed.clear()
                 self._busy = False
                 try:
-                    folded = await self._deal_with_all()
+                    folded = await self._process_inbox()
                     if folded.over and not self._busy:
                         return
                     tries = 0
-                    if not self._busy and await self._go_on(folded):
+                    if not self._busy and await self._speak_again(folded):
                         # An agent and a log that never wait would block the event loop.
                         await asyncio.sleep(0)
                         continue
@@ -254,7 +257,7 @@ class _Served:
                             await self.changed.wait()
                     except TimeoutError:
                         if clock() < next_sweep:
-                            continue  # another server's claim may be over
+                            continue  # the claim of another server may have expired
                         await self.hub.sweep(self.session_id)
                     next_sweep = clock() + self.sweep_seconds
                 except (LogUnavailableError, LogUnsureError) as error:
@@ -266,11 +269,14 @@ class _Served:
         finally:
             await self._close_responder()
 
-    async def _deal_with_all(self) -> FoldedSession:
-        """Answer and confirm what waits in the inbox, until nothing does or another server holds the turn.
+    async def _process_inbox(self) -> FoldedSession:
+        """Answer and confirm the envelopes in the inbox, until it is empty or another server has claimed the turn.
 
-        A change that is not for the participant, such as its own answer, costs one read of the log: the inbox is read
-        only if more was addressed to the participant than it has confirmed.
+        The inbox is read only if the participant has unconfirmed envelopes, so that a change that does not concern the
+        participant costs one read of the log.
+
+        Returns:
+            The state of the session.
         """
         hub, name, participant_id = self.hub, self.session_id, self.participant_id
         while True:
@@ -300,20 +306,20 @@ class _Served:
             _log.info("%r does not join: %s", self.participant_id, error)
 
     async def _answer(self, envelope: Envelope) -> bool:
-        """Answer an envelope if it is this participant's turn and no other server has answered it.
+        """Answer an envelope if it is this participant's turn and no other server has answered the envelope.
 
         Returns:
-            False if another server holds the participant's turn, so that the envelope must not be confirmed.
+            False if another server has claimed the turn, so that this server must not confirm the envelope.
         """
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
-        asked = _asked(session, adapter, envelope)
+        asked = _turn_input(session, adapter, envelope)
         if not asked or await hub.posted_under(name, self.participant_id, envelope.envelope_id):
             return True
         folded = await hub.folded(name)
         if folded.state is not SessionState.ACTIVE or not await self._is_own_turn(folded, session, adapter, envelope):
             return True
-        if not await self._acquired(envelope, continues=False):
+        if not await self._acquire_turn(envelope, continues=False):
             return not self._busy
 
         async def work() -> None:
@@ -321,25 +327,30 @@ class _Served:
                 responder = await self._open_responder()
                 await self._restore_earlier(responder, envelope)
                 await responder.view.read(envelope.seq)
-                await self._round(responder, responder.view.begin_round(envelope, asked), envelope)
+                await self._run_round(responder, responder.view.begin_round(envelope, asked), envelope)
 
         return await self._run_turn(work())
 
-    async def _acquired(self, envelope: Envelope, *, continues: bool) -> bool:
-        """Return True if this server now holds the turn; set `_busy` if another server holds it."""
+    async def _acquire_turn(self, envelope: Envelope, *, continues: bool) -> bool:
+        """Claim the turn that answers an envelope; set `_busy` if another server has claimed it.
+
+        Returns:
+            True if this server now has the turn.
+        """
         state = await self.lease.acquire(envelope.seq, continues=continues)
         self._busy = state is TurnState.BUSY
         return state is TurnState.HELD
 
     async def _run_turn(self, work: Coroutine[None, None, None]) -> bool:
-        """Do the work of a turn that this server holds; return False if another server took the turn over."""
+        """Run a claimed turn, then release the claim; return False if another server took the turn over."""
         try:
             await self.lease.run_renewing(work)
             if (claim := self.lease.claim) is not None:
-                # A server that starts later asks a participant again that stayed silent after its own envelope.
+                # A turn after the participant's own envelope without an answer is not finished, so that a server that
+                # starts later asks the participant again.
                 await self.lease.end(finished=not claim.continues)
             if claim is None or not claim.continues:
-                self._restored_rows.clear()  # the log has no steps any more
+                self._restored_rows.clear()  # the log has deleted the steps
         except TurnClaimLostError as error:
             _log.warning("%s; the work of this server on it is discarded", error)
             self._busy = True
@@ -350,15 +361,15 @@ class _Served:
         return True
 
     async def _restore_earlier(self, responder: Responder, envelope: Envelope) -> None:
-        """Restore the steps of unfinished turns that a later envelope superseded."""
+        """Add the stored steps of unfinished turns to the history, if a later envelope has replaced these turns."""
         for seq in dict.fromkeys(entry.seq for entry in self.lease.work):
             if seq != envelope.seq and seq not in self._restored_rows:
                 await responder.view.read(seq + 1)
-                self._audit_unknown(seq, responder.restore(self._stored(seq)))
+                self._audit_unknown(seq, responder.restore(self._stored_events(seq)))
                 self._restored_rows.add(seq)
 
-    def _stored(self, seq: int) -> list[Any]:
-        """Return the stored steps of the turn that answers a row."""
+    def _stored_events(self, seq: int) -> list[Any]:
+        """Return the events that the log has stored for the turn that answers a row."""
         return [event_from_json(entry.body) for entry in self.lease.work if entry.seq == seq]
 
     def _audit_unknown(self, seq: int, calls: Sequence[ToolCallEvent]) -> None:
@@ -372,48 +383,54 @@ class _Served:
                 call.id,
             )
 
-    async def _round(self, responder: Responder, asked: Sequence[Any], envelope: Envelope) -> None:
-        """Ask the agent, or continue another server's round, and post the answer."""
-        if stored := self._stored(envelope.seq):
+    async def _run_round(self, responder: Responder, asked: Sequence[Any], envelope: Envelope) -> None:
+        """Ask the agent, continuing a round that another server began, and post the answer."""
+        if stored := self._stored_events(envelope.seq):
             _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
             self._audit_unknown(envelope.seq, responder.restore(stored, asked))
         self._restored_rows.add(envelope.seq)
         answered = await self._ask_until_answered(responder, asked, envelope)
         if answered is not None:
-            await self._say(responder, answered, envelope)
+            await self._post_answer(responder, answered, envelope)
 
-    async def _go_on(self, folded: FoldedSession) -> bool:
-        """Continue after the participant's own envelope, once per envelope; return True if it did."""
+    async def _speak_again(self, folded: FoldedSession) -> bool:
+        """Ask the agent to speak again after the participant's own envelope, if the protocol allows this.
+
+        The agent is asked once after each envelope.
+
+        Returns:
+            True if the agent was asked.
+        """
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         turn = expected_turn(adapter, session, folded.adapter_state)
         if folded.state is not SessionState.ACTIVE or turn is None or not turn.again:
             return False
         last = turn.triggering_envelope_id
-        if turn.participant_id != self.participant_id or last is None or last == self._went_on_after:
+        if turn.participant_id != self.participant_id or last is None or last == self._spoke_again_after:
             return False
         envelope = await hub.envelope(name, last)
         if envelope is None:
             return False
-        if await self._acquired(envelope, continues=True):
+        if await self._acquire_turn(envelope, continues=True):
 
             async def work() -> None:
                 with recorded_turn(session, self.participant_id, envelope) as self._turn:
                     responder = await self._open_responder()
                     await self._restore_earlier(responder, envelope)
                     await responder.view.read(envelope.seq + 1)
-                    await self._round(responder, responder.view.go_on(), envelope)
+                    await self._run_round(responder, responder.view.go_on(), envelope)
 
             await self._run_turn(work())
         if self._busy:
             return False
-        self._went_on_after = last
+        self._spoke_again_after = last
         return True
 
     async def _is_own_turn(
         self, folded: FoldedSession, session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope
     ) -> bool:
-        """Return True if this envelope, and no later one, gave the participant the turn."""
+        """Return True if the participant has the turn because of this envelope, and not of a later one."""
         turn = expected_turn(adapter, session, folded.adapter_state)
         if turn is None:
             return True
@@ -422,14 +439,14 @@ class _Served:
         trigger = turn.triggering_envelope_id
         if trigger is None or trigger <= envelope.envelope_id:
             return True
-        # The newest envelope that is delivered is the turn's input; earlier ones are then part of the view.
+        # The newest envelope that the participant gets is the input of its turn; earlier ones are only in its view.
         later = await self.hub.envelope(self.session_id, trigger)
         return later is None or later.sender_id == self.participant_id or not later.visible_to(self.participant_id)
 
     async def _ask_until_answered(
         self, responder: Responder, events: Sequence[Any], envelope: Envelope
     ) -> Round | None:
-        """Ask the agent until it answers; write a line to the audit log and return None if it does not."""
+        """Ask the agent until it answers; after the last attempt, write to the audit log and return None."""
         for attempt in range(1, self.attempts + 1):
             try:
                 return await responder.ask(events)
@@ -454,13 +471,13 @@ class _Served:
                 await asyncio.sleep(self._pause_after(attempt))
         return None
 
-    async def _say(self, responder: Responder, answered: Round, envelope: Envelope) -> None:
+    async def _post_answer(self, responder: Responder, answered: Round, envelope: Envelope) -> None:
         """Post the answer, with the id of the answered envelope as idempotency key."""
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         folded = await hub.folded(name)
         try:
-            said = adapter.build_round_envelope(
+            draft = adapter.build_round_envelope(
                 session, self.participant_id, answered.reply, answered.events, folded.adapter_state, hub
             )
         except Exception as error:  # noqa: BLE001 - the adapter's own defect
@@ -468,25 +485,26 @@ class _Served:
             self._give_up(envelope, AdapterError(manifest.type, manifest.version, "build_round_envelope", error))
             await self._close_responder()
             return
-        reply, data = answered.reply, said.event_data if said is not None else {}
+        reply, data = answered.reply, draft.event_data if draft is not None else {}
         if isinstance(reply, ModelResponse) and reply.is_truncated:
-            if said is None:
+            if draft is None:
                 self._give_up(envelope, NoAnswerError(f"the model's answer was cut off ({reply.finish_reason})"))
                 return
             data = {**data, "finish_reason": reply.finish_reason}
-        if said is None:
+        if draft is None:
             _log.debug("session %r: %r says nothing to row %d", name, self.participant_id, envelope.seq)
             return
-        said = replace(said, event_data=data, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
+        draft = replace(draft, event_data=data, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
         for attempt in range(1, self.attempts + 1):
             try:
-                accepted = await hub.post(said, timeout=self._pause_after(attempt), claim=self.lease.claim)
+                accepted = await hub.post(draft, timeout=self._pause_after(attempt), claim=self.lease.claim)
             except InboxFull as error:
                 if attempt == self.attempts:
                     self._give_up(envelope, error)
                     await self._close_responder()
             except (ProtocolError, AccessDeniedError, AdapterError):
-                # The hub's audit log records the refusal. The history contains an unposted answer, so reload the view.
+                # The hub's audit log records the refusal. The history has an answer that was not posted, so the view is
+                # read again.
                 if await hub.posted_under(name, self.participant_id, envelope.envelope_id):
                     _log.info("session %r: row %d was answered by another server", name, envelope.seq)
                 await self._close_responder()
@@ -497,7 +515,10 @@ class _Served:
                 return
 
     def _give_up(self, envelope: Envelope, error: Exception) -> None:
-        """Log that an envelope stays unanswered, without the messages of errors that may quote content."""
+        """Write to the audit log that an envelope stays unanswered.
+
+        Of other errors than those of this library, only the type is logged, because messages may quote content.
+        """
         if self._turn is not None:
             self._turn.unanswered(error)
         why = str(error) if isinstance(error, NetworkError | NoAnswerError) else ""
@@ -523,7 +544,7 @@ class _Served:
         return self._responder
 
     async def _close_responder(self) -> None:
-        """Close the responder, so that the next round reads the log from its start."""
+        """Close the responder, so that the next round opens a new one and reads the log from the start."""
         responder, self._responder = self._responder, None
         self._restored_rows.clear()
         if responder is not None:
@@ -533,11 +554,11 @@ class _Served:
                 _log.warning("session %r: closing the agent raised %s", self.session_id, type(error).__name__)
 
 
-def _asked(session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope) -> Any:
-    """Return the input that an envelope gives to the next speaker; empty if it needs no round.
+def _turn_input(session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope) -> Any:
+    """Return the input that an envelope gives to the next speaker's model; empty if the envelope needs no answer.
 
     Raises:
-        AdapterError: The adapter raised.
+        AdapterError: The protocol's adapter raised.
     """
     try:
         return adapter.extract_turn_input(envelope)

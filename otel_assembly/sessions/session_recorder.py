@@ -1,6 +1,7 @@
-"""The telemetry interface of sessions, which keeps their code independent of OpenTelemetry.
+"""`SessionRecorder`: the interface through which sessions emit telemetry, without importing OpenTelemetry.
 
-Without telemetry, a null object does nothing. Errors in telemetry are logged and never reach the hub.
+A session consists of envelopes (messages) in a log; a hub posts them. Without telemetry, the functions here do nothing.
+Errors in telemetry are logged and never reach the hub.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class PostOutcome(StrEnum):
-    """The outcome of a post."""
+    """The outcome of a post: of the attempt to append an envelope to a session's log."""
 
     ACCEPTED = "accepted"
-    """It stands in the log now."""
+    """The envelope was appended to the log."""
     REPEATED = "repeated"
-    """It had been accepted before, under the same idempotency key."""
+    """The log already contained the envelope, under the same idempotency key."""
     REFUSED = "refused"
-    """It does not stand in the log."""
+    """The envelope was not appended to the log."""
     UNSURE = "unsure"
-    """Whether it stands in the log is not known: its answer was lost, or it was cancelled."""
+    """Unknown: the log's answer was lost, or the post was cancelled."""
 
 
 class Tries(Protocol):
@@ -44,7 +45,7 @@ class Tries(Protocol):
 
 
 class PostRecording(Protocol):
-    """Records one post; a context manager around its attempts. No method raises."""
+    """Records one post of an envelope; a context manager around its attempts. No method raises."""
 
     def __enter__(self) -> Self:
         """Begin the recording."""
@@ -61,11 +62,11 @@ class PostRecording(Protocol):
         ...
 
     def carried(self, envelope: Envelope) -> Envelope:
-        """Return the envelope with the current trace context, if there is one."""
+        """Return the envelope with the current trace context; unchanged if there is none."""
         ...
 
     def watch(self, tries: Tries) -> None:
-        """Set the source of the counters."""
+        """Set the object from which the number of conflicts is read at the end."""
         ...
 
     def accepted(self, envelope: Envelope) -> None:
@@ -74,7 +75,7 @@ class PostRecording(Protocol):
 
 
 class HydrationRecording(Protocol):
-    """Records the first read of a session; a context manager around it. No method raises."""
+    """Records a hub's first read of a session from the log; a context manager around the read. No method raises."""
 
     def __enter__(self) -> Self:
         """Begin the recording."""
@@ -87,7 +88,13 @@ class HydrationRecording(Protocol):
         ...
 
     def folded(self, envelopes: int, seq: int, *, from_snapshot: bool) -> None:
-        """Record the number of folded envelopes and the last row."""
+        """Record the result of the read.
+
+        Args:
+            envelopes: The number of envelopes from which the state was computed.
+            seq: The number of the last row.
+            from_snapshot: True if the computation began with a stored snapshot.
+        """
         ...
 
 
@@ -95,19 +102,19 @@ class TurnRecording(Protocol):
     """Records one turn of a participant. No method raises."""
 
     def unanswered(self, error: BaseException) -> None:
-        """Record that the turn ended without an answer."""
+        """Record that the turn ended without an answer, because of an error."""
         ...
 
 
 class SessionRecorder(Protocol):
-    """Turns what happens in sessions into telemetry. No method raises."""
+    """Records posts, reads and turns of sessions as telemetry. No method raises."""
 
     def post(self, envelope: Envelope) -> PostRecording:
         """Return a recording of one post; spans started in the block become its children."""
         ...
 
     def hydrate(self, metadata: SessionMetadata) -> HydrationRecording:
-        """Return a recording of the first read of a session."""
+        """Return a recording of a hub's first read of a session."""
         ...
 
     def waiting(self, metadata: SessionMetadata, envelopes: int) -> None:
@@ -119,17 +126,20 @@ class SessionRecorder(Protocol):
         ...
 
     def detached(self) -> AbstractContextManager[Any]:
-        """Return a context manager whose block runs outside the caller's trace."""
+        """Return a context manager for a block that is not part of the caller's trace."""
         ...
 
     def caused(self, envelope: Envelope) -> AbstractContextManager[Any]:
-        """Return a context manager whose posts are linked to the post of the causing envelope."""
+        """Return a context manager; posts in its block get a span link to the post of this envelope."""
         ...
 
     def turn(
         self, metadata: SessionMetadata, participant_id: str, envelope: Envelope
     ) -> AbstractContextManager[TurnRecording]:
-        """Return a recording of a participant's turn, in a new trace linked to the envelope's post."""
+        """Return a recording of the turn in which a participant answers the envelope.
+
+        The turn is a new trace, with a span link to the post of the envelope.
+        """
         ...
 
 
@@ -150,10 +160,10 @@ _NULL: Final = _NullRecording()
 
 
 def _recorder() -> SessionRecorder | None:
-    """Return the recorder of sessions; None without telemetry."""
+    """Return the recorder that telemetry provides; None without telemetry."""
     sessions = getattr(DEFAULT.recorder, "sessions", None)
-    found: SessionRecorder | None = sessions() if sessions is not None else None
-    return found
+    recorder: SessionRecorder | None = sessions() if sessions is not None else None
+    return recorder
 
 
 def recorded_post(envelope: Envelope) -> PostRecording:
@@ -163,7 +173,7 @@ def recorded_post(envelope: Envelope) -> PostRecording:
 
 
 def recorded_hydration(metadata: SessionMetadata) -> HydrationRecording:
-    """Return the recording of the first read of a session."""
+    """Return the recording of a hub's first read of a session."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.hydrate(metadata)
 
@@ -183,13 +193,13 @@ def record_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
 
 
 def detached() -> AbstractContextManager[Any]:
-    """Return a context manager whose block runs outside the caller's trace."""
+    """Return a context manager for a block that is not part of the caller's trace."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.detached()
 
 
 def caused(envelope: Envelope) -> AbstractContextManager[Any]:
-    """Return a context manager whose posts are linked to the post of the causing envelope."""
+    """Return a context manager; posts in its block get a span link to the post of this envelope."""
     recorder = _recorder()
     return _NULL if recorder is None else recorder.caused(envelope)
 

@@ -1,4 +1,4 @@
-"""`SessionSummary`: the state of a stored session, read without the code of its protocol."""
+"""`SessionSummary`: the state of a stored session that can be read without the code of the session's protocol."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """The state of a session.
+    """The state of a stored session.
 
     Attributes:
-        session_id: Its id.
-        metadata: Its metadata; None if it cannot be read.
-        state: Its lifecycle state after the last readable row.
+        session_id: The session's id.
+        metadata: The session's metadata; None if the metadata cannot be read.
+        state: The lifecycle state after the last readable row, such as active or closed.
         joined: The participants who have joined.
         envelopes: The number of rows up to the last readable row.
         last_at: The time of the last readable row, in seconds since the epoch.
-        damage: A description of unreadable data; None if all is readable.
+        damage: A description of the first unreadable data; None if all data is readable.
     """
 
     session_id: str
@@ -52,10 +52,10 @@ def read_summary(reader: LogReader, stored: StoredSession) -> SessionSummary:
     try:
         for _, _, state, checksum in reader.snapshots(stored):
             if isinstance(state, str) and checksum_of(state) == checksum:
-                kept = _kept(state)
-                folded = kept if kept is not None and kept.seq > folded.seq else folded
-        for found in reader.rows(stored, folded.seq + 1):
-            row = read_row(stored.id, found)
+                stored_state = _state_from_snapshot(state)
+                folded = stored_state if stored_state is not None and stored_state.seq > folded.seq else folded
+        for stored_row in reader.rows(stored, folded.seq + 1):
+            row = read_row(stored.id, stored_row)
             envelope = envelope_of(row)
             moved = folded.moved(envelope, metadata.participants)
             folded = FoldedSession(
@@ -66,18 +66,18 @@ def read_summary(reader: LogReader, stored: StoredSession) -> SessionSummary:
     return SessionSummary(stored.id, metadata, folded.state, folded.joined, folded.seq, folded.created_at, damage)
 
 
-def _kept(state: str) -> FoldedSession | None:
-    """Return a snapshot's fields without the adapter's state; None if its format version differs."""
+def _state_from_snapshot(state: str) -> FoldedSession | None:
+    """Return the state in a snapshot, without the protocol's own state; None if the snapshot has another format."""
     try:
-        found: dict[str, Any] = json.loads(state)
+        content: dict[str, Any] = json.loads(state)
         return FoldedSession(
             None,
-            SessionState(found["state"]),
-            tuple(found["joined"]),
+            SessionState(content["state"]),
+            tuple(content["joined"]),
             (),
-            int(found["seq"]),
-            found["envelope_id"],
-            created_at=float(found["created_at"]),
+            int(content["seq"]),
+            content["envelope_id"],
+            created_at=float(content["created_at"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

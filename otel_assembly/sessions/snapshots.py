@@ -1,4 +1,7 @@
-"""Snapshots: folded sessions as JSON, so that hubs need not read a log from its start."""
+"""Snapshots: the states of sessions as JSON, so that hubs need not read a log from its start.
+
+A folded session is the state of a session that was computed from its rows, one after another.
+"""
 
 from __future__ import annotations
 
@@ -19,51 +22,51 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The format version; snapshots of another version are ignored and the session is folded from its rows.
-_FORM: Final = 1
+#: The version of the JSON format; a snapshot of another version is ignored, and the rows are read from the start.
+_FORMAT: Final = 1
 
-#: The fields of a folded session that are serialized directly, unlike the adapter's state.
-_PLAIN: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state", "waits"))
+#: The fields of a folded session that are JSON values already.
+_JSON_FIELDS: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state", "waits"))
 
 _WAITS: Final = TypeAdapter(PendingWaits)
 
 
 def adapter_key(adapter: SessionAdapter) -> str:
-    """Return the key of an adapter's snapshots: its type and version."""
+    """Return the key of a protocol's snapshots: the adapter's type and version, such as ``discussion/1``."""
     return f"{adapter.manifest.type}/{adapter.manifest.version}"
 
 
 def dump_snapshot(folded: FoldedSession, adapter: SessionAdapter) -> Snapshot | None:
-    """Return a snapshot of a folded session; None if the adapter's state cannot be restored exactly."""
+    """Return a snapshot of a folded session; None if the state of its protocol cannot be restored exactly from JSON."""
     try:
         state = _dump_state(folded.adapter_state, adapter)
-        kept = {name: getattr(folded, name) for name in _PLAIN}
+        values = {name: getattr(folded, name) for name in _JSON_FIELDS}
         waits = _WAITS.dump_python(folded.waits, mode="json")
-        made = {"form": _FORM, "state": folded.state.value, "adapter_state": state, "waits": waits, **kept}
-        text = json.dumps(made, allow_nan=False)
+        content = {"form": _FORMAT, "state": folded.state.value, "adapter_state": state, "waits": waits, **values}
+        text = json.dumps(content, allow_nan=False)
         snapshot = Snapshot(folded.seq, text)
-        same = load_snapshot(snapshot, folded, adapter) == folded
-    except Exception as error:  # noqa: BLE001 - without a snapshot, the state is folded from the rows
+        is_exact = load_snapshot(snapshot, folded, adapter) == folded
+    except Exception as error:  # noqa: BLE001 - without a snapshot, hubs read the rows from the start
         _log.debug("no snapshot of %s: %s", adapter_key(adapter), type(error).__name__)
         return None
-    return snapshot if same else None
+    return snapshot if is_exact else None
 
 
 def load_snapshot(snapshot: Snapshot, fresh: FoldedSession, adapter: SessionAdapter) -> FoldedSession | None:
-    """Return the folded session from a snapshot; None if its format version differs.
+    """Return the folded session from a snapshot; None if the snapshot has another format version.
 
     Args:
         snapshot: The stored snapshot.
-        fresh: The session before its first row; its state has the type to restore.
-        adapter: The session's adapter.
+        fresh: The session before its first row; its ``adapter_state`` has the type to restore.
+        adapter: The adapter of the session's protocol.
     """
-    found = json.loads(snapshot.state)
-    if found.get("form") != _FORM:
+    content = json.loads(snapshot.state)
+    if content.get("form") != _FORMAT:
         return None
-    plain = {name: _tuple(found[name]) for name in _PLAIN}
-    state = _load_state(found["adapter_state"], fresh.adapter_state, adapter)
-    waits = _WAITS.validate_python(found["waits"])
-    return replace(fresh, adapter_state=state, state=SessionState(found["state"]), waits=waits, **plain)
+    plain = {name: _tuple(content[name]) for name in _JSON_FIELDS}
+    state = _load_state(content["adapter_state"], fresh.adapter_state, adapter)
+    waits = _WAITS.validate_python(content["waits"])
+    return replace(fresh, adapter_state=state, state=SessionState(content["state"]), waits=waits, **plain)
 
 
 def _tuple(value: Any) -> Any:
@@ -79,9 +82,9 @@ def _dump_state(state: Any, adapter: SessionAdapter) -> Any:
     raise TypeError(type(state).__name__)
 
 
-def _load_state(kept: Any, like: Any, adapter: SessionAdapter) -> Any:
+def _load_state(stored: Any, like: Any, adapter: SessionAdapter) -> Any:
     load = getattr(adapter, "load_state", None)
     if load is not None:
-        return load(kept)
+        return load(stored)
     # In JSON mode, pydantic converts a list to the tuple or set of the field's type.
-    return TypeAdapter(type(like)).validate_json(json.dumps(kept))
+    return TypeAdapter(type(like)).validate_json(json.dumps(stored))

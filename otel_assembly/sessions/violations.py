@@ -1,4 +1,4 @@
-"""Sweeping: appends violations of expectations to a session's log."""
+"""Appends reports of violated expectations, such as a missed deadline for an answer, to a session's log."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ _log = logging.getLogger(__name__)
 
 
 async def append_violations(session: HubSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
-    """Append a violation for each expectation whose time is over, the earliest first.
+    """Append an envelope for each expectation whose deadline has passed, the earliest deadline first.
 
     Returns:
-        The violations that this call appended, without those of other hubs.
+        The envelopes that this call appended, without those that another hub appended first.
 
     Raises:
         NetworkError: The log failed, or the adapter raised.
     """
     metadata = session.metadata
-    found: list[Envelope] = []
+    appended: list[Envelope] = []
     while True:
-        standing = deadlines(metadata, session.folded.state, session.folded.waits)
-        if not standing or standing[0].due_at > clock():
-            return found
-        due = standing[0]
+        pending = deadlines(metadata, session.folded.state, session.folded.waits)
+        if not pending or pending[0].due_at > clock():
+            return appended
+        due = pending[0]
         envelope = violation(metadata, due, HUB_ID)
         try:
             with recorded_post(envelope) as recording:
                 recording.known(metadata)
                 post = Post(session, recording.carried(envelope), log=log, clock=clock, inbox_limit=None)
                 recording.watch(post)
-                told = await post.run(0.0)
-                recording.accepted(told)
+                accepted = await post.run(0.0)
+                recording.accepted(accepted)
                 if post.repeated:
                     continue
                 record_violated(metadata, due.kind)
         except ProtocolError as error:
-            # The expected envelope came first.
+            # The expected envelope was appended meanwhile.
             _log.debug("session %r: %s", metadata.session_id, error)
-            return found
-        found.append(told)
+            return appended
+        appended.append(accepted)
         _log.warning(
             "session %r: %s of %g s was not met by %s; %s",
             metadata.session_id,
             due.kind,
             due.seconds,
-            ", ".join(map(repr, due.waited_for)) or "anybody",
+            ", ".join(map(repr, due.waited_for)) or "any participant",
             due.action,
         )

@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class WorkerThread:
-    """Runs blocking calls in order, each while it holds a lock (the turn).
+    """A thread that runs blocking calls in order; before each call it acquires a lock, such as a lock file.
 
-    A caller can keep the turn (`hold`, `release`); until then the thread runs only calls of that holder. A call that is
-    canceled, or times out, before it begins never runs. A forked child starts its own thread.
+    A caller can keep the lock for several calls: between `hold` and `release`, the thread runs only the calls of that
+    holder. A call that is canceled, or times out, before it begins never runs. A forked child starts its own thread.
 
     Args:
         name: The thread's name.
-        take: Acquires the turn; blocks.
-        give: Releases the turn.
+        take: Acquires the lock; blocks.
+        give: Releases the lock.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class WorkerThread:
         after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
-        # A fork waits for this lock, because a running call may hold locks of a library.
-        self._working = new_lock(awaited=True)
-        self._deciding = new_lock()
-        self._given: SimpleQueue[_Work] = SimpleQueue()
+        # A fork of the process waits for this lock, because a running call may hold locks of a C library.
+        self._running_lock = new_lock(awaited=True)
+        self._state_lock = new_lock()
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
         self._holder: object | None = None
         self._thread: threading.Thread | None = None
 
@@ -52,8 +52,8 @@ class WorkerThread:
 
         Args:
             do: The blocking call.
-            patience: Seconds to wait until the call begins, and again until it ends.
-            holder: The holder that the call belongs to; None for no holder.
+            patience: The seconds to wait until the call begins, and again until it ends.
+            holder: The object given to `hold` if the call is one of that holder; else None.
 
         Raises:
             LogUnavailableError: The call did not begin in time and will never run.
@@ -61,7 +61,7 @@ class WorkerThread:
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         work = _Work(do, holder, done)
-        self._give_to_thread(work)
+        self._enqueue(work)
         try:
             await asyncio.wait([done], timeout=patience)
             if not done.done():
@@ -80,45 +80,49 @@ class WorkerThread:
             done.cancel()
 
     async def hold(self, holder: object, patience: float) -> None:
-        """Acquire the turn and keep it for `holder` until `release`.
+        """Acquire the lock and keep it for `holder` until `release`.
+
+        Args:
+            holder: The object that the holder's calls give to `run`.
+            patience: The seconds to wait for the lock.
 
         Raises:
-            LogUnavailableError: The turn was not free in time.
+            LogUnavailableError: The lock was not free in time.
         """
 
-        def keep() -> None:
+        def set_holder() -> None:
             self._holder = holder
 
         try:
-            await self.run(keep, patience)
+            await self.run(set_holder, patience)
         except BaseException:
             self.release(holder)
             raise
 
     def release(self, holder: object) -> None:
-        """Release the turn after the holder's pending calls."""
+        """Release the lock after the pending calls of the holder."""
 
         def release() -> None:
             self._holder = None
 
-        self._give_to_thread(_Work(release, holder))
+        self._enqueue(_Work(release, holder))
 
     def stop(self, last: Callable[[], None] = lambda: None) -> None:
         """End the thread after its pending calls and `last`; a later call starts a new thread."""
         if self._thread is not None:
-            self._give_to_thread(_Work(last, None))
-            self._give_to_thread(_Work(None, None))
+            self._enqueue(_Work(last, None))
+            self._enqueue(_Work(None, None))
 
-    def _give_to_thread(self, work: _Work) -> None:
-        with self._deciding:
-            self._given.put(work)
+    def _enqueue(self, work: _Work) -> None:
+        with self._state_lock:
+            self._queue.put(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def _abandon(self, work: _Work) -> bool:
-        """Cancel work that has not begun; return True if it will never run."""
-        with self._deciding:
+        """Cancel a call unless it has begun; return True if it will never run."""
+        with self._state_lock:
             work.abandoned = not work.begun
             return work.abandoned
 
@@ -127,35 +131,35 @@ class WorkerThread:
         while True:
             work = self._next(waiting)
             if work.do is None:
-                with self._deciding:
-                    if self._given.empty():
+                with self._state_lock:
+                    if self._queue.empty():
                         self._thread = None
                         return
-                continue  # more work was queued meanwhile; its caller stops the thread
+                continue  # more calls were queued meanwhile; their caller stops the thread
             try:
-                self._in_turn(work)
-            except OSError as error:  # the turn cannot be acquired
+                self._run_locked(work)
+            except OSError as error:  # the lock cannot be acquired
                 work.fail(error)
-            # What the work was of, such as a log, would not be collected while this thread waits for more.
+            # Without this, a log that the call refers to would not be collected while this thread waits for calls.
             del work
 
     def _next(self, waiting: deque[_Work]) -> _Work:
-        """Return the oldest work; while the turn is held, the oldest of its holder."""
+        """Return the oldest call; while a holder keeps the lock, the oldest call of that holder."""
         while True:
             for work in waiting:
                 if self._holder is None or work.holder is self._holder:
                     waiting.remove(work)
                     return work
-            waiting.append(self._given.get())
+            waiting.append(self._queue.get())
 
-    def _in_turn(self, work: _Work) -> None:
+    def _run_locked(self, work: _Work) -> None:
         if self._holder is None:
             self._take()
         try:
-            with self._deciding:
+            with self._state_lock:
                 work.begun = not work.abandoned
             if work.begun:
-                with self._working:
+                with self._running_lock:
                     work.run()
         finally:
             if self._holder is None:
@@ -163,7 +167,7 @@ class WorkerThread:
 
 
 class _Work:
-    """One call, and the future that gets its result."""
+    """A blocking call, and the asyncio future that gets its result."""
 
     __slots__ = ("abandoned", "begun", "do", "done", "holder")
 
@@ -178,16 +182,16 @@ class _Work:
         if self.do is None:
             return
         try:
-            found = self.do()
+            result = self.do()
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.fail(error)
         else:
-            self._tell(lambda done: done.set_result(found))
+            self._settle(lambda done: done.set_result(result))
 
     def fail(self, error: Exception) -> None:
-        self._tell(lambda done: done.set_exception(error))
+        self._settle(lambda done: done.set_exception(error))
 
-    def _tell(self, settle: Callable[[asyncio.Future[Any]], None]) -> None:
+    def _settle(self, settle: Callable[[asyncio.Future[Any]], None]) -> None:
         done = self.done
         if done is not None:
             with suppress(RuntimeError):  # the event loop is closed, so no caller is waiting

@@ -156,7 +156,7 @@ async def test_what_is_no_file_of_the_store_is_left_alone(root):
     assert not await store.exists("/pipe")
     assert not await store.exists("/empty")
     assert await store.read("/pipe") is None
-    with pytest.raises(KnowledgePathError, match="no regular file"):
+    with pytest.raises(KnowledgePathError, match="not a regular file"):
         await store.write("/pipe", "x")
     await store.write("/empty", "a file in the place of empty directories")
     assert await store.list() == ["empty"]

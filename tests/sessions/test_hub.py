@@ -255,7 +255,7 @@ class TestInboxes:
         name = await self.filled(hubs[0], 5)
         before = await hubs[0].folded(name)
         for hub in hubs:
-            with pytest.raises(InboxFull, match=r"'bob' has 5 envelopes to confirm, and the inbox takes 5"):
+            with pytest.raises(InboxFull, match=r"'bob' has 5 envelopes to confirm, and its inbox is limited to 5"):
                 await hub.post(text(name, "ann", "one more"), timeout=0.01)
             with pytest.raises(InboxFull):
                 await hub.post(text(name, "ann", "one more"))

@@ -525,7 +525,7 @@ async def test_a_call_that_waits_for_a_person_is_told(hub, caplog):
     async with served(hub, [("bob", bob)], session_id=name):
         await hub.post(text(name, "ann", "pay!"))
         await all_confirmed(hub, name, "bob")
-    assert "tool calls await an approval, which a served agent cannot ask for: pay" in caplog.text
+    assert "tool calls await an approval, which an agent under serve() cannot get: pay" in caplog.text
     assert await said(hub, name) == ["pay!"]
 
 
