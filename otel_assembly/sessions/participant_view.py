@@ -14,7 +14,7 @@ from otel_assembly.history.history import CONVERSATION_KINDS, History
 from otel_assembly.policies.base import DecidingPolicy, as_view
 from otel_assembly.recorder import Projection
 from otel_assembly.sessions.envelope import Envelope
-from otel_assembly.sessions.transcript import Transcript, measured
+from otel_assembly.sessions.transcript import Transcript, token_measure
 from otel_assembly.sessions.views import FullTranscript, NamedTranscript, TranscriptView, default_name_resolver
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class _CustomViewPolicy(DecidingPolicy):
         round_events = [view.history.event(position) for position in view.positions() if position >= start]
         outcome = Outcome(prompts, [*view_events, *round_events])
         if context.is_enabled:
-            measure = measured(outcome, view, context)
+            measure = token_measure(outcome, view, context)
             identity = context.identity
             DEFAULT.recorder.projected(
                 Projection(self.name, context.model, identity, began, envelopes, None, None, measure)

@@ -198,7 +198,8 @@ class Post:
             if not earlier.same_content(envelope):
                 raise ProtocolError(
                     f"session {envelope.session_id!r}: {envelope.sender_id!r} posted other content under the "
-                    f"idempotency key {envelope.idempotency_key!r} before, as row {earlier.seq}; give each post a key of its own"
+                    f"idempotency key {envelope.idempotency_key!r} before, as row {earlier.seq}; give each post "
+                    "a key of its own"
                 )
             self.repeated = True
             return earlier

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """Damage to, or an inconsistency of, a stored session.
+    """A problem of a stored session: damaged or inconsistent data.
 
     Attributes:
-        row: The number of the row; None if the problem concerns no single row.
-        what: A description, with session and row.
+        row: The number of the row with the problem; None if the problem concerns no single row.
+        what: A description that names the session and the row.
     """
 
     row: int | None
@@ -35,7 +35,7 @@ class LogProblem:
 
 
 def metadata_of(stored: StoredSession) -> SessionMetadata:
-    """Return the verified metadata of a stored session.
+    """Return the metadata of a stored session, after a check of its checksum and its session id.
 
     Raises:
         LogDamagedError: The checksum is wrong, or the metadata belongs to another session.
@@ -45,22 +45,22 @@ def metadata_of(stored: StoredSession) -> SessionMetadata:
     except LogDamagedError as error:
         raise LogDamagedError(f"session {stored.id!r}: {error}") from error
     if metadata.session_id != stored.id:
-        raise LogDamagedError(f"session {stored.id!r}: its metadata are those of session {metadata.session_id!r}")
+        raise LogDamagedError(f"session {stored.id!r}: its metadata belong to session {metadata.session_id!r}")
     return metadata
 
 
 class SessionCheck:
-    """Checks one session from its first row to its last, with one page of rows in memory.
+    """Checks one stored session from its first row to its last; keeps only one page of rows in memory.
 
     Args:
         reader: The log.
         stored: The session.
-        adapters: The available protocols, by type and version.
+        adapters: The code of the available protocols, by type and version.
 
     Attributes:
         envelopes: The number of rows read.
-        metadata: The session's metadata; None if it cannot be read.
-        folded: The session up to the last row that could be folded; None if its protocol is unknown.
+        metadata: The session's metadata; None if the metadata cannot be read.
+        folded: The state computed from the rows up to the first damaged one; None if the protocol is unknown.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class SessionCheck:
 
     @property
     def adapter(self) -> SessionAdapter | None:
-        """The code of the session's protocol; None if it is unknown."""
+        """The code of the session's protocol; None if the protocol is unknown."""
         manifest = self.metadata.manifest if self.metadata is not None else None
         return None if manifest is None else self._adapters.get((manifest.type, manifest.version))
 
     def problems(self) -> Iterator[LogProblem]:
-        """Yield the problems of the session, in the order of its rows."""
+        """Read the session, and yield its problems in the order of its rows."""
         try:
             self.metadata = metadata_of(self._stored)
         except LogDamagedError as error:
@@ -89,83 +89,87 @@ class SessionCheck:
         try:
             yield from self._rows_and_state()
             for sender_id, key, row in self._reader.posted_twice(self._stored):
-                yield LogProblem(row, self._said(f"row {row}: {sender_id!r} posted under the key {key!r} before"))
+                yield LogProblem(row, self._in_session(f"row {row}: {sender_id!r} posted under the key {key!r} before"))
         except LogDamagedError as error:
-            # The storage cannot read this: if it is a row, then the one after the last row read.
+            # The storage cannot read some data. If the data is a row, it is the row after the last row read.
             yield LogProblem(self._seq + 1, str(error))
 
     def _rows_and_state(self) -> Iterator[LogProblem]:
-        # Read the snapshots before the rows: a later snapshot may include rows that this check does not read.
+        # Read the snapshots and cursors before the rows: later ones may refer to rows that this check does not read.
         snapshots = self._reader.snapshots(self._stored)
         cursors = self._reader.cursors(self._stored)
         for adapter, _, state, checksum in snapshots:
             if not isinstance(state, str) or checksum_of(state) != checksum:
-                yield LogProblem(None, self._said(f"its snapshot for {adapter} is damaged"))
+                yield LogProblem(None, self._in_session(f"its snapshot for {adapter} is damaged"))
         folding = _Folding(self)
         last: Envelope | None = None
-        for found in self._reader.rows(self._stored):
+        for stored_row in self._reader.rows(self._stored):
             self.envelopes += 1
-            whole = True
-            for problem in self._missing(found[0]):
-                whole = False
+            is_intact = True
+            for problem in self._missing_rows(stored_row[0]):
+                is_intact = False
                 yield problem
             try:
-                row = read_row(self._stored.id, found)
+                row = read_row(self._stored.id, stored_row)
                 envelope = envelope_of(row)
             except LogDamagedError as error:
-                yield LogProblem(found[0], str(error))
+                yield LogProblem(stored_row[0], str(error))
                 folding.stop()
                 continue
-            for what in _wrong(envelope, last):
-                whole = False
-                yield LogProblem(row.seq, self._said(f"row {row.seq}: {what}"))
+            for what in _inconsistencies(envelope, last):
+                is_intact = False
+                yield LogProblem(row.seq, self._in_session(f"row {row.seq}: {what}"))
             last = envelope
-            if not whole:
+            if not is_intact:
                 folding.stop()
             yield from folding.take(envelope, snapshots)
         if self.envelopes == 0:
-            yield LogProblem(1, self._said("row 1 is missing"))
+            yield LogProblem(1, self._in_session("row 1 is missing"))
         for adapter, seq, *_ in snapshots:
             if type(seq) is not int or seq > self._seq:
-                yield LogProblem(None, self._said(f"its snapshot for {adapter} is of row {seq}, which is missing"))
-        for who, cursor in cursors.items():
+                yield LogProblem(
+                    None, self._in_session(f"its snapshot for {adapter} is of row {seq}, which is missing")
+                )
+        for participant_id, cursor in cursors.items():
             if cursor.seq > self._seq:
-                yield LogProblem(None, self._said(f"{who!r} confirmed row {cursor.seq}, which is missing"))
+                yield LogProblem(
+                    None, self._in_session(f"{participant_id!r} confirmed row {cursor.seq}, which is missing")
+                )
 
-    def _missing(self, seq: Any) -> Iterator[LogProblem]:
-        """Report rows missing before a row; the rows after a gap are still checked."""
+    def _missing_rows(self, seq: Any) -> Iterator[LogProblem]:
+        """Yield a problem if rows are missing before a row; the rows after the gap are still checked."""
         expected, self._seq = self._seq + 1, seq if type(seq) is int else self._seq + 1
         if seq != expected:
-            yield LogProblem(expected, self._said(f"row {expected} is missing, but row {seq} exists"))
+            yield LogProblem(expected, self._in_session(f"row {expected} is missing, but row {seq} exists"))
 
-    def _said(self, what: str) -> str:
+    def _in_session(self, what: str) -> str:
         return f"session {self._stored.id!r}: {what}"
 
 
-def _wrong(envelope: Envelope, last: Envelope | None) -> Iterator[str]:
+def _inconsistencies(envelope: Envelope, last: Envelope | None) -> Iterator[str]:
     if last is not None and not envelope.envelope_id > last.envelope_id:
         yield f"its id {envelope.envelope_id!r} does not come after {last.envelope_id!r} of row {last.seq}"
     if type(envelope.created_at) not in (int, float):
-        yield "the time of its acceptance is no number"
+        yield "the time of its acceptance is not a number"
     elif last is not None and type(last.created_at) in (int, float) and envelope.created_at < last.created_at:
         yield f"it was accepted {last.created_at - envelope.created_at:.6f} s before row {last.seq}"
 
 
 class _Folding:
-    """Folds a session up to the first damaged row, and compares its snapshots with the folded state."""
+    """Computes the state of a session from its rows up to the first damaged one, and checks the snapshots with it."""
 
     def __init__(self, check: SessionCheck) -> None:
         self._check = check
-        self._going_on = check.adapter is not None
+        self._is_active = check.adapter is not None
 
     def stop(self) -> None:
-        """Stop folding, because a row cannot be folded and the state after it is unknown."""
-        self._going_on = False
+        """Stop, because the state after a damaged or missing row is unknown."""
+        self._is_active = False
 
     def take(self, envelope: Envelope | None, snapshots: Sequence[tuple[str, Any, Any, Any]]) -> Iterator[LogProblem]:
-        """Fold one more envelope."""
+        """Apply one more envelope to the state; yield a problem for each snapshot of this row that differs from it."""
         check, adapter, metadata = self._check, self._check.adapter, self._check.metadata
-        if not self._going_on or envelope is None or adapter is None or metadata is None:
+        if not self._is_active or envelope is None or adapter is None or metadata is None:
             return
         try:
             before = check.folded if check.folded is not None else FoldedSession.fresh(metadata, adapter)
@@ -176,16 +180,16 @@ class _Folding:
             return
         for name, seq, state, checksum in snapshots:
             if name == adapter_key(adapter) and seq == envelope.seq and checksum_of(str(state)) == checksum:
-                yield from self._compared(Snapshot(seq, state), check.folded, adapter, metadata)
+                yield from self._compare_snapshot(Snapshot(seq, state), check.folded, adapter, metadata)
 
-    def _compared(
+    def _compare_snapshot(
         self, snapshot: Snapshot, folded: FoldedSession, adapter: SessionAdapter, metadata: SessionMetadata
     ) -> Iterator[LogProblem]:
         where = f"session {metadata.session_id!r}: its snapshot for {adapter_key(adapter)} of row {snapshot.seq}"
         try:
-            kept = load_snapshot(snapshot, FoldedSession.fresh(metadata, adapter), adapter)
+            from_snapshot = load_snapshot(snapshot, FoldedSession.fresh(metadata, adapter), adapter)
         except Exception as error:  # noqa: BLE001 - an adapter may raise any error for a damaged state
             yield LogProblem(snapshot.seq, f"{where} cannot be read: {type(error).__name__}")
             return
-        if kept is not None and kept != folded:
+        if from_snapshot is not None and from_snapshot != folded:
             yield LogProblem(snapshot.seq, f"{where} differs from the state folded from the rows")

@@ -1,4 +1,4 @@
-"""A log of sessions in one SQLite file."""
+"""`SqliteSessionLog`: a log of sessions in one SQLite file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NEWEST = "SELECT coalesce(max(rowid), 0) FROM otel_assembly_session_rows"
-_CHANGED = """SELECT max(added.rowid), sessions.id FROM otel_assembly_session_rows AS added
+_CHANGED_SESSIONS = """SELECT max(added.rowid), sessions.id FROM otel_assembly_session_rows AS added
     JOIN otel_assembly_sessions AS sessions ON sessions.number = added.session
     WHERE added.rowid > ? GROUP BY sessions.id ORDER BY 1"""
 
@@ -66,20 +66,20 @@ class SqliteSessionLog:
     """A `SessionLog` in an SQLite file, which is created at first use; its directory must exist.
 
     Any number of logs, threads and processes of one machine may share the file, but not on a network file system.
-    SQLite keeps ``path-wal`` and ``path-shm`` next to the file. Writers of all processes lock ``path.queue``; do not
-    delete it while a process has the log open. It also records the newest accepted row, so that a truncated file is
-    detected.
+    SQLite keeps ``path-wal`` and ``path-shm`` next to the file. The writers of all processes lock the file
+    ``path.queue``; do not delete this lock file while a process has the log open. The lock file also records the newest
+    accepted row, so that a truncated log is detected.
 
-    *Accepted* means that the row was synced to this machine's disk: it survives a crash of the process or the kernel,
-    and a power loss. There is no replica: rows are lost with the disk.
+    A row is *accepted* when it is synced to this machine's disk, so that it survives a crash of the process or the
+    kernel, and a power loss. There is no replica: if the disk is lost, the rows are lost.
 
     Blocking calls run in the log's own threads. A forked child opens the file again. Close the log with ``close()``, or
     use it as an async context manager.
 
     Args:
         path: The file.
-        patience: Seconds that a call waits for other processes and for the disk.
-        poll_seconds: The interval at which `changes` checks for new rows. Without new rows, a check reads no page.
+        patience: The seconds that a call waits for other processes and for the disk.
+        poll_seconds: The seconds between two checks for new rows in `changes`; a check without new rows reads no page.
 
     Raises:
         ConfigurationError: The path is ``:memory:``, a time is not above 0, or the system has no ``flock``.
@@ -94,16 +94,16 @@ class SqliteSessionLog:
         self._patience = patience
         self._poll_seconds = poll_seconds
         self._file = SqliteFile(self._path, patience)
-        self._writing = WorkerThread("otel-assembly-log-writer", self._file.take, self._file.give)
-        self._reading = WorkerThread("otel-assembly-log-reader")
-        self._begin()
+        self._write_thread = WorkerThread("otel-assembly-log-writer", self._file.take, self._file.give)
+        self._read_thread = WorkerThread("otel-assembly-log-reader")
+        self._reset()
         self._closed = False
-        after_fork_in_child(self._begin)
-        # A log that is not closed releases its threads and its file when it is garbage-collected.
-        finalize(self, self._writing.stop, self._file.close).atexit = False
-        finalize(self, self._reading.stop).atexit = False
+        after_fork_in_child(self._reset)
+        # A log that is never closed ends its threads and closes its file when it is garbage-collected.
+        finalize(self, self._write_thread.stop, self._file.close).atexit = False
+        finalize(self, self._read_thread.stop).atexit = False
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._used = False
         self._opened = False
         self._reader: sqlite3.Connection | None = None
@@ -123,8 +123,8 @@ class SqliteSessionLog:
 
     async def metadata(self, session_id: str) -> str | None:
         """See `SessionLog.metadata`."""
-        found = await self._rows(f"session {session_id!r}: its metadata", METADATA, session_id)
-        return read_metadata(session_id, *found[0]) if found else None
+        rows = await self._rows(f"session {session_id!r}: its metadata", METADATA, session_id)
+        return read_metadata(session_id, *rows[0]) if rows else None
 
     async def session_ids(self) -> Sequence[str]:
         """See `SessionLog.session_ids`."""
@@ -139,34 +139,34 @@ class SqliteSessionLog:
         """See `SessionLog.tail`."""
 
         def read() -> list[LogRow]:
-            found: list[Any] = []
-            with self._file.telling(f"session {session_id!r}: the rows from {first_seq} on"):
+            rows: list[Any] = []
+            with self._file.translated_errors(f"session {session_id!r}: the rows from {first_seq} on"):
                 cursor = self._connection().execute(
                     TAIL, (session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
                 )
             while True:
-                with self._file.telling(f"session {session_id!r}: row {max(first_seq, 1) + len(found)}"):
-                    one = cursor.fetchone()
-                if one is None:
-                    return read_rows(session_id, first_seq, found)
-                found.append(one)
+                with self._file.translated_errors(f"session {session_id!r}: row {max(first_seq, 1) + len(rows)}"):
+                    row = cursor.fetchone()
+                if row is None:
+                    return read_rows(session_id, first_seq, rows)
+                rows.append(row)
 
         return await self._read(read)
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
         """See `SessionLog.by_id`."""
-        found = await self._rows(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
-        return read_row(session_id, found[0]) if found else None
+        rows = await self._rows(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
+        return read_row(session_id, rows[0]) if rows else None
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
         """See `SessionLog.by_key`."""
-        found = await self._rows(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
-        return read_row(session_id, found[0]) if found else None
+        rows = await self._rows(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
+        return read_row(session_id, rows[0]) if rows else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
         """See `SessionLog.cursors`."""
-        found = await self._rows(f"session {session_id!r}: its cursors", CURSORS, session_id)
-        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+        rows = await self._rows(f"session {session_id!r}: its cursors", CURSORS, session_id)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
         """See `SessionLog.move_cursor`."""
@@ -175,8 +175,8 @@ class SqliteSessionLog:
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
         """See `SessionLog.snapshot`."""
-        found = await self._rows(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
-        return read_snapshot(session_id, *found[0]) if found else None
+        rows = await self._rows(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
+        return read_snapshot(session_id, *rows[0]) if rows else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
         """See `SessionLog.save_snapshot`."""
@@ -186,19 +186,19 @@ class SqliteSessionLog:
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
         """See `SessionLog.turn`."""
         arguments = {"id": session_id, "participant": participant_id, "now": now}
-        found = await self._rows(f"session {session_id!r}: a turn", TURN, arguments)
-        return read_turn(session_id, participant_id, found[0]) if found else None
+        rows = await self._rows(f"session {session_id!r}: a turn", TURN, arguments)
+        return read_turn(session_id, participant_id, rows[0]) if rows else None
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
         """See `SessionLog.claim_turn`."""
         arguments = claim_arguments(claim) | {"now": now, "seconds": seconds, "version": seen.version if seen else 0}
-        return await self._changed(claim, FIRST_CLAIM if seen is None else CLAIM, arguments)
+        return await self._change_turn(claim, FIRST_CLAIM if seen is None else CLAIM, arguments)
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
         """See `SessionLog.renew_turn`."""
-        return await self._changed(claim, RENEW, claim_arguments(claim) | {"now": now, "seconds": seconds})
+        return await self._change_turn(claim, RENEW, claim_arguments(claim) | {"now": now, "seconds": seconds})
 
-    async def _changed(self, claim: TurnClaim, statement: str, arguments: dict[str, Any]) -> bool:
+    async def _change_turn(self, claim: TurnClaim, statement: str, arguments: dict[str, Any]) -> bool:
         what = f"session {claim.session_id!r}: a turn"
         return bool(await self._write(partial(self._file.write, what, statement, arguments)))
 
@@ -213,8 +213,8 @@ class SqliteSessionLog:
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
         """See `SessionLog.work`."""
         arguments = {"id": session_id, "participant": participant_id}
-        found = await self._rows(f"session {session_id!r}: the steps of a turn", WORK, arguments)
-        return read_work(session_id, participant_id, found)
+        rows = await self._rows(f"session {session_id!r}: the steps of a turn", WORK, arguments)
+        return read_work(session_id, participant_id, rows)
 
     async def changes(self) -> AsyncGenerator[str | None]:
         """See `SessionLog.changes`."""
@@ -222,62 +222,62 @@ class SqliteSessionLog:
         try:
             yield None
             while not self._closed:
-                for session_id in await self._read(partial(self._followed, follower)):
+                for session_id in await self._read(partial(self._changed_sessions, follower)):
                     yield session_id
                 await asyncio.sleep(self._poll_seconds)
         finally:
             if not self._closed:
-                await self._writing.run(partial(self._file.close_reader, follower.connection), self._patience)
+                await self._write_thread.run(partial(self._file.close_reader, follower.connection), self._patience)
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; it locks the whole file, because a file has one writer at a time."""
+        """See `SessionLog.press`; locks the whole file, because SQLite has one writer at a time."""
         if current_press(self) is not None:
             yield
             return
         await self._open()
         press = Press(self)
-        await self._writing.hold(press, self._patience)
+        await self._write_thread.hold(press, self._patience)
         try:
             async with holding(press):
                 yield
         finally:
-            self._writing.release(press)
+            self._write_thread.release(press)
 
     async def close(self) -> None:
-        """See `SessionLog.close`; afterwards, this log no longer uses its files."""
+        """See `SessionLog.close`; afterwards, the files can be moved or deleted."""
         if self._closed:
             return
         self._closed = True
         self._file.end()
         if self._used:
-            await self._reading.run(lambda: None, self._patience)
-            await self._writing.run(self._file.close, self._patience)
-        self._reading.stop()
-        self._writing.stop()
+            await self._read_thread.run(lambda: None, self._patience)
+            await self._write_thread.run(self._file.close, self._patience)
+        self._read_thread.stop()
+        self._write_thread.stop()
 
     async def _open(self) -> None:
         if self._closed:
             raise LogUnavailableError(f"the log in {self._path} is closed")
         if not self._opened:
             self._used = True
-            await self._in_thread(self._file.open)
+            await self._run_in_write_thread(self._file.open)
             self._opened = True
 
     async def _write(self, do: Callable[[], T]) -> T:
         await self._open()
-        return await self._in_thread(do)
+        return await self._run_in_write_thread(do)
 
-    async def _in_thread(self, do: Callable[[], T]) -> T:
+    async def _run_in_write_thread(self, do: Callable[[], T]) -> T:
         try:
-            return await self._writing.run(do, self._patience, current_press(self))
+            return await self._write_thread.run(do, self._patience, current_press(self))
         except OSError as error:
             raise LogUnavailableError(f"the lock file of {self._path} is not available: {error}") from error
 
     async def _read(self, do: Callable[[], T]) -> T:
         await self._open()
         try:
-            return await self._reading.run(do, self._patience)
+            return await self._read_thread.run(do, self._patience)
         except LogUnsureError as late:
             raise LogUnavailableError(str(late)) from None
 
@@ -285,44 +285,47 @@ class SqliteSessionLog:
         named = arguments[0] if arguments and not isinstance(arguments[0], str) else arguments
 
         def read() -> list[Any]:
-            with self._file.telling(what):
+            with self._file.translated_errors(what):
                 return self._connection().execute(statement, named).fetchall()
 
         return await self._read(read)
 
     def _connection(self) -> sqlite3.Connection:
-        """Return the connection for reading, in its thread."""
+        """Return the connection for reading; runs in the thread for reads."""
         if self._reader is None:
             self._reader = self._file.reader()
         return self._reader
 
-    def _followed(self, follower: _Follower) -> list[str | None]:
-        with self._file.telling("the newest rows"):
+    def _changed_sessions(self, follower: _Follower) -> list[str | None]:
+        with self._file.translated_errors("the newest rows"):
             return follower.changed()
 
 
 class _Follower:
-    """Finds new rows for one `changes` iterator; ``data_version`` shows writes of other connections."""
+    """Finds new rows for one iterator of `changes`; SQLite's ``data_version`` changes if another connection writes."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self._version = self._asked("PRAGMA data_version")
-        self._newest = self._asked(_NEWEST)
+        self._version = self._number("PRAGMA data_version")
+        self._newest = self._number(_NEWEST)
 
     def changed(self) -> list[str | None]:
-        """Return the sessions with new rows since the last call; None for all if rows disappeared."""
-        version = self._asked("PRAGMA data_version")
+        """Return the ids of the sessions with new rows since the last call.
+
+        If rows have disappeared because the file was replaced, return one None, which means all sessions.
+        """
+        version = self._number("PRAGMA data_version")
         if version == self._version:
             return []
         self._version = version
-        newest = self._asked(_NEWEST)
+        newest = self._number(_NEWEST)
         if newest < self._newest:
             self._newest = newest
             return [None]
-        found = self.connection.execute(_CHANGED, (self._newest,)).fetchall()
-        self._newest = found[-1][0] if found else newest
-        return [session_id for _, session_id in found]
+        rows = self.connection.execute(_CHANGED_SESSIONS, (self._newest,)).fetchall()
+        self._newest = rows[-1][0] if rows else newest
+        return [session_id for _, session_id in rows]
 
-    def _asked(self, statement: str) -> int:
+    def _number(self, statement: str) -> int:
         ((answer,),) = self.connection.execute(statement).fetchall()
         return int(answer)

@@ -1,4 +1,4 @@
-"""`SqliteReader`: reads a log in SQLite; it creates, checkpoints and deletes nothing."""
+"""`SqliteReader`: reads a session log in SQLite without changing, creating or deleting any file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
 from otel_assembly.sessions.log_reader import LogReader
 from otel_assembly.sessions.log_rows import text_of
-from otel_assembly.sessions.sqlite_file import FILE_VERSION, STANDS_ON, check_whole, telling
-from otel_assembly.sessions.sqlite_newest import missing_newest, noted_newest
+from otel_assembly.sessions.sqlite_file import FILE_VERSION, HAS_ROW, check_undamaged, translated_errors
+from otel_assembly.sessions.sqlite_newest import missing_newest, recorded_newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,16 +25,16 @@ _TABLE: Final = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND nam
 
 
 class SqliteReader(LogReader):
-    """Reads the log in a file.
+    """Reads the session log in an SQLite file, also while other processes write to it.
 
-    Hubs can use the file at the same time. Without a write-ahead log next to the file, no process has it open, and an
-    ordinary connection would create one. The file is then opened as immutable, until a process begins to write.
+    If there is no write-ahead log next to the file, no process has the file open. An ordinary connection would then
+    create a write-ahead log, so the file is opened as immutable until a process begins to write.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigurationError: There is no such file, or it is not a log of this format version.
+        ConfigurationError: The file does not exist, or is not a session log of this release's format.
         LogDamagedError: Accepted rows are missing.
     """
 
@@ -44,11 +44,11 @@ class SqliteReader(LogReader):
             raise ConfigurationError(f"{path} is a folder; give the file of a log of sessions")
         if not os.path.exists(path):
             raise ConfigurationError(f"{path} does not exist; give the file of a log of sessions, or postgresql://…")
-        with _nobody_writes(path):
-            check_whole(path)
-        self._connection = self._opened()
+        with _writers_locked_out(path):
+            check_undamaged(path)
+        self._connection = self._connect()
         try:
-            self._check_form()
+            self._check_format()
         except BaseException:
             self.close()
             raise
@@ -61,56 +61,60 @@ class SqliteReader(LogReader):
         """See `LogReader.ask`."""
         while True:
             try:
-                with telling(self._path, what):
-                    found = self._connection.execute(statement, arguments).fetchall()
+                with translated_errors(self._path, what):
+                    rows = self._connection.execute(statement, arguments).fetchall()
             except LogDamagedError:
-                if self._is_as_it_was():
+                if self._is_unchanged():
                     raise
             else:
-                if self._is_as_it_was():
-                    return found
-            # A hub began to write, so the rows may mix states from before and after.
+                if self._is_unchanged():
+                    return rows
+            # A process has begun to write, so the rows may be a mix from before and after the write.
             self._connection.close()
-            self._connection = self._opened()
+            self._connection = self._connect()
 
     def problems(self) -> Iterator[str]:
         """Yield damaged pages and indexes, a missing newest row, and rows without a session."""
-        for (found,) in self.ask("the file", "PRAGMA integrity_check(20)"):
-            if found != "ok":
-                yield f"{self._path}: {found}; restore the file"
-        if (noted := self._noted()) and not self.ask(f"session {noted[0]!r}: row {noted[1]}", STANDS_ON, *noted):
-            yield missing_newest(self._path, noted)
+        for (result,) in self.ask("the file", "PRAGMA integrity_check(20)"):
+            if result != "ok":
+                yield f"{self._path}: {result}; restore the file"
+        newest = self._recorded_newest()
+        if newest and not self.ask(f"session {newest[0]!r}: row {newest[1]}", HAS_ROW, *newest):
+            yield missing_newest(self._path, newest)
         yield from super().problems()
 
-    def _noted(self) -> tuple[str, int, str] | None:
-        """Return the writers' record of the newest row; read it before the rows, because it is written after them."""
+    def _recorded_newest(self) -> tuple[str, int, str] | None:
+        """Return the writers' record of the newest row; None if there is none.
+
+        Read the record before the rows: writers write it after a row, so the row must then be in the file.
+        """
         try:
-            queue = os.open(f"{self._path}.queue", os.O_RDONLY)
+            lock_file = os.open(f"{self._path}.queue", os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
-            return noted_newest(queue)
+            return recorded_newest(lock_file)
         finally:
-            os.close(queue)
+            os.close(lock_file)
 
-    def _opened(self) -> sqlite3.Connection:
-        alone = not os.path.exists(f"{self._path}-wal")
-        #: The file's state if no process had it open; else None.
-        self._unchanged = self._state() if alone else None
-        with telling(self._path, "the log"):
-            name = f"{Path(self._path).absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    def _connect(self) -> sqlite3.Connection:
+        is_immutable = not os.path.exists(f"{self._path}-wal")
+        #: The state of the file when it was opened as immutable; None if it was not.
+        self._immutable_state = self._state() if is_immutable else None
+        with translated_errors(self._path, "the log"):
+            name = f"{Path(self._path).absolute().as_uri()}?mode=ro{'&immutable=1' if is_immutable else ''}"
             db = sqlite3.connect(name, uri=True, timeout=_PATIENCE, isolation_level=None)
         db.text_factory = text_of
         return db
 
-    def _is_as_it_was(self) -> bool:
-        return self._unchanged is None or self._unchanged == self._state()
+    def _is_unchanged(self) -> bool:
+        return self._immutable_state is None or self._immutable_state == self._state()
 
     def _state(self) -> tuple[Any, ...]:
-        found = os.stat(self._path)
-        return os.path.exists(f"{self._path}-wal"), found.st_ino, found.st_size, found.st_mtime_ns
+        status = os.stat(self._path)
+        return os.path.exists(f"{self._path}-wal"), status.st_ino, status.st_size, status.st_mtime_ns
 
-    def _check_form(self) -> None:
+    def _check_format(self) -> None:
         try:
             ((tables,),) = self.ask("the log", _TABLE)
             ((version,),) = self.ask("the log", "PRAGMA user_version")
@@ -121,32 +125,32 @@ class SqliteReader(LogReader):
                 f"{self._path} is not an SQLite file; give the file of a log of sessions"
             ) from error
         if not tables:
-            raise ConfigurationError(f"{self._path} is not a log of sessions")
+            raise ConfigurationError(f"{self._path} is not a log of sessions; give the file of one")
         if version != FILE_VERSION:
             raise ConfigurationError(
-                f"{self._path} has form {version}, of another release; this one reads {FILE_VERSION}"
+                f"{self._path} has form {version}, of another release; this release reads form {FILE_VERSION}"
             )
 
 
 @contextmanager
-def _nobody_writes(path: str) -> Iterator[None]:
-    """Block writers briefly, if there can be any, so that their writes are read completely."""
+def _writers_locked_out(path: str) -> Iterator[None]:
+    """Lock out writers during the block, if there is a lock file; without one, no process has written to the log."""
     try:
-        queue = os.open(f"{path}.queue", os.O_RDONLY)
+        lock_file = os.open(f"{path}.queue", os.O_RDONLY)
     except FileNotFoundError:
         yield
         return
     try:
         fcntl: Any = importlib.import_module("fcntl")
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                fcntl.flock(queue, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise LogUnavailableError(f"another process has locked {path} for {_PATIENCE:.0f} s") from None
                 time.sleep(0.005)
         yield
     finally:
-        os.close(queue)
+        os.close(lock_file)

@@ -1,7 +1,8 @@
 """Checks SQLite's write-ahead log for damage before SQLite reads it.
 
-SQLite silently ignores all frames from the first one with a wrong checksum on. After a crash this is correct: at most
-one transaction was being written, and it was not accepted. If more transactions follow, accepted ones are damaged
+The write-ahead log is a file of frames: a frame is one changed page with a checksum. SQLite silently ignores the first
+frame with a wrong checksum, and all frames after it. After a crash this is correct, because at most one transaction was
+being written, and it was not accepted. If more transactions follow, accepted transactions are damaged
 (https://www.sqlite.org/fileformat.html#the_write_ahead_log).
 """
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
-#: The last bit sets the byte order of the checksums.
+#: The first number of a write-ahead log, without its last bit, which is the byte order of the checksums.
 _MAGIC: Final = 0x377F0682
 
 
@@ -28,8 +29,8 @@ class WalState:
     Attributes:
         whole: The number of intact frames at the start.
         behind: The number of consecutive transactions that end after the first damaged frame.
-        torn: True if this log continues after its last complete transaction.
-        readable: True if the header is intact, or no frames follow it.
+        torn: True if frames of an incomplete transaction are at the end.
+        readable: False if the header is damaged and frames follow it.
     """
 
     whole: int = 0
@@ -38,8 +39,8 @@ class WalState:
     readable: bool = True
 
 
-def look_at_wal(path: str) -> WalState:
-    """Check a write-ahead log, if there is one; no process may be writing to it."""
+def check_wal(path: str) -> WalState:
+    """Return the state of a write-ahead log, which may be missing; no process may be writing to it."""
     try:
         log = Path(path).read_bytes()
     except FileNotFoundError:
@@ -48,36 +49,42 @@ def look_at_wal(path: str) -> WalState:
         return WalState()
     magic, _, page_size, _, *salts, first, second = _HEADER.unpack_from(log)
     words = ">" if magic & 1 else "<"
-    sums = _summed(log[: _HEADER.size - 8], words, (0, 0))
+    sums = _checksum(log[: _HEADER.size - 8], words, (0, 0))
     if magic & ~1 != _MAGIC or sums != (first, second):
         return WalState(readable=False)
-    whole = committed = behind = ended = rest = 0
-    for at, head in _frames(log, page_size):
-        _, size_after, salt_1, salt_2, first, second = head
+    intact = committed = behind = consecutive = damaged = 0
+    for offset, header in _frames(log, page_size):
+        _, size_after, salt_1, salt_2, first, second = header
         if [salt_1, salt_2] != salts:
-            break  # left by an earlier log, which is already checkpointed
-        content = log[at : at + 8] + log[at + _FRAME.size : at + _FRAME.size + page_size]
-        follows = len(content) == 8 + page_size and _summed(content, words, sums) == (first, second)
+            break  # a frame of an earlier log, which SQLite has already copied to the main file
+        content = log[offset : offset + 8] + log[offset + _FRAME.size : offset + _FRAME.size + page_size]
+        is_intact = len(content) == 8 + page_size and _checksum(content, words, sums) == (first, second)
         sums = first, second
-        if follows and not rest:
-            whole += 1
-            committed = whole if size_after else committed
+        if is_intact and not damaged:
+            intact += 1
+            committed = intact if size_after else committed
         else:
-            rest += 1
-            # Failed transactions that overwrote each other leave frames that are not consecutive.
-            ended = (ended if follows else 0) + (size_after > 0)
-            behind = max(behind, ended)
-    return WalState(whole, behind, torn=rest > 0 or whole > committed)
+            damaged += 1
+            # Only consecutive transactions count: failed transactions that overwrote each other leave other frames.
+            consecutive = (consecutive if is_intact else 0) + (size_after > 0)
+            behind = max(behind, consecutive)
+    return WalState(intact, behind, torn=damaged > 0 or intact > committed)
 
 
 def _frames(log: bytes, page_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the offset and header of each frame; the last frame may be truncated."""
-    for at in range(_HEADER.size, len(log) - _FRAME.size + 1, _FRAME.size + page_size):
-        yield at, _FRAME.unpack_from(log, at)
+    """Yield the offset and the header's numbers of each frame; the last frame may be truncated."""
+    for offset in range(_HEADER.size, len(log) - _FRAME.size + 1, _FRAME.size + page_size):
+        yield offset, _FRAME.unpack_from(log, offset)
 
 
-def _summed(content: bytes, words: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """Return SQLite's checksum of a content, continued from the previous checksum."""
+def _checksum(content: bytes, words: str, sums: tuple[int, int]) -> tuple[int, int]:
+    """Return SQLite's checksum of some bytes, continued from the previous checksum.
+
+    Args:
+        content: The bytes.
+        words: The byte order of the 32-bit numbers, as in `struct`.
+        sums: The previous checksum, which consists of two numbers.
+    """
     first, second = sums
     numbers = iter(struct.unpack(f"{words}{len(content) // 4}I", content[: len(content) // 4 * 4]))
     for even, odd in zip(numbers, numbers, strict=False):

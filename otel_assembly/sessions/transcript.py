@@ -1,4 +1,4 @@
-"""The envelopes that a participant has read, and the policy that keeps the newest of them in a prompt."""
+"""The envelopes (messages) that a participant of a session has read, and the policy that keeps the newest ones."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ if TYPE_CHECKING:
 
 
 def on_one_line(name: str) -> str:
-    """Return a name without line breaks, so that it cannot start a new line of a prompt."""
+    """Return a participant's name without line breaks, so that the name cannot imitate another line of a prompt."""
     return " ".join(name.split()) if len(name.splitlines()) > 1 else name
 
 
 class Transcript:
-    """The events of a participant's `History` that represent envelopes of a session.
+    """Records which events of a participant's `History` are envelopes of the session, and who sent them.
 
     Attributes:
-        envelopes: The number of envelopes read, including those without an event.
+        envelopes: The number of envelopes that were read, including those without an event.
     """
 
     __slots__ = ("_first_numbers", "_numbers", "envelopes")
 
     def __init__(self) -> None:
         self.envelopes = 0
-        #: For each event id, the number of such events before it.
+        #: For each event id, the number of events in the transcript before it.
         self._numbers: dict[str, int] = {}
-        #: For each speaker's name, the number of its first event.
+        #: For each speaker's name, the number of events in the transcript before the speaker's first one.
         self._first_numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def add(self, event_id: str, speaker: str) -> None:
-        """Add an event that represents an envelope of this speaker."""
+        """Add the event that is an envelope of this speaker."""
         if event_id not in self._numbers:
             self._first_numbers.setdefault(speaker, len(self._numbers))
             self._numbers[event_id] = len(self._numbers)
 
     def holds(self, event: Any) -> bool:
-        """Return True if an event represents an envelope."""
+        """Return True if an event is an envelope of the session."""
         return getattr(event, "id", None) in self._numbers
 
     def speakers(self, count: int) -> list[str]:
-        """Return the sorted names of the speakers of the first `count` entries."""
+        """Return the sorted names of the speakers of the transcript's first `count` events."""
         return sorted(name for name, first in self._first_numbers.items() if first < count)
 
 
 class TranscriptPolicy(DecidingPolicy):
-    """Keeps all entries of a session, or the newest entries and one line that replaces the others.
+    """Keeps all entries of a session, or the newest entries and one line that replaces the older ones.
 
-    An entry is an event that represents an envelope of any sender. A participant's own events between two entries, such
-    as tool calls, are kept or dropped with these entries. As in every reduction, the newest request, the newest tool
-    pair and pending approvals are kept.
+    An entry is an event that is an envelope, of any sender. A participant's own events between two entries, such as
+    tool calls, are kept or dropped with these entries. As in every reduction, the newest request, the newest tool pair
+    and pending approvals are kept.
 
     Args:
-        view: The view's name, also the policy's name.
+        view: The name of the view, which is also the policy's name.
         transcript: The entries of the session.
         recent_n: The number of newest entries to keep; None for all.
         step: The number of entries dropped at a time; up to `step` - 1 more entries are kept until then.
     """
 
-    #: It drops only conversation events, so that injections can follow it.
+    #: This policy drops only conversation events, so policies that inject other events can run after it.
     filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
 
     def __init__(self, view: str, transcript: Transcript, recent_n: int | None = None, step: int = 1) -> None:
@@ -87,7 +87,7 @@ class TranscriptPolicy(DecidingPolicy):
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """Return the window's parameters; empty if all entries are kept."""
+        """Return `recent_n` and `step`, where set; empty if all entries are kept."""
         shown = {} if self.recent_n is None else {"recent_n": self.recent_n}
         return shown if self.step == 1 else {**shown, "step": self.step}
 
@@ -95,31 +95,34 @@ class TranscriptPolicy(DecidingPolicy):
         """Return the kept events, and the line that replaces the others."""
         began = time.time_ns()
         view, transcript = as_view(events), self._transcript
-        left_out = self._left_out()
-        cut = self._cut(view, len(transcript) - left_out) if left_out else None
-        shown = len(transcript) if cut is None else len(transcript) - left_out
-        outcome = Outcome(prompts, view) if cut is None else self._cut_down(prompts, view, cut, left_out)
+        drop_count = self._count_to_drop()
+        cut = self._cut(view, len(transcript) - drop_count) if drop_count else None
+        shown = len(transcript) if cut is None else len(transcript) - drop_count
+        outcome = Outcome(prompts, view) if cut is None else self._cut_at(prompts, view, cut, drop_count)
         if context.is_enabled:
-            self._tell(outcome, view, shown, began, context)
+            self._record(outcome, view, shown, began, context)
         return outcome
 
-    def _left_out(self) -> int:
-        """Return the number of oldest entries to drop."""
+    def _count_to_drop(self) -> int:
+        """Return how many of the oldest entries to drop."""
         if self.recent_n is None:
             return 0
         return max(len(self._transcript) - self.recent_n, 0) // self.step * self.step
 
     def _cut(self, view: View, recent_n: int) -> int | None:
-        """Return the index of the oldest kept entry; the cost does not grow with the session."""
-        history, found = view.history, 0
+        """Return the index in the view of the oldest of the newest `recent_n` entries.
+
+        The search runs backwards, so that its cost does not grow with the session.
+        """
+        history, entries = view.history, 0
         for position in view.backward():
             if self._transcript.holds(history.event(position)):
-                found += 1
-                if found == recent_n:
+                entries += 1
+                if entries == recent_n:
                     return view.index_of(position)
         return None
 
-    def _cut_down(self, prompts: Sequence[str], view: View, cut: int, count: int) -> Outcome:
+    def _cut_at(self, prompts: Sequence[str], view: View, cut: int, count: int) -> Outcome:
         response, request, first = newest_response(view), newest_request(view), leading(view)
         pending = [position for position in view.history.pairing.pending_calls(response) if view.holds(position)]
         kept, verdicts = keep_from(
@@ -131,51 +134,59 @@ class TranscriptPolicy(DecidingPolicy):
             request=request,
             pending=pending,
         )
-        gone = next((one.events for one in verdicts if one.reason is DecisionReason.OUTSIDE_WINDOW), None)
-        if gone is None:
+        dropped = next(
+            (verdict.events for verdict in verdicts if verdict.reason is DecisionReason.OUTSIDE_WINDOW), None
+        )
+        if dropped is None:
             return Outcome(prompts, kept, verdicts)
-        summary = self._summarised(count)
+        summary = self._summary_of(count)
         placed: list[tuple[Any, int | None]] = [(kept.history.event(at), at) for at in kept.positions()]
         placed.insert(first, (summary, None))
         shown, positions = zip(*placed, strict=True)
-        others = [one for one in verdicts if one.events is not gone]
-        stands = Verdict(gone, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, summary)
+        others = [verdict for verdict in verdicts if verdict.events is not dropped]
+        compacted = Verdict(dropped, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, summary)
         edited = Edited(kept, shown, positions)
-        return Outcome(prompts, edited, [stands, *others], compactions=[Compaction(gone, summary)])
+        return Outcome(prompts, edited, [compacted, *others], compactions=[Compaction(dropped, summary)])
 
-    def _summarised(self, count: int) -> CompactionSummary:
-        """Return the line that replaces the first `count` entries; the same event for the same count."""
+    def _summary_of(self, count: int) -> CompactionSummary:
+        """Return an event with the line that replaces the first `count` entries; for the same count, the same event."""
         if self._summary is None or self._summary[0] != count:
             messages = "1 message" if count == 1 else f"{count} messages"
             speakers = ", ".join(map(on_one_line, self._transcript.speakers(count)))
-            said = f"Earlier in this session: {messages} from {speakers}."
-            self._summary = count, CompactionSummary(summary=said, event_count=count)
+            line = f"Earlier in this session: {messages} from {speakers}."
+            self._summary = count, CompactionSummary(summary=line, event_count=count)
         return self._summary[1]
 
-    def _tell(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
-        """Record the size of the view in telemetry: only counts, no content."""
+    def _record(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
+        """Record the size of the view in telemetry: counts only, no content."""
         identity, envelopes = context.identity, self._transcript.envelopes
         DEFAULT.recorder.projected(
             Projection(
-                self.name, context.model, identity, began, envelopes, shown, None, measured(outcome, view, context)
+                self.name, context.model, identity, began, envelopes, shown, None, token_measure(outcome, view, context)
             )
         )
 
 
-def measured(outcome: Outcome, view: View, context: Context) -> Callable[[], tuple[int, int, str, str]]:
-    """Return a function that counts the events and tokens of a view's output."""
+def token_measure(outcome: Outcome, view: View, context: Context) -> Callable[[], tuple[int, int, str, str]]:
+    """Return a function that counts the events and tokens that a view selected.
+
+    Telemetry calls the function only if it records the result. The function returns the number of events, the number
+    of tokens, the counting method (such as ``exact`` or ``estimated``) and the name of the encoding.
+    """
 
     def measure() -> tuple[int, int, str, str]:
         meter = context.meter
         if isinstance(outcome.events, Edited):
-            made = [event for event, at in zip(outcome.events, outcome.events.positions, strict=True) if at is None]
-            seen = outcome.events.view
-            tokens = sum(meter.event(describe(event)) for event in made)
+            new_events = [
+                event for event, at in zip(outcome.events, outcome.events.positions, strict=True) if at is None
+            ]
+            kept = outcome.events.view
+            tokens = sum(meter.event(describe(event)) for event in new_events)
         else:
-            made, seen, tokens = [], as_view(outcome.events), 0
-        table = seen.history.table(meter)
-        table.exact(seen)
-        method = "estimated" if meter.method == "exact" and seen.history.any_media(seen) else meter.method
-        return len(seen) + len(made), tokens + table.sum(seen), method, meter.encoding
+            new_events, kept, tokens = [], as_view(outcome.events), 0
+        table = kept.history.table(meter)
+        table.exact(kept)
+        method = "estimated" if meter.method == "exact" and kept.history.any_media(kept) else meter.method
+        return len(kept) + len(new_events), tokens + table.sum(kept), method, meter.encoding
 
     return measure

@@ -1,4 +1,4 @@
-"""The parts of a workflow's graph: transitions, their conditions and their targets."""
+"""The parts of a workflow's graph, which chooses the next speaker: transitions, their conditions and their targets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from otel_assembly.sessions.envelope import EV_PACKET, Envelope
 
 
 class Turns(Protocol):
-    """The workflow's state for a transition, after the current envelope."""
+    """The state of a workflow after the current envelope (message), as transitions read it."""
 
     @property
     def participant_order(self) -> tuple[str, ...]:
-        """The participants in order."""
+        """The ids of the participants, in order."""
         ...
 
     @property
     def last_speaker_id(self) -> str | None:
-        """The participant who spoke last."""
+        """The id of the participant who spoke last; None before the first turn."""
         ...
 
     @property
     def creator_id(self) -> str:
-        """Who created the session."""
+        """The id of the participant who created the session."""
         ...
 
     @property
     def context_vars(self) -> Mapping[str, Any]:
-        """The workflow's variables."""
+        """The workflow's variables, by name."""
         ...
 
 
@@ -38,8 +38,8 @@ class TransitionDecision:
     """The result of a transition.
 
     Attributes:
-        next_speaker: The next speaker; None ends the session.
-        close_reason: The reason for the end.
+        next_speaker: The id of the next speaker; None ends the session.
+        close_reason: The session's close reason, if the session ends.
     """
 
     next_speaker: str | None
@@ -47,45 +47,55 @@ class TransitionDecision:
 
 
 class TransitionTarget(Protocol):
-    """Chooses the next speaker; a dataclass with a `name`, whose fields are JSON."""
+    """Chooses the next speaker of a workflow.
+
+    A target is a dataclass with a `name` and fields that can be written as JSON.
+    """
 
     name: ClassVar[str]
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the next speaker; a pure function, so that all hubs get the same result."""
+        """Return the next speaker; must depend on the arguments only, so that all hubs get the same result."""
         ...
 
 
 class TransitionCondition(Protocol):
-    """Decides if a transition is taken; a dataclass with a `name`, whose fields are JSON."""
+    """Decides whether a transition is taken.
+
+    A condition is a dataclass with a `name` and fields that can be written as JSON.
+    """
 
     name: ClassVar[str]
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Return True to take the transition; a pure function, so that all hubs get the same result."""
+        """Return True to take the transition; must depend on the arguments only, so that all hubs decide the same."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """One participant."""
+    """The target that chooses one given participant.
+
+    Attributes:
+        agent_id: The participant's id.
+    """
 
     agent_id: str
     name: ClassVar[str] = "agent"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """That participant."""
+        """Return the participant."""
         return TransitionDecision(self.agent_id)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTarget:
-    """The participant after the last speaker, in the order of the participants."""
+    """The target that chooses the participant after the last speaker, in the order of the participants."""
 
     name: ClassVar[str] = "round_robin"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the next participant; the first participant if the last speaker is not in the order."""
+        """Return the participant after the last speaker; the first participant if the last speaker is unknown."""
         order = state.participant_order
         if not order:
             return TransitionDecision(None, "no_participants")
@@ -95,95 +105,112 @@ class RoundRobinTarget:
 
 @dataclass(frozen=True, slots=True)
 class StayTarget:
-    """The last speaker again."""
+    """The target that chooses the last speaker again."""
 
     name: ClassVar[str] = "stay"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """The last speaker."""
+        """Return the last speaker."""
         return TransitionDecision(state.last_speaker_id or envelope.sender_id)
 
 
 @dataclass(frozen=True, slots=True)
 class RevertToInitiatorTarget:
-    """Who created the session."""
+    """The target that chooses the participant who created the session."""
 
     name: ClassVar[str] = "revert_to_initiator"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """The creator."""
+        """Return the creator of the session."""
         return TransitionDecision(state.creator_id)
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateTarget:
-    """No next speaker: the session ends."""
+    """The target that ends the session.
+
+    Attributes:
+        reason: The session's close reason.
+    """
 
     reason: str = "after_work"
     name: ClassVar[str] = "terminate"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the end of the session, with its reason."""
+        """Return a decision that ends the session with the reason."""
         return TransitionDecision(None, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Every envelope."""
+    """The condition that is true for every envelope."""
 
     name: ClassVar[str] = "always"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """It is always taken."""
+        """Return True."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class FromSpeaker:
-    """Envelopes of one participant."""
+    """The condition that an envelope is from a given participant.
+
+    Attributes:
+        agent_id: The participant's id.
+    """
 
     agent_id: str
     name: ClassVar[str] = "from_speaker"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Return True if that participant is the sender."""
+        """Return True if the participant sent the envelope."""
         return envelope.sender_id == self.agent_id
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """A packet of a round in which this tool was called."""
+    """The condition that an agent called a given tool in the round of a packet.
+
+    Attributes:
+        tool_name: The tool's name.
+    """
 
     tool_name: str
     name: ClassVar[str] = "tool_called"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Return True if the packet's routing names the tool."""
+        """Return True if the routing of the packet (its choice of the next speaker) names the tool."""
         routing = envelope.event_data.get("routing") if envelope.event_type == EV_PACKET else None
         return isinstance(routing, Mapping) and routing.get("tool") == self.tool_name
 
 
 @dataclass(frozen=True, slots=True)
 class ContextEquals:
-    """A variable of the workflow has this value; one that is not set has None."""
+    """The condition that a variable of the workflow has a given value.
+
+    Attributes:
+        key: The variable's name.
+        value: The value; None is also the value of a variable that is not set.
+    """
 
     key: str
     value: Any
     name: ClassVar[str] = "context_equals"
 
     def evaluate(self, state: Turns, envelope: Envelope) -> bool:
-        """Return True if the variable has this value, after the envelope's own updates."""
+        """Return True if the variable has the value, after the changes that the envelope itself makes."""
         return bool(state.context_vars.get(self.key) == self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One rule.
+    """One rule of a workflow's graph: if a condition is true for an envelope, a target chooses the next speaker.
 
     Attributes:
-        when: Its condition.
-        then: Its target.
-        priority: The lowest is checked first; equal priorities in the order of the list.
+        when: The condition.
+        then: The target.
+        priority: Rules with a lower number are checked first; rules of equal priority in the order of the graph's list.
     """
 
     when: TransitionCondition

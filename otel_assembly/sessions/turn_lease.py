@@ -1,4 +1,4 @@
-"""`TurnLease`: one server's lease on the turns of a participant, and the journal of the turn that it holds."""
+"""`TurnLease`: a server's exclusive claim on a participant's turn, for a limited time, and the turn's stored steps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Renewals per lease, so that a lease survives one or two lost renewals.
+#: How often a lease is renewed within its length, so that a lease survives one or two failed renewals.
 _RENEWALS: Final = 3
-#: The longest time in seconds that a stopping server waits for the release of its claim.
+#: The most seconds that a server which stops waits until its claim is released.
 _RELEASE_SECONDS: Final = 2.0
-#: The shortest and the longest pause in seconds before a step is stored again.
-_STORE_AGAIN: Final = (0.05, 5.0)
+#: The first and the longest pause in seconds before another attempt to store a step.
+_STORE_PAUSES: Final = (0.05, 5.0)
 
 
 class TurnState(Enum):
-    """The result of an attempt to acquire a turn."""
+    """The result of an attempt to acquire a turn: held by this server, busy (held by another one), or finished."""
 
     HELD = "held"
     BUSY = "busy"
@@ -40,11 +40,12 @@ class TurnState(Enum):
 
 
 class TurnLease:
-    """One server's lease on the turns of a participant in one session.
+    """A server's lease on the turns of one participant in one session.
 
-    Only one server works on a turn at a time. A lease ends when its server gives it up, or when the server does not
-    renew it in time: then another server continues the turn with the steps that the log has. A server that lost its
-    lease, such as a process that was paused, can neither store a step nor post an answer: the log refuses both.
+    Only one server at a time works on a turn. A lease ends when its server gives the lease up or does not renew it in
+    time. Another server then continues the turn, with the steps (tool calls and results) that the log has stored. A
+    server that has lost its lease, for example because its process was paused, can neither store a step nor post an
+    answer, because the log refuses both.
 
     Args:
         log: The log of the session.
@@ -54,9 +55,9 @@ class TurnLease:
         seconds: The length of the lease.
 
     Attributes:
-        claim: The claim on the turn that this server holds; None if it holds none.
-        work: The steps of unfinished turns that were stored before the turn was acquired.
-        retry_seconds: The pause before a busy turn is checked again.
+        claim: This server's claim on a turn; None if this server has no turn.
+        work: The steps of unfinished turns that the log had stored when the turn was acquired.
+        retry_seconds: The pause in seconds before a busy turn is checked again.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class TurnLease:
         self._clock = clock
         self._seconds = seconds
         self._number = 0
-        #: The token of an own claim that the log may still contain.
-        self._orphan = ""
-        #: The version of another server's turn, and the event loop's time since which it has not changed.
-        self._unchanged = (0, 0.0)
+        #: The token of this server's latest claim, which the log may still contain if the release failed.
+        self._latest_token = ""
+        #: The version of another server's turn, and the time of the event loop since which the version has not changed.
+        self._unchanged_turn = (0, 0.0)
         self._storing = asyncio.Lock()
 
     async def acquire(self, seq: int, *, continues: bool) -> TurnState:
-        """Claim the turn that answers a row, if no other server holds a turn of the participant.
+        """Claim the turn that answers a row, if no other server has a turn of the participant.
 
         Args:
-            seq: The row.
-            continues: True if the participant sent the row itself.
+            seq: The number of the row.
+            continues: True if the participant itself sent the row, so that the participant speaks twice in a row.
 
         Raises:
             NetworkError: The log failed.
@@ -93,7 +94,7 @@ class TurnLease:
         if turn is not None and not self._is_free(turn):
             return TurnState.BUSY
         claim = TurnClaim(self._session_id, self._participant_id, seq, continues, secrets.token_hex(16))
-        self._orphan = claim.token
+        self._latest_token = claim.token
         if not await self._log.claim_turn(claim, turn, self._clock(), self._seconds):
             self.retry_seconds = 0.0
             return TurnState.BUSY
@@ -107,20 +108,20 @@ class TurnLease:
         return TurnState.HELD
 
     def _is_free(self, turn: StoredTurn) -> bool:
-        """Return True if no server holds the turn, or its lease is over."""
-        if not turn.claim.token or turn.remaining <= 0 or turn.claim.token == self._orphan:
+        """Return True if no other server has the turn, or if the lease of that server is over."""
+        if not turn.claim.token or turn.remaining <= 0 or turn.claim.token == self._latest_token:
             return True
-        # After a clock was set back, a lease would seem to last until the clock has caught up. A server that lives
-        # renews its lease, so that a turn that does not change for as long as a lease lasts has no server either.
+        # If a clock is set back, a lease seems to last longer. A running server renews its lease, which changes the
+        # version of the turn. A turn whose version is unchanged for the length of a lease has therefore no server.
         now = asyncio.get_running_loop().time()
-        if self._unchanged[0] != turn.version:
-            self._unchanged = turn.version, now
+        if self._unchanged_turn[0] != turn.version:
+            self._unchanged_turn = turn.version, now
         seconds = max(turn.seconds, self._seconds)
         self.retry_seconds = min(turn.remaining, seconds / (_RENEWALS + 1))
-        return now - self._unchanged[1] >= seconds
+        return now - self._unchanged_turn[1] >= seconds
 
     async def run_renewing(self, work: Coroutine[None, None, T]) -> T:
-        """Await `work` while renewing the lease.
+        """Await `work` and return its result; renew the lease meanwhile.
 
         Raises:
             TurnClaimLostError: Another server has taken the turn over; the work was canceled.
@@ -129,7 +130,7 @@ class TurnLease:
         working = asyncio.ensure_future(work)
         if claim is None:
             working.cancel()
-            raise RuntimeError("acquire the turn first")
+            raise RuntimeError("no turn is claimed; acquire a turn first")
         renewing = asyncio.create_task(self._renew(claim))
         try:
             await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +143,7 @@ class TurnLease:
             await asyncio.gather(working, renewing, return_exceptions=True)
 
     async def _renew(self, claim: TurnClaim) -> None:
-        """Renew the lease until it is lost."""
+        """Renew the lease in intervals; return when the lease is lost."""
         while True:
             await asyncio.sleep(self._seconds / _RENEWALS)
             try:
@@ -152,12 +153,14 @@ class TurnLease:
                 _log.warning("session %r: the lease on a turn was not renewed: %s", self._session_id, error)
 
     async def record(self, event: Event) -> None:
-        """Store a step of the turn. While the log does not answer, try again: the step has happened already.
+        """Store a step of the turn in the log.
+
+        While the log does not answer, try again, because the step (such as a tool call) has already been executed.
 
         Raises:
             TurnClaimLostError: Another server has taken the turn over; nothing was stored.
         """
-        body, pause = event_to_json(event), _STORE_AGAIN[0]
+        body, pause = event_to_json(event), _STORE_PAUSES[0]
         async with self._storing:
             while True:
                 claim = self.claim
@@ -169,24 +172,24 @@ class TurnLease:
                 except (LogUnavailableError, LogUnsureError) as error:
                     _log.warning("session %r: %s; storing the step again", self._session_id, error)
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _STORE_AGAIN[1])
+                    pause = min(2 * pause, _STORE_PAUSES[1])
                 else:
                     self._number += 1
                     return
 
     def answered(self) -> None:
-        """Note that the answer of the turn was accepted, which ended the claim."""
+        """Forget the claim, because the log ended it when it accepted the turn's answer."""
         self.claim = None
 
     async def end(self, *, finished: bool) -> None:
-        """Give the turn up, if this server holds one.
+        """Release the claim, if this server has one.
 
         Args:
-            finished: True if the turn is over. False if another server is to continue it; then errors of the log are
-                ignored, because the lease expires.
+            finished: True if the turn is over. False if another server may continue the turn; errors of the log are
+                then ignored, because the lease expires.
 
         Raises:
-            NetworkError: The turn is over, but the log did not record its end.
+            NetworkError: The turn is over, but the log failed to store this.
         """
         claim, self.claim = self.claim, None
         if claim is None:

@@ -1,9 +1,9 @@
-"""Views: select the part of a session in a participant's prompt; each adapter has a default view.
+"""Views: they select the envelopes (messages) of a session that are in a participant's prompt.
 
-A built-in view consists of a renderer, which makes an event of each envelope, and of policies, which select the events
-of a prompt. The policies run before the reductions of the participant's own chain. Each turn is therefore one assembly,
-and its ledger records the events that the view dropped. A custom view is an object with a `name` and an async
-`project`.
+A built-in view has a renderer, which makes an event of each envelope, and policies, which select the events of a
+prompt. These policies run before the reductions of the participant's own policy chain. Each turn is therefore one
+assembly, and its ledger records the events that the view dropped. A custom view is an object with a `name` and an async
+`project`. Each protocol has a default view.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def default_name_resolver(participant_id: str) -> str:
 
 @runtime_checkable
 class ViewPolicy(Protocol):
-    """Selects the events of a session for a participant's model."""
+    """The interface of views: selects the events of a session for a participant's model."""
 
     @property
     def name(self) -> str:
-        """The view's name, also in spans."""
+        """The view's name, which is also recorded on spans."""
         ...
 
     async def project(
@@ -52,7 +52,7 @@ class ViewPolicy(Protocol):
         """Return the events for the model, in order.
 
         Args:
-            wal: The envelopes of the session that the participant may see.
+            wal: The envelopes of the session that the participant may see, in order.
             participant_id: The participant.
             session: The session.
             render_envelope: Returns an envelope's text for the model; None to omit the envelope.
@@ -62,7 +62,7 @@ class ViewPolicy(Protocol):
 
 
 class TranscriptView:
-    """The base class of the built-in views: `project` applies a renderer and policies."""
+    """The base class of the built-in views; `project` renders the envelopes and applies the view's policies."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -70,19 +70,20 @@ class TranscriptView:
     named: ClassVar[bool] = False
 
     def render(self, envelope: Envelope, text: str, participant_id: str, name_for: Callable[[str], str]) -> Event:
-        """Return the event of an envelope: a response if the participant sent it, else a request.
+        """Return the event for an envelope: a model's response if the participant sent the envelope, else a request.
 
-        A request has no finish reason, so the text itself marks an incomplete answer of the sender.
+        A request has no finish reason. If another participant's answer is incomplete, its text therefore ends with a
+        line that says so.
         """
         if envelope.sender_id == participant_id:
             return ModelResponse(id=envelope.envelope_id, content=text, finish_reason=envelope.finish_reason)
         if envelope.is_truncated:
             text = f"{text}\n[incomplete: {envelope.finish_reason}]"
-        said = f"[{on_one_line(name_for(envelope.sender_id))}]: {text}" if self.named else text
-        return ModelRequest(id=envelope.envelope_id, content=said)
+        content = f"[{on_one_line(name_for(envelope.sender_id))}]: {text}" if self.named else text
+        return ModelRequest(id=envelope.envelope_id, content=content)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """Return the policies that select the rendered events of a prompt."""
+        """Return the policies that select the rendered events for a prompt."""
         return (TranscriptPolicy(self.name, transcript),)
 
     async def project(
@@ -94,7 +95,7 @@ class TranscriptView:
         render_envelope: Callable[[Envelope], str | None],
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> list[Any]:
-        """Return the events for the model from the envelopes that the participant may see."""
+        """Render the envelopes, apply the view's policies, and return the events for the model."""
         history, transcript = History(), Transcript()
         for envelope in wal:
             transcript.envelopes += 1
@@ -111,20 +112,20 @@ class TranscriptView:
 
 @dataclass(frozen=True, slots=True)
 class FullTranscript(TranscriptView):
-    """All envelopes that a participant may see, verbatim."""
+    """The view with all envelopes that a participant may see, verbatim."""
 
     name: ClassVar[str] = "full_transcript"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedSummary(TranscriptView):
-    """The newest entries verbatim, and one line that replaces the earlier entries.
+    """The view with the newest envelopes verbatim, and one line that replaces the earlier envelopes.
 
     Attributes:
-        recent_n: The number of newest entries; 1 or more.
-        step: The number of entries dropped at a time; 1 or more. Each drop changes the first line, and so invalidates
-            the provider's prompt cache. With a step of 10, a drop happens at every tenth entry, and up to 9 more
-            entries are kept.
+        recent_n: The number of newest envelopes; 1 or more.
+        step: The number of envelopes that are dropped at a time; 1 or more. Each drop changes the first line, and so
+            invalidates the provider's prompt cache. With a step of 10, only every tenth envelope causes a drop, and up
+            to 9 more envelopes are kept.
     """
 
     recent_n: int
@@ -135,7 +136,7 @@ class WindowedSummary(TranscriptView):
         _check_window(self.name, self.recent_n, self.step)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """Return the policy of the window."""
+        """Return the policy that keeps the newest envelopes."""
         return (TranscriptPolicy(self.name, transcript, self.recent_n, self.step),)
 
 
@@ -157,14 +158,16 @@ class NamedWindowedSummary(WindowedSummary):
 
 @dataclass(frozen=True, slots=True)
 class BudgetedView(TranscriptView):
-    """The newest entries that fit a token budget, with the names of other participants.
+    """The view with the newest envelopes that fit a token budget, and the names of other participants.
+
+    The attributes are those of `BudgetPolicy`.
 
     Attributes:
-        window: The model's window, in tokens.
-        output_reserve: Tokens kept free for the reply.
-        step_tokens: The step of the cut in tokens, as in `BudgetPolicy`.
-        compact: ``"extractive"`` to summarize the dropped entries; None for no summary.
-        summary_tokens: The most tokens of that summary, as in `BudgetPolicy`.
+        window: The most tokens that the model accepts.
+        output_reserve: The tokens that are kept free for the model's answer.
+        step_tokens: The fewest tokens that are dropped at a time, so that the prompt cache stays valid for longer.
+        compact: ``"extractive"`` to summarize the dropped envelopes; None for no summary.
+        summary_tokens: The most tokens of that summary.
     """
 
     window: int
@@ -188,7 +191,7 @@ class BudgetedView(TranscriptView):
         )
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """Return the policy of the full transcript, followed by the budget policy."""
+        """Return the policy that keeps all envelopes, followed by the budget policy."""
         return (TranscriptPolicy(self.name, transcript), self._budget())
 
 
@@ -197,5 +200,5 @@ BuiltInView: TypeAlias = FullTranscript | WindowedSummary | NamedTranscript | Na
 
 
 def _check_window(name: str, recent_n: object, step: object) -> None:
-    for what, given in (("recent_n", recent_n), ("step", step)):
-        whole_number(f"{what} of the view {name!r}", given, unit="entries")
+    for attribute, value in (("recent_n", recent_n), ("step", step)):
+        whole_number(f"{attribute} of the view {name!r}", value, unit="entries")

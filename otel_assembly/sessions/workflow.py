@@ -1,4 +1,7 @@
-"""`WorkflowAdapter`: a graph sets the order of speakers; agents can hand off and share variables."""
+"""`WorkflowAdapter`: a session protocol in which a graph chooses the next speaker.
+
+Agents can also hand off to another participant, and share variables.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: The envelope types that take a turn: a text, or a packet, which is one round of an agent.
+#: The types of envelopes that count as a turn: a text, or a packet, which is the result of one round of an agent.
 _TURNS = frozenset({EV_TEXT, EV_PACKET})
 
 
@@ -39,15 +42,15 @@ class WorkflowState:
     """The state of a workflow.
 
     Attributes:
-        participant_order: The participants in order.
-        expected_next_speaker: The next speaker; None once the workflow has ended.
-        last_speaker_id: The participant who took the last turn.
-        last_envelope_id: The envelope of that turn.
+        participant_order: The ids of the participants, in order.
+        expected_next_speaker: The id of the next speaker; None after the end of the workflow.
+        last_speaker_id: The id of the participant who took the last turn.
+        last_envelope_id: The id of the envelope of that turn.
         turn_count: The number of turns taken.
-        pending_close_reason: The reason for the workflow's end.
-        creator_id: The creator of the session.
-        graph_data: The graph, as `TransitionGraph.dumps` writes it.
-        context_vars: The workflow's variables; JSON.
+        pending_close_reason: The session's close reason, if the workflow has ended.
+        creator_id: The id of the participant who created the session.
+        graph_data: The graph as JSON, from `TransitionGraph.dumps`.
+        context_vars: The workflow's variables by name; their values are JSON.
     """
 
     participant_order: tuple[str, ...] = ()
@@ -62,16 +65,16 @@ class WorkflowState:
 
 
 class WorkflowAdapter(TextAdapter[WorkflowState]):
-    """A protocol for two or more participants whose turns follow a `TransitionGraph`.
+    """A protocol for two or more participants in which a `TransitionGraph` chooses the next speaker.
 
-    It ends with the graph, `max_turns` or a `Finish`.
+    A session ends when the graph ends it, after the graph's `max_turns`, or when an agent's tool returns a `Finish`.
 
-    The knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the initial variables) and
-    ``names`` (names of participants, by their ids, that a `Handoff` may use).
+    The settings of a session (its ``knobs``) are ``graph`` (from `TransitionGraph.to_dict`), ``context_vars`` (the
+    initial variables) and ``names`` (a name for each participant's id, which a `Handoff` can use instead of the id).
 
     Args:
         expectations: The expected events with their time limits; None for the defaults.
-        registry: The targets and conditions available to its graphs; None for those of the process.
+        registry: The types of targets and conditions that graphs can use; None for all that the process has registered.
     """
 
     type: ClassVar[str] = "workflow"
@@ -92,7 +95,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         self._graph = lru_cache(maxsize=128)(read)
 
     def initial_state(self, metadata: SessionMetadata) -> WorkflowState:
-        """Return the initial state, with the graph's first speaker."""
+        """Return the state before the first envelope: the graph's first speaker and the initial variables."""
         graph = TransitionGraph.loads(metadata.knobs["graph"], registry=self._registry)
         begin = Envelope(
             metadata.session_id, metadata.creator_id, EV_CONTEXT_SET, {"set": metadata.knobs.get("context_vars", {})}
@@ -106,7 +109,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         )
 
     def fold(self, envelope: Envelope, state: WorkflowState) -> WorkflowState:
-        """Apply the variables, then the finish, handoff or graph transition, then `max_turns`."""
+        """Return the state after one more envelope.
+
+        The changes of variables are applied first. Then the next speaker is chosen by a finish or handoff in the
+        envelope, or else by the graph; after the graph's `max_turns`, the workflow ends.
+        """
         if envelope.sender_id not in state.participant_order:
             return state
         if envelope.event_type == EV_CONTEXT_SET:
@@ -144,7 +151,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return decision
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` for an invalid graph, invalid variables or unknown participants."""
+        """Check a new session.
+
+        Raises:
+            ProtocolError: The graph, the variables, the names or the participants are invalid.
+        """
         super().validate_create(metadata)
         where, graph_data = f"workflow {metadata.session_id!r}", metadata.knobs.get("graph")
         if not isinstance(graph_data, Mapping):
@@ -167,7 +178,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         _check_names(metadata, where)
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> None:
-        """Raise `ProtocolError` for a sender out of turn, and for invalid packets and updates."""
+        """Check an envelope before it is accepted.
+
+        Raises:
+            ProtocolError: It is not the sender's turn, or the packet or the changes of variables are invalid.
+        """
         super().validate_send(metadata, envelope, state)
         if envelope.event_type == EV_CONTEXT_SET:
             self.check_sender(metadata, envelope)
@@ -179,28 +194,31 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             check_packet(envelope, metadata.participants)
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> AdapterResult:
-        """Close the session after the turn that ends the workflow."""
+        """Return a result that closes the session if the envelope is the turn that ends the workflow."""
         if envelope.event_type in _TURNS and state.expected_next_speaker is None:
             return AdapterResult(SessionState.CLOSED, state.pending_close_reason)
         return super().on_accepted(metadata, envelope, state)
 
     def expected_next(self, metadata: SessionMetadata, state: WorkflowState) -> ExpectedTurn | None:
-        """Return the next speaker by the graph or a handoff; this can be the last speaker again."""
+        """Return the next speaker, who can be the last speaker again; None after the end of the workflow."""
         speaker = state.expected_next_speaker
         if speaker is None:
             return None
         return ExpectedTurn(speaker, state.last_envelope_id, again=speaker == state.last_speaker_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
-        """Return a named window of two rounds, with a line that replaces the earlier entries."""
+        """Return a view with the newest envelopes: two for each participant, at least four.
+
+        One line replaces the earlier envelopes.
+        """
         return NamedWindowedSummary(max(2 * len(metadata.participants), 4))
 
     def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
-        """Return a text, or a packet's handoff and body."""
+        """Return the next speaker's input: a text, or a packet's handoff and body; None if there is none."""
         return self.render_envelope(envelope)
 
     def render_envelope(self, envelope: Envelope) -> str | None:
-        """Return a text, or a packet's handoff and body."""
+        """Return an envelope's text for a model: a text, or a packet's handoff and body; None if there is none."""
         return packet_text(envelope) if envelope.event_type == EV_PACKET else default_render_envelope(envelope)
 
     def build_round_envelope(
@@ -212,14 +230,15 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         state: WorkflowState,
         hub: Any,
     ) -> Envelope | None:
-        """Return the packet of one round, with its text and handoff; None if it has neither."""
+        """Return a packet with the text and the handoff of an agent's round; None if the round has neither."""
         graph = self._graph(state.graph_data)
-        tools = frozenset(one.when.tool_name for one in graph.transitions if isinstance(one.when, ToolCalled))
+        conditions = [transition.when for transition in graph.transitions]
+        tools = frozenset(condition.tool_name for condition in conditions if isinstance(condition, ToolCalled))
         routing = routing_of_round(events, tools)
         if routing["kind"] == "text" and not reply.content:
             return None
         if "target" in routing:
-            routing["target"] = resolved(metadata, routing["target"])
+            routing["target"] = resolve_target(metadata, routing["target"])
         return Envelope(metadata.session_id, sender_id, EV_PACKET, packet_data(reply.content, routing))
 
     def build_packet_envelope(
@@ -234,25 +253,25 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         audience: tuple[str, ...] | None = None,
         causation_id: str | None = None,
     ) -> Envelope:
-        """Build a packet, for participants without an agent.
+        """Return a packet, for participants that are not agents, such as people.
 
         Args:
             metadata: The session.
-            sender_id: The sender.
+            sender_id: The id of the sender.
             body: The text.
-            routing: The handoff or finish; None if the graph decides.
-            context_set: Variables to set.
-            context_delete: Variables to delete.
-            audience: The recipients; None for all.
-            causation_id: The envelope that caused it.
+            routing: The handoff to the next speaker, or the end of the workflow; None if the graph decides.
+            context_set: The variables to set.
+            context_delete: The names of variables to delete.
+            audience: The ids of the participants who may see the packet; None for all.
+            causation_id: The id of the envelope that caused the packet.
 
         Raises:
             ProtocolError: The target of the handoff is not a participant.
         """
-        asked = routing_of_round([] if routing is None else [routing], frozenset())
-        if "target" in asked:
-            asked["target"] = resolved(metadata, asked["target"])
-        data = packet_data(body, asked, context_set, context_delete)
+        choice = routing_of_round([] if routing is None else [routing], frozenset())
+        if "target" in choice:
+            choice["target"] = resolve_target(metadata, choice["target"])
+        data = packet_data(body, choice, context_set, context_delete)
         envelope = Envelope(
             metadata.session_id, sender_id, EV_PACKET, data, audience=audience, causation_id=causation_id
         )
@@ -260,8 +279,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return envelope
 
 
-def resolved(metadata: SessionMetadata, target: str) -> str:
-    """Return the id for a handoff's target: resolve a name of the knob ``names``, else return it unchanged."""
+def resolve_target(metadata: SessionMetadata, target: str) -> str:
+    """Return the id of a handoff's target, which can be an id or a name in the session's setting ``names``.
+
+    An unknown target is returned unchanged.
+    """
     if target in metadata.participants:
         return target
     names = metadata.knobs.get("names") or {}
@@ -276,6 +298,6 @@ def _check_names(metadata: SessionMetadata, where: str) -> None:
         raise ProtocolError(
             f"{where}: its knob 'names' names {', '.join(map(repr, strangers))}, who are not participants"
         )
-    given = [*names.values(), *(p for p in metadata.participants if names.get(p) != p)]
-    if twice := sorted({name for name in given if given.count(name) > 1}):
-        raise ProtocolError(f"{where}: its knob 'names' gives {', '.join(map(repr, twice))} to two participants")
+    used_names = [*names.values(), *(p for p in metadata.participants if names.get(p) != p)]
+    if duplicates := sorted({name for name in used_names if used_names.count(name) > 1}):
+        raise ProtocolError(f"{where}: its knob 'names' gives {', '.join(map(repr, duplicates))} to two participants")

@@ -240,7 +240,11 @@ def test_a_round_is_the_text_of_the_reply(adapter, knobs):
         (ConsultingAdapter, Expectation("acks_within", 3, "remove"), "followed by 'remove'; known: audit"),
         (ConsultingAdapter, Expectation("acks_within", 0, "warn"), "waits for 0 s; give a number above 0"),
         (ConsultingAdapter, Expectation("acks_within", float("nan"), "warn"), "waits for nan s"),
-        (WorkflowAdapter, Expectation("turn_within", 3, "hide"), "it has no rotation to skip participants in"),
+        (
+            WorkflowAdapter,
+            Expectation("turn_within", 3, "hide"),
+            "the protocol has no rotation to skip participants in",
+        ),
     ],
 )
 def test_expectations_that_cannot_work_are_refused(adapter_class, expectation, said):

@@ -57,7 +57,7 @@ class TestGraph:
             assert flow.result.next_state is None
         flow.say("ann")
         assert (flow.result.next_state, flow.result.auto_close_reason) == (SessionState.CLOSED, "max_turns")
-        with pytest.raises(ProtocolError, match="expects nobody to speak, and 'bob' did"):
+        with pytest.raises(ProtocolError, match="expects no participant to speak, and 'bob' did"):
             flow.say("bob")
 
     def test_a_sequence_ends_after_its_last_step(self):
