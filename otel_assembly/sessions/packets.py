@@ -126,7 +126,7 @@ def routing_of(envelope: Envelope) -> Mapping[str, Any]:
     return routing if isinstance(routing, Mapping) else {}
 
 
-def updated(variables: Mapping[str, Any], envelope: Envelope) -> Mapping[str, Any]:
+def updated_variables(variables: Mapping[str, Any], envelope: Envelope) -> Mapping[str, Any]:
     """Return a workflow's variables after the changes of an envelope; invalid changes are ignored."""
     data: Any = envelope.event_data
     updates = data if envelope.event_type == EV_CONTEXT_SET else data.get("context_updates")

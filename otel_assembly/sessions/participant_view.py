@@ -258,7 +258,7 @@ class _CustomViewPolicy(DecidingPolicy):
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the view's events, followed by the events of the current round."""
-        began = time.time_ns()
+        start_ns = time.time_ns()
         view_events, envelopes, start = await self._view.projected()
         view = as_view(events)
         round_events = [view.history.event(position) for position in view.positions() if position >= start]
@@ -267,6 +267,6 @@ class _CustomViewPolicy(DecidingPolicy):
             measure = token_measure(outcome, view, context)
             identity = context.identity
             DEFAULT.recorder.projected(
-                Projection(self.name, context.model, identity, began, envelopes, None, None, measure)
+                Projection(self.name, context.model, identity, start_ns, envelopes, None, None, measure)
             )
         return outcome

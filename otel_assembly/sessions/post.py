@@ -121,19 +121,19 @@ class Post:
             NetworkError: The post was refused, or the log failed; nothing was appended.
         """
         deadline = time.monotonic() + patience
-        fresh, pause = False, _INBOX_PAUSES[0]
+        read_first, pause = False, _INBOX_PAUSES[0]
         while self.conflicts + len(self._unsure) < _MOST_ATTEMPTS:
             try:
-                return await self._attempt(fresh=fresh)
+                return await self._attempt(read_first=read_first)
             except InboxFull:
-                if fresh and time.monotonic() >= deadline:
+                if read_first and time.monotonic() >= deadline:
                     raise
-                if fresh:
+                if read_first:
                     await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
                     pause = min(2 * pause, _INBOX_PAUSES[1])
                 self._session.cursors = await self._log.cursors(self._session.metadata.session_id)
             except (ProtocolError, AdapterError):
-                if fresh:
+                if read_first:
                     raise
             except LogConflictError:
                 self.conflicts += 1
@@ -144,7 +144,7 @@ class Post:
                 if self._unsure:
                     raise self._unknown_outcome() from error
                 raise
-            fresh = True
+            read_first = True
         if self._unsure:
             raise self._unknown_outcome()
         raise LogConflictError(
@@ -158,11 +158,11 @@ class Post:
             "again with the same idempotency key, which returns an envelope that was accepted"
         )
 
-    async def _attempt(self, *, fresh: bool) -> Envelope:
+    async def _attempt(self, *, read_first: bool) -> Envelope:
         session = self._session
         queued = self.conflicts > _CONFLICTS_BEFORE_QUEUE
         async with session.lock, self._log.press(session.metadata.session_id) if queued else nullcontext():
-            if fresh:
+            if read_first:
                 # Read the new rows before the lookup by key: in the other order, a row that another hub appends between
                 # the two reads would make a repeated post be refused as out of turn.
                 await session.refresh()
@@ -252,16 +252,16 @@ class Post:
         return batch, folded
 
     def _refuse_by_state(self) -> None:
-        session, kind = self._session, self._envelope.event_type
+        session, event_type = self._session, self._envelope.event_type
         state = session.folded.state
-        if state is SessionState.ACTIVE or kind == EV_ENVELOPE_EXPIRED:
+        if state is SessionState.ACTIVE or event_type == EV_ENVELOPE_EXPIRED:
             return
-        if state is SessionState.PENDING and kind in _BEFORE_OPEN:
+        if state is SessionState.PENDING and event_type in _BEFORE_OPEN:
             return
         where = f"session {session.metadata.session_id!r} is {state.value}"
         if state is SessionState.PENDING:
-            missing = [p for p in session.metadata.participants if p not in session.folded.joined]
-            raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, missing))} to join")
+            absent = [p for p in session.metadata.participants if p not in session.folded.joined]
+            raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, absent))} to join")
         raise ProtocolError(f"{where}; it accepts no more envelopes")
 
     def _refuse_met_expectation(self) -> None:
@@ -283,11 +283,11 @@ class Post:
             if not is_for(self._envelope, participant_id):
                 continue
             cursor = session.cursors.get(participant_id)
-            waiting = session.folded.addressed[index] - (cursor.count if cursor else 0)
-            if waiting >= self._inbox_limit:
+            unconfirmed = session.folded.addressed[index] - (cursor.count if cursor else 0)
+            if unconfirmed >= self._inbox_limit:
                 raise InboxFull(
-                    f"session {session.metadata.session_id!r}: {participant_id!r} has {waiting} envelopes to confirm, "
-                    f"and its inbox is limited to {self._inbox_limit}; confirm some, or post with a timeout"
+                    f"session {session.metadata.session_id!r}: {participant_id!r} has {unconfirmed} envelopes to "
+                    f"confirm, and its inbox is limited to {self._inbox_limit}; confirm some, or post with a timeout"
                 )
 
     def _refuse_by_id(self) -> None:

@@ -214,10 +214,10 @@ class PostgresSessionLog:
             statement = _APPEND_ANSWER
             arguments |= {"participant": claim.participant_id, "token": claim.token}
         try:
-            written = await self._write(f"session {session_id!r}: row {seq}", statement, arguments)
+            notifications = await self._write(f"session {session_id!r}: row {seq}", statement, arguments)
         except LogConflictError:
             raise already_used(session_id, seq) from None
-        if not written:
+        if not notifications:
             if claim is not None and not await self._holds(claim):
                 raise claim_lost(claim)
             raise not_on_top(session_id, on)

@@ -45,16 +45,16 @@ class Responder(Protocol):
 
     view: ParticipantView
 
-    async def ask(self, asked: Sequence[Any]) -> Round:
-        """Answer a question; if the same list is asked again after an error, it is not added to the history again."""
+    async def ask(self, question: Sequence[Any]) -> Round:
+        """Answer a question; if the same list is given again after an error, it is added to the history only once."""
         ...
 
-    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+    def restore(self, events: Sequence[Any], question: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
         """Add the stored steps of a turn that another server began, so that `ask` continues the turn.
 
         Args:
             events: The steps: responses that call tools, and tool results.
-            asked: The turn's question, which is passed to `ask` afterwards; None if the turn is not to be continued,
+            question: The turn's question, which is passed to `ask` afterwards; None if the turn is not to be continued,
                 because a later turn replaced it.
 
         Returns:
@@ -84,7 +84,7 @@ class AgentResponder:
         #: The index of the current round's first event in the history, and the round's question.
         self._round: tuple[int, Sequence[Any]] | None = None
 
-    async def ask(self, asked: Sequence[Any]) -> Round:
+    async def ask(self, question: Sequence[Any]) -> Round:
         """Ask the agent; if an earlier attempt with the same question failed, continue that attempt.
 
         Raises:
@@ -93,15 +93,15 @@ class AgentResponder:
             AssemblyError: See `Agent.ask`.
         """
         session = self._agent.session
-        is_retry = self._round is not None and self._round[1] is asked and len(session.history) > self._round[0]
+        is_retry = self._round is not None and self._round[1] is question and len(session.history) > self._round[0]
         if not is_retry:
-            self._round = (len(session.history), asked)
+            self._round = (len(session.history), question)
         start = self._round[0] if self._round is not None else 0
         unfinished = _unanswered_calls(session.history.events[start:]) if is_retry else []
         if unfinished:
             reply = await self._agent.ask(UnfinishedCalls(tuple(unfinished)))
         else:
-            reply = await self._agent.ask(None if is_retry else list(asked))
+            reply = await self._agent.ask(None if is_retry else list(question))
         if session.halt is not None:
             raise HaltedError(session.halt.reason, session.halt.source)
         events = session.history.events[start:]
@@ -113,16 +113,16 @@ class AgentResponder:
             raise NoAnswerError(reply.content)
         return Round(reply, events, answer.id)
 
-    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+    def restore(self, events: Sequence[Any], question: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
         """See `Responder.restore`."""
         history, tools = self._agent.session.history, self._agent.tools
         unfinished = [call for call in _unanswered_calls(events) if not call.awaiting_approval]
-        if asked is None:
+        if question is None:
             history.extend(events)
             history.extend([not_run(call, OUTCOME_UNKNOWN) for call in _unanswered_calls(events)])
             return unfinished
-        self._round = (len(history), asked)
-        history.extend(asked)
+        self._round = (len(history), question)
+        history.extend(question)
         history.extend(events)
         return [call for call in unfinished if call.name not in tools or not tools[call.name].idempotent]
 
@@ -148,9 +148,9 @@ class CallableResponder:
             agent_name=view.participant_id,
             stream=Stream(view.history, records=False),
         )
-        self._asked: Sequence[Any] | None = None
+        self._question: Sequence[Any] | None = None
 
-    async def ask(self, asked: Sequence[Any]) -> Round:
+    async def ask(self, question: Sequence[Any]) -> Round:
         """Assemble the events and call the function with them.
 
         Raises:
@@ -158,9 +158,9 @@ class CallableResponder:
             ConfigurationError: The function returned neither a text, nor None, nor an object with a ``content``.
         """
         history = self.view.history
-        if self._asked is not asked:
-            self._asked = asked
-            history.extend(asked)
+        if self._question is not question:
+            self._question = question
+            history.extend(question)
         assembly = await self._assembler.assemble([], history, self._context)
         answer = self._answer(assembly.events)
         if inspect.isawaitable(answer):
@@ -176,7 +176,7 @@ class CallableResponder:
             history.append(stored)
         return Round(reply, tuple(getattr(reply, "events", ())), stored.id if stored.content else None)
 
-    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+    def restore(self, events: Sequence[Any], question: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
         """Do nothing: a function has no stored steps, and is called again."""
         return ()
 

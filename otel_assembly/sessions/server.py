@@ -168,7 +168,7 @@ async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
 async def _serve_one(hub: Hub, session_id: str, server: _SessionServer) -> None:
     """Run the server of one session, and wake it when the session changes."""
     with detached():
-        serving = asyncio.create_task(server.run())
+        server_task = asyncio.create_task(server.run())
 
     async def wake() -> None:
         async with aclosing(hub.changes()) as changes:
@@ -176,16 +176,16 @@ async def _serve_one(hub: Hub, session_id: str, server: _SessionServer) -> None:
                 if changed in (None, session_id):
                     server.changed.set()
 
-    waking = asyncio.create_task(wake())
+    wake_task = asyncio.create_task(wake())
     try:
         # `wake` ends if the hub is closed; the server would then wait forever.
-        await asyncio.wait((serving, waking), return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
+        await asyncio.wait((server_task, wake_task), return_when=asyncio.FIRST_COMPLETED)
+        if server_task.done():
+            server_task.result()
     finally:
-        for task in (serving, waking):
+        for task in (server_task, wake_task):
             task.cancel()
-        await asyncio.gather(serving, waking, return_exceptions=True)
+        await asyncio.gather(server_task, wake_task, return_exceptions=True)
 
 
 async def _run_and_log(server: _SessionServer) -> None:
@@ -313,8 +313,8 @@ class _SessionServer:
         """
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
-        asked = _turn_input(session, adapter, envelope)
-        if not asked or await hub.posted_under(name, self.participant_id, envelope.envelope_id):
+        question = _turn_input(session, adapter, envelope)
+        if not question or await hub.posted_under(name, self.participant_id, envelope.envelope_id):
             return True
         folded = await hub.folded(name)
         if folded.state is not SessionState.ACTIVE or not await self._is_own_turn(folded, session, adapter, envelope):
@@ -327,7 +327,7 @@ class _SessionServer:
                 responder = await self._open_responder()
                 await self._restore_earlier(responder, envelope)
                 await responder.view.read(envelope.seq)
-                await self._run_round(responder, responder.view.begin_round(envelope, asked), envelope)
+                await self._run_round(responder, responder.view.begin_round(envelope, question), envelope)
 
         return await self._run_turn(work())
 
@@ -383,15 +383,15 @@ class _SessionServer:
                 call.id,
             )
 
-    async def _run_round(self, responder: Responder, asked: Sequence[Any], envelope: Envelope) -> None:
+    async def _run_round(self, responder: Responder, question: Sequence[Any], envelope: Envelope) -> None:
         """Ask the agent, continuing a round that another server began, and post the answer."""
-        if stored := self._stored_events(envelope.seq):
+        if stored_events := self._stored_events(envelope.seq):
             _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
-            self._audit_unknown(envelope.seq, responder.restore(stored, asked))
+            self._audit_unknown(envelope.seq, responder.restore(stored_events, question))
         self._restored_rows.add(envelope.seq)
-        answered = await self._ask_until_answered(responder, asked, envelope)
-        if answered is not None:
-            await self._post_answer(responder, answered, envelope)
+        result = await self._ask_until_answered(responder, question, envelope)
+        if result is not None:
+            await self._post_answer(responder, result, envelope)
 
     async def _speak_again(self, folded: FoldedSession) -> bool:
         """Ask the agent to speak again after the participant's own envelope, if the protocol allows this.
@@ -471,21 +471,21 @@ class _SessionServer:
                 await asyncio.sleep(self._pause_after(attempt))
         return None
 
-    async def _post_answer(self, responder: Responder, answered: Round, envelope: Envelope) -> None:
+    async def _post_answer(self, responder: Responder, result: Round, envelope: Envelope) -> None:
         """Post the answer, with the id of the answered envelope as idempotency key."""
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         folded = await hub.folded(name)
         try:
             draft = adapter.build_round_envelope(
-                session, self.participant_id, answered.reply, answered.events, folded.adapter_state, hub
+                session, self.participant_id, result.reply, result.events, folded.adapter_state, hub
             )
         except Exception as error:  # noqa: BLE001 - the adapter's own defect
             manifest = session.manifest
             self._give_up(envelope, AdapterError(manifest.type, manifest.version, "build_round_envelope", error))
             await self._close_responder()
             return
-        reply, data = answered.reply, draft.event_data if draft is not None else {}
+        reply, data = result.reply, draft.event_data if draft is not None else {}
         if isinstance(reply, ModelResponse) and reply.is_truncated:
             if draft is None:
                 self._give_up(envelope, NoAnswerError(f"the model's answer was cut off ({reply.finish_reason})"))
@@ -511,7 +511,7 @@ class _SessionServer:
                 return
             else:
                 self.lease.answered()
-                responder.view.end_round(answered.event_id, accepted)
+                responder.view.end_round(result.event_id, accepted)
                 return
 
     def _give_up(self, envelope: Envelope, error: Exception) -> None:

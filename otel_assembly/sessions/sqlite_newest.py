@@ -30,9 +30,9 @@ def record_newest(descriptor: int, row: LogRow) -> None:
 
 def recorded_newest(descriptor: int) -> tuple[str, int, str] | None:
     """Return the session id, row number and envelope id of the recorded row; None without a complete record."""
-    line, ended, _ = os.pread(descriptor, _MOST_BYTES, 0).decode("ascii", "replace").partition("\n")
+    line, newline, _ = os.pread(descriptor, _MOST_BYTES, 0).decode("ascii", "replace").partition("\n")
     checksum, _, record = line.partition(" ")
-    if not ended or checksum != f"{checksum_of(record):08x}":
+    if not newline or checksum != f"{checksum_of(record):08x}":
         return None
     content: list[Any] = json.loads(record)
     session_id, seq, envelope_id = content

@@ -103,9 +103,9 @@ class TextAdapter(Generic[_State]):
         participants, least, most = metadata.participants, self.participants_least, self.participants_most
         where = f"{self.type} {metadata.session_id!r}"
         if not least <= len(participants) <= (most or len(participants)):
-            wanted = f"exactly {least}" if least == most else f"at least {least}"
+            required = f"exactly {least}" if least == most else f"at least {least}"
             raise ProtocolError(
-                f"{where} takes {wanted} participants, not {len(participants)}: {', '.join(map(repr, participants))}"
+                f"{where} takes {required} participants, not {len(participants)}: {', '.join(map(repr, participants))}"
             )
         if duplicates := sorted({p for p in participants if participants.count(p) > 1}):
             raise ProtocolError(f"{where} names {', '.join(map(repr, duplicates))} twice; name each participant once")

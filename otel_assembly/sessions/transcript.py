@@ -88,19 +88,19 @@ class TranscriptPolicy(DecidingPolicy):
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """Return `recent_n` and `step`, where set; empty if all entries are kept."""
-        shown = {} if self.recent_n is None else {"recent_n": self.recent_n}
-        return shown if self.step == 1 else {**shown, "step": self.step}
+        settings = {} if self.recent_n is None else {"recent_n": self.recent_n}
+        return settings if self.step == 1 else {**settings, "step": self.step}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the kept events, and the line that replaces the others."""
-        began = time.time_ns()
+        start_ns = time.time_ns()
         view, transcript = as_view(events), self._transcript
         drop_count = self._count_to_drop()
         cut = self._cut(view, len(transcript) - drop_count) if drop_count else None
-        shown = len(transcript) if cut is None else len(transcript) - drop_count
+        kept_entries = len(transcript) if cut is None else len(transcript) - drop_count
         outcome = Outcome(prompts, view) if cut is None else self._cut_at(prompts, view, cut, drop_count)
         if context.is_enabled:
-            self._record(outcome, view, shown, began, context)
+            self._record(outcome, view, kept_entries, start_ns, context)
         return outcome
 
     def _count_to_drop(self) -> int:
@@ -125,7 +125,7 @@ class TranscriptPolicy(DecidingPolicy):
     def _cut_at(self, prompts: Sequence[str], view: View, cut: int, count: int) -> Outcome:
         response, request, first = newest_response(view), newest_request(view), leading(view)
         pending = [position for position in view.history.pairing.pending_calls(response) if view.holds(position)]
-        kept, verdicts = keep_from(
+        kept_events, verdicts = keep_from(
             view,
             max(cut, first),
             DecisionReason.OUTSIDE_WINDOW,
@@ -138,14 +138,14 @@ class TranscriptPolicy(DecidingPolicy):
             (verdict.events for verdict in verdicts if verdict.reason is DecisionReason.OUTSIDE_WINDOW), None
         )
         if dropped is None:
-            return Outcome(prompts, kept, verdicts)
+            return Outcome(prompts, kept_events, verdicts)
         summary = self._summary_of(count)
-        placed: list[tuple[Any, int | None]] = [(kept.history.event(at), at) for at in kept.positions()]
+        placed: list[tuple[Any, int | None]] = [(kept_events.history.event(at), at) for at in kept_events.positions()]
         placed.insert(first, (summary, None))
-        shown, positions = zip(*placed, strict=True)
+        output, positions = zip(*placed, strict=True)
         others = [verdict for verdict in verdicts if verdict.events is not dropped]
         compacted = Verdict(dropped, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, summary)
-        edited = Edited(kept, shown, positions)
+        edited = Edited(kept_events, output, positions)
         return Outcome(prompts, edited, [compacted, *others], compactions=[Compaction(dropped, summary)])
 
     def _summary_of(self, count: int) -> CompactionSummary:
@@ -157,12 +157,19 @@ class TranscriptPolicy(DecidingPolicy):
             self._summary = count, CompactionSummary(summary=line, event_count=count)
         return self._summary[1]
 
-    def _record(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
+    def _record(self, outcome: Outcome, view: View, kept_entries: int, start_ns: int, context: Context) -> None:
         """Record the size of the view in telemetry: counts only, no content."""
         identity, envelopes = context.identity, self._transcript.envelopes
         DEFAULT.recorder.projected(
             Projection(
-                self.name, context.model, identity, began, envelopes, shown, None, token_measure(outcome, view, context)
+                self.name,
+                context.model,
+                identity,
+                start_ns,
+                envelopes,
+                kept_entries,
+                None,
+                token_measure(outcome, view, context),
             )
         )
 
@@ -180,13 +187,13 @@ def token_measure(outcome: Outcome, view: View, context: Context) -> Callable[[]
             new_events = [
                 event for event, at in zip(outcome.events, outcome.events.positions, strict=True) if at is None
             ]
-            kept = outcome.events.view
+            kept_events = outcome.events.view
             tokens = sum(meter.event(describe(event)) for event in new_events)
         else:
-            new_events, kept, tokens = [], as_view(outcome.events), 0
-        table = kept.history.table(meter)
-        table.exact(kept)
-        method = "estimated" if meter.method == "exact" and kept.history.any_media(kept) else meter.method
-        return len(kept) + len(new_events), tokens + table.sum(kept), method, meter.encoding
+            new_events, kept_events, tokens = [], as_view(outcome.events), 0
+        table = kept_events.history.table(meter)
+        table.exact(kept_events)
+        method = "estimated" if meter.method == "exact" and kept_events.history.any_media(kept_events) else meter.method
+        return len(kept_events) + len(new_events), tokens + table.sum(kept_events), method, meter.encoding
 
     return measure

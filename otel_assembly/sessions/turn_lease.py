@@ -127,20 +127,20 @@ class TurnLease:
             TurnClaimLostError: Another server has taken the turn over; the work was canceled.
         """
         claim = self.claim
-        working = asyncio.ensure_future(work)
+        work_task = asyncio.ensure_future(work)
         if claim is None:
-            working.cancel()
+            work_task.cancel()
             raise RuntimeError("no turn is claimed; acquire a turn first")
-        renewing = asyncio.create_task(self._renew(claim))
+        renewal_task = asyncio.create_task(self._renew(claim))
         try:
-            await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
+            await asyncio.wait((work_task, renewal_task), return_when=asyncio.FIRST_COMPLETED)
+            if work_task.done():
+                return work_task.result()
             raise claim_lost(claim)
         finally:
-            for task in (working, renewing):
+            for task in (work_task, renewal_task):
                 task.cancel()
-            await asyncio.gather(working, renewing, return_exceptions=True)
+            await asyncio.gather(work_task, renewal_task, return_exceptions=True)
 
     async def _renew(self, claim: TurnClaim) -> None:
         """Renew the lease in intervals; return when the lease is lost."""

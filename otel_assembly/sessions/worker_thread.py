@@ -59,25 +59,25 @@ class WorkerThread:
             LogUnavailableError: The call did not begin in time and will never run.
             LogUnsureError: The call did not end in time and is still running.
         """
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        work = _Work(do, holder, done)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        work = _Work(do, holder, future)
         self._enqueue(work)
         try:
-            await asyncio.wait([done], timeout=patience)
-            if not done.done():
+            await asyncio.wait([future], timeout=patience)
+            if not future.done():
                 if self._abandon(work):
                     raise LogUnavailableError(f"other writers blocked the log for {patience} s; nothing was written")
-                await asyncio.wait([done], timeout=patience)
-            if not done.done():
+                await asyncio.wait([future], timeout=patience)
+            if not future.done():
                 raise LogUnsureError(f"the disk has not answered for {patience} s")
-            return done.result()
+            return future.result()
         except asyncio.CancelledError:
             if not self._abandon(work):
                 # Wait for a call that has begun, so that the next read sees its result.
-                await asyncio.wait([done], timeout=patience)
+                await asyncio.wait([future], timeout=patience)
             raise
         finally:
-            done.cancel()
+            future.cancel()
 
     async def hold(self, holder: object, patience: float) -> None:
         """Acquire the lock and keep it for `holder` until `release`.
@@ -169,12 +169,12 @@ class WorkerThread:
 class _Work:
     """A blocking call, and the asyncio future that gets its result."""
 
-    __slots__ = ("abandoned", "begun", "do", "done", "holder")
+    __slots__ = ("abandoned", "begun", "do", "future", "holder")
 
-    def __init__(self, do: Callable[[], Any] | None, holder: object, done: asyncio.Future[Any] | None = None) -> None:
+    def __init__(self, do: Callable[[], Any] | None, holder: object, future: asyncio.Future[Any] | None = None) -> None:
         self.do = do
         self.holder = holder
-        self.done = done
+        self.future = future
         self.begun = False
         self.abandoned = False
 
@@ -186,13 +186,13 @@ class _Work:
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.fail(error)
         else:
-            self._settle(lambda done: done.set_result(result))
+            self._settle(lambda future: future.set_result(result))
 
     def fail(self, error: Exception) -> None:
-        self._settle(lambda done: done.set_exception(error))
+        self._settle(lambda future: future.set_exception(error))
 
     def _settle(self, settle: Callable[[asyncio.Future[Any]], None]) -> None:
-        done = self.done
-        if done is not None:
+        future = self.future
+        if future is not None:
             with suppress(RuntimeError):  # the event loop is closed, so no caller is waiting
-                done.get_loop().call_soon_threadsafe(lambda: None if done.done() else settle(done))
+                future.get_loop().call_soon_threadsafe(lambda: None if future.done() else settle(future))

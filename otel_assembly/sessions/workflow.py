@@ -24,7 +24,7 @@ from otel_assembly.sessions.packets import (
     packet_text,
     routing_of,
     routing_of_round,
-    updated,
+    updated_variables,
 )
 from otel_assembly.sessions.text_adapter import TextAdapter
 from otel_assembly.sessions.transitions import ToolCalled, TransitionDecision
@@ -105,7 +105,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             expected_next_speaker=graph.initial_speaker,
             creator_id=metadata.creator_id,
             graph_data=graph.dumps(),
-            context_vars=updated({}, begin),
+            context_vars=updated_variables({}, begin),
         )
 
     def fold(self, envelope: Envelope, state: WorkflowState) -> WorkflowState:
@@ -117,7 +117,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         if envelope.sender_id not in state.participant_order:
             return state
         if envelope.event_type == EV_CONTEXT_SET:
-            return replace(state, context_vars=updated(state.context_vars, envelope))
+            return replace(state, context_vars=updated_variables(state.context_vars, envelope))
         if envelope.event_type not in _TURNS:
             return state
         after = replace(
@@ -125,7 +125,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             last_speaker_id=envelope.sender_id,
             last_envelope_id=envelope.envelope_id,
             turn_count=state.turn_count + 1,
-            context_vars=updated(state.context_vars, envelope)
+            context_vars=updated_variables(state.context_vars, envelope)
             if envelope.event_type == EV_PACKET
             else state.context_vars,
         )
@@ -164,9 +164,9 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             graph = TransitionGraph.loads(graph_data, registry=self._registry)
         except ConfigurationError as error:
             raise ProtocolError(f"{where} cannot read its knob 'graph': {error}") from error
-        if strangers := sorted({p for p in graph.named() if p not in metadata.participants}):
+        if unknown_ids := sorted({p for p in graph.named() if p not in metadata.participants}):
             raise ProtocolError(
-                f"{where}: its graph names {', '.join(map(repr, strangers))}, not in participants; "
+                f"{where}: its graph names {', '.join(map(repr, unknown_ids))}, not in participants; "
                 f"they are {', '.join(map(repr, metadata.participants))}"
             )
         variables = metadata.knobs.get("context_vars", {})
@@ -294,9 +294,9 @@ def _check_names(metadata: SessionMetadata, where: str) -> None:
     names = metadata.knobs.get("names") or {}
     if not isinstance(names, Mapping) or not all(isinstance(name, str) and name for name in names.values()):
         raise ProtocolError(f"{where} needs {{participant: name}} as its knob 'names'; give each name as a text")
-    if strangers := sorted(str(p) for p in names if p not in metadata.participants):
+    if unknown_ids := sorted(str(p) for p in names if p not in metadata.participants):
         raise ProtocolError(
-            f"{where}: its knob 'names' names {', '.join(map(repr, strangers))}, who are not participants"
+            f"{where}: its knob 'names' names {', '.join(map(repr, unknown_ids))}, who are not participants"
         )
     used_names = [*names.values(), *(p for p in metadata.participants if names.get(p) != p)]
     if duplicates := sorted({name for name in used_names if used_names.count(name) > 1}):

@@ -237,7 +237,7 @@ def test_a_round_is_the_text_of_the_reply(adapter, knobs):
     ("adapter_class", "expectation", "said"),
     [
         (ConsultingAdapter, Expectation("ack_within", 3, "warn"), "waits for 'ack_within'; known: acks_within"),
-        (ConsultingAdapter, Expectation("acks_within", 3, "remove"), "followed by 'remove'; known: audit"),
+        (ConsultingAdapter, Expectation("acks_within", 3, "remove"), "the action 'remove'; known: audit"),
         (ConsultingAdapter, Expectation("acks_within", 0, "warn"), "waits for 0 s; give a number above 0"),
         (ConsultingAdapter, Expectation("acks_within", float("nan"), "warn"), "waits for nan s"),
         (
