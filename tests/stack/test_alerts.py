@@ -205,7 +205,7 @@ def test_the_example_receiver_prints_what_alertmanager_sends(stack, webhook, liv
     assert re.search(rf"^  traces +{re.escape(stack.jaeger.url)}/search\?service=desk-brief&", printed, re.MULTILINE)
     assert re.search(r"^  runbook +https://\S+/docs/runbook\.md#assemblybudgetoverflow$", printed, re.MULTILINE)
     assert "resolved  the context budget of agent desk of desk-brief overflowed" in printed
-    assert printed.count("the Watchdog is heard") == 1
+    assert printed.count("the Watchdog alert has arrived") == 1
     assert "alerting works" not in printed
 
 
