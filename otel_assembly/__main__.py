@@ -9,11 +9,11 @@ from typing import Any
 
 def main() -> int:
     """Run the command line, and return its exit status."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # the parent process ignores it
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # the parent process turned Ctrl-C off
         from otel_assembly.cli import main as run
 
         return run()
-    # An interrupt during imports would print a traceback, and some modules suppress it.
+    # During imports, an interrupt would print a traceback, or an imported module would suppress the interrupt.
     signal.signal(signal.SIGINT, _end)
     from otel_assembly.cli import main as run
 

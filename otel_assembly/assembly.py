@@ -69,7 +69,10 @@ class Assembly:
 
     @property
     def dropped(self) -> list[Decision]:
-        """The decisions ``dropped``: about newly dropped items, and dropped items whose reason changed."""
+        """The decisions with the outcome ``dropped``.
+
+        They are about newly dropped items, and about items that were dropped before for another reason.
+        """
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
     @lazy_property

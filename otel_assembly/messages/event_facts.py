@@ -285,8 +285,8 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
 
 def own_id(message: Mapping[str, Any]) -> str | None:
     """Return the id that a framework or provider gave a message; None without one, or with the placeholder `NO_ID`."""
-    own = message.get("id")
-    return own if isinstance(own, str) and own != NO_ID else None
+    message_id = message.get("id")
+    return message_id if isinstance(message_id, str) and message_id != NO_ID else None
 
 
 def thoughts(message: Mapping[str, Any]) -> list[str]:

@@ -156,28 +156,28 @@ def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
     return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), content)
 
 
-def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> None:
+def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, content: Any) -> None:
     """Add a text, a part, or a list of texts and parts to a draft. None in a list is ignored.
 
     Args:
         draft: Collects the facts of the message.
         rows: The readers of the parts, by type.
         of: The location of a part's type. For parts without a type, the reader under the key None is used.
-        held: The text, part or list.
+        content: The text, part or list.
 
     Raises:
-        TypeError: `held` is None.
+        TypeError: `content` is None.
     """
-    if held is None:
+    if content is None:
         raise TypeError("the content is None")
-    if isinstance(held, str):
-        draft.text(held)
-    elif isinstance(held, list | tuple):
-        for element in held:
+    if isinstance(content, str):
+        draft.text(content)
+    elif isinstance(content, list | tuple):
+        for element in content:
             if element is not None:
                 read_each(draft, rows, of, element)
     else:
-        read_part(draft, rows, of(held) if callable(of) else getattr(held, of, None), held)
+        read_part(draft, rows, of(content) if callable(of) else getattr(content, of, None), content)
 
 
 def shows(draft: Draft, part: Any) -> None:

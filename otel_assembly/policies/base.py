@@ -351,18 +351,18 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
     return kept.pick(complement(len(kept), runs)).mended(), [*verdicts, dropped]
 
 
-def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
+def orphan_verdicts(view: View, orphans: Iterable[int]) -> list[Verdict]:
     """Return verdicts that drop calls without results, results without calls, and reasoning without its item.
 
     Args:
         view: The events.
-        lost: The positions of these events.
+        orphans: The positions of these events.
     """
     history = view.history
     calls: list[int] = []
     results: list[int] = []
     reasoning: list[int] = []
-    for position in sorted(lost):
+    for position in sorted(orphans):
         flags = history.flags(position)
         if flags & PAIRED == REASONED:
             reasoning.append(position)
@@ -401,10 +401,10 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     if (
         view.history.has_pairs
         and may_have_lost_some(kept)
-        and (lost := unpaired(view.history.pairing, kept.backward(), newest_response(view)))
+        and (orphans := unpaired(view.history.pairing, kept.backward(), newest_response(view)))
     ):
-        verdicts += orphan_verdicts(kept, lost)
-        indexes = sorted(kept.index_of(position) for position in lost)
+        verdicts += orphan_verdicts(kept, orphans)
+        indexes = sorted(kept.index_of(position) for position in orphans)
         kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
     return kept.mended(), verdicts
 

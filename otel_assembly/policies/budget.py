@@ -132,13 +132,16 @@ class BudgetPolicy(DecidingPolicy):
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the settings without `compact` and `summary_tokens`, because spans record no text to summarize."""
+        """Return the settings with which `explain` runs the policy again on recorded values.
+
+        They do not contain `compact` and `summary_tokens`, because spans record no text to summarize.
+        """
         replayed = super().settings_to_rerun(settings)
         return replayed and {name: replayed[name] for name in replayed if name not in {"compact", "summary_tokens"}}
 
     @property
     def only_in_code(self) -> str:
-        """``compact`` if it is a function or an object, otherwise empty."""
+        """``compact`` if its value is a function or an object, which no configuration file can contain; else empty."""
         return "compact" if self._compactors is not None and self._compact != EXTRACTIVE else ""
 
     @property

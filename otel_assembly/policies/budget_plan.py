@@ -229,9 +229,10 @@ class BudgetPlan:
             self.sharing.free -= tokens
 
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
-        """Return the index in the view of the oldest event to keep: from there on, all atoms fit.
+        """Return the index in the view of the oldest event to keep: from there on, all events fit.
 
-        It is the length of the view if no older turn fits. The index is found by bisection.
+        It is the length of the view if no older turn fits. The index is found by bisection. It is always the beginning
+        of an atom, which is kept or dropped as a whole: a tool call with its results, or a message.
 
         Args:
             step_tokens: Keep events from the beginning of a cell on: the conversation is divided into cells of
@@ -258,10 +259,11 @@ class BudgetPlan:
         return self._atom_from(fits)
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """Return the differences between the tokens that atoms take from `sharing` and those in the history's table.
+        """Return by how many tokens atoms (tool calls with their results, or messages) differ from the history's table.
 
+        The table contains each atom's tokens, and this method corrects them to what the atom takes of the free tokens.
         Events that are already kept, and a newest atom that was dropped, take no further tokens. A shortened event
-        takes fewer tokens. The table contains no tokens for a call without a result, although it may be kept.
+        takes fewer tokens. The table has no tokens for a call without a result, although the call may be kept.
 
         Returns:
             Pairs of the index in the view where an atom begins and the difference in tokens, newest first.
@@ -285,7 +287,7 @@ class BudgetPlan:
         return sorted(differences.items(), reverse=True)
 
     def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the first index of the view from which on all atoms together fit.
+        """Return the first index of the view from which on all tool calls with results and messages fit together.
 
         Args:
             room: The available tokens.
@@ -313,7 +315,7 @@ class BudgetPlan:
         return self.leading
 
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the tokens of all atoms that begin at the index `start` of the view or later."""
+        """Return the tokens of all atoms (calls with results, or messages) that begin at the index `start` or later."""
         tokens = sum([difference for index, difference in corrections if index >= start])
         for column, low, stop in self._view.pick([(start, len(self._view))]).segments:
             sums = self._table.atoms(column)
@@ -333,9 +335,9 @@ class BudgetPlan:
         return bisect_left(indexes, boundary, index, key=lambda at: history.offset(position(at)))
 
     def _atom_from(self, start: int) -> int:
-        """Return the first index from `start` on where an atom begins that may be sent; else the view's length.
+        """Return the first index from `start` on where the kept events can begin; else the view's length.
 
-        An atom that may not be sent is, for example, a call whose result is missing.
+        They cannot begin with a tool result whose call is before `start`, nor with a call whose result is missing.
         """
         view, pairing = self._view, self._view.history.pairing
         for index in range(start, len(view)):

@@ -83,11 +83,11 @@ class CompactionCache:
         if max_length < 1:
             # Some clients send a text inside JSON (Gemini's results), which has more tokens than the text.
             empty = [shortened(history.event(position), [""] * len(texts)) for position, texts in results.items()]
-            around = sum(plan.meter.event(describe(event)) for event in empty if event is not None)
-            around += plan.newest_tokens - sum(map(plan.tokens, results))
-            whole, sent = sum(lengths), plan.newest_tokens - around
+            framing = sum(plan.meter.event(describe(event)) for event in empty if event is not None)
+            framing += plan.newest_tokens - sum(map(plan.tokens, results))
+            whole, sent = sum(lengths), plan.newest_tokens - framing
             if sent > whole > 0:
-                max_length = _level(lengths, whole - (room - around) * whole // sent)
+                max_length = _level(lengths, whole - (room - framing) * whole // sent)
         for position in sorted(results, key=plan.tokens, reverse=True):
             texts = list(results[position])
             attempts: list[Attempt] = []
@@ -170,8 +170,9 @@ class CompactionCache:
             compactions: The compactions of this turn, for the outcome.
         """
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
-        summaries = (made for made in compactions if made.events and made.into is self.summary is not None)
-        summary = next(summaries, None)
+        summary = None
+        if self.summary is not None:
+            summary = next((made for made in compactions if made.events and made.into is self.summary), None)
         if not short and summary is None:
             return replace(outcome, compactions=compactions)
         placed: list[tuple[Any, int | None]] = [

@@ -68,7 +68,7 @@ class HeadAndTailPolicy(DecidingPolicy):
 
     @property
     def only_in_code(self) -> str:
-        """``note`` if it is set, otherwise empty."""
+        """``note`` if it is set, because no configuration file can contain a function; else empty."""
         return "note" if self._note is not None else ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
@@ -77,9 +77,10 @@ class HeadAndTailPolicy(DecidingPolicy):
         first = min(len(view), leading(view) + self.head)
         user_first = is_user_first(view, context)
         kept, verdicts, excess = keep_newest(view, first, self.tail, user_first=user_first)
-        if lost := _halves(view, kept):
-            verdicts += orphan_verdicts(kept, lost)
-            kept = kept.pick(complement(len(kept), [(at, at + 1) for at in sorted(map(kept.index_of, lost))])).mended()
+        if halves := _halves(view, kept):
+            verdicts += orphan_verdicts(kept, halves)
+            runs = [(index, index + 1) for index in sorted(map(kept.index_of, halves))]
+            kept = kept.pick(complement(len(kept), runs)).mended()
             kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
         overflow = excess and Overflow(self.head + excess.budget, self.head + excess.needed, excess.cause, excess.unit)
         in_full = len(kept) == len(view) or len(view) <= first + self.tail

@@ -78,11 +78,11 @@ def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
                     f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Injection policies should "
                     "generally run before reduction policies so injected context is included in the reduction budget."
                 )
-            elif lost := sorted(frozenset(filters) & frozenset(trait(policies[j], "reads") or ())):
+            elif dropped_kinds := sorted(frozenset(filters) & frozenset(trait(policies[j], "reads") or ())):
                 drops = (
                     "observer alerts, so that none is delivered and a FATAL one does not halt"
-                    if lost == [EventKind.ALERT]
-                    else f"events that the injection reads: {', '.join(lost)}"
+                    if dropped_kinds == [EventKind.ALERT]
+                    else f"events that the injection reads: {', '.join(dropped_kinds)}"
                 )
                 warnings.append(
                     f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops {drops}; "

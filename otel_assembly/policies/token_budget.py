@@ -70,7 +70,10 @@ class TokenBudgetPolicy(DecidingPolicy):
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return None if the policy counted characters, because no span records their number."""
+        """Return the settings with which `explain` runs the policy again on recorded values.
+
+        None if the policy counted characters, because no span records their number.
+        """
         return None if settings.get("chars_per_token") is not None else super().settings_to_rerun(settings)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
