@@ -42,7 +42,7 @@ class Press:
 
 
 @asynccontextmanager
-async def holding(press: Press) -> AsyncIterator[None]:
+async def hold_press(press: Press) -> AsyncIterator[None]:
     """Register a lock as held by this task, and by the tasks that it starts, for the duration of the block."""
     outer = _presses.get()
     _presses.set((*outer, press))
@@ -155,24 +155,24 @@ def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snaps
     return None
 
 
-def not_on_top(session_id: str, on: LogPosition) -> LogConflictError:
+def stale_position_error(session_id: str, on: LogPosition) -> LogConflictError:
     """Return the error of an append that does not follow the newest row."""
     return LogConflictError(
         f"session {session_id!r}: cannot append after row {on.seq}: it is not the newest row, or has another id"
     )
 
 
-def already_used(session_id: str, first_seq: int) -> LogConflictError:
+def duplicate_row_error(session_id: str, first_seq: int) -> LogConflictError:
     """Return the error of an append whose row number, envelope id or idempotency key is already used."""
     return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key already exists")
 
 
-def already_exists(session_id: str) -> LogConflictError:
+def duplicate_session_error(session_id: str) -> LogConflictError:
     """Return the error of creating a session whose id is already used."""
     return LogConflictError(f"session {session_id!r} already exists")
 
 
-def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
+def lost_claim_error(claim: TurnClaim) -> TurnClaimLostError:
     """Return the error of a write for a turn that another server has claimed, or that has ended."""
     return TurnClaimLostError(
         f"session {claim.session_id!r}: the turn of {claim.participant_id!r} that answers row {claim.seq} was taken "

@@ -11,16 +11,16 @@ from otel_assembly.errors import LogUnavailableError
 from otel_assembly.sessions.log import StoredTurn, WorkEntry
 from otel_assembly.sessions.log_rows import (
     Press,
-    already_exists,
-    already_used,
     check_appended,
     check_first,
-    claim_lost,
     current_press,
-    holding,
-    not_on_top,
+    duplicate_row_error,
+    duplicate_session_error,
+    hold_press,
+    lost_claim_error,
     read_row,
     read_rows,
+    stale_position_error,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MemorySessionLog:
         check_first(session_id, first)
         self._check_open()
         if session_id in self._sessions:
-            raise already_exists(session_id)
+            raise duplicate_session_error(session_id)
         session = self._sessions[session_id] = _Session(metadata)
         session.add(first)
         self._notify(session_id)
@@ -86,20 +86,20 @@ class MemorySessionLog:
         session_id = rows[0].session_id
         session = self._session(session_id)
         if session is None:
-            raise not_on_top(session_id, on)
+            raise stale_position_error(session_id, on)
         async with session.lock if current_press(self) is None else nullcontext():
             self._check_open()
             newest = session.rows[-1]
             if (newest.seq, newest.envelope_id) != (on.seq, on.envelope_id):
-                raise not_on_top(session_id, on)
+                raise stale_position_error(session_id, on)
             ids = {row.envelope_id for row in rows}
             keys = [(row.sender_id, row.key) for row in rows if row.key is not None]
             if len(ids) < len(rows) or len(set(keys)) < len(keys) or ids & session.by_id.keys():
-                raise already_used(session_id, rows[0].seq)
+                raise duplicate_row_error(session_id, rows[0].seq)
             if session.by_key.keys() & set(keys):
-                raise already_used(session_id, rows[0].seq)
+                raise duplicate_row_error(session_id, rows[0].seq)
             if claim is not None and not self._end_turn(session, claim, finished=True):
-                raise claim_lost(claim)
+                raise lost_claim_error(claim)
             for row in rows:
                 session.add(row)
         self._notify(session_id)
@@ -239,7 +239,7 @@ class MemorySessionLog:
         if session is None or current_press(self) is not None:
             yield
             return
-        async with session.lock, holding(Press(self)):
+        async with session.lock, hold_press(Press(self)):
             yield
 
     async def close(self) -> None:

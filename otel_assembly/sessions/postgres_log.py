@@ -20,14 +20,13 @@ from otel_assembly.errors import (
 from otel_assembly.sessions.log import Cursor, checksum_of
 from otel_assembly.sessions.log_rows import (
     Press,
-    already_exists,
-    already_used,
     check_appended,
     check_first,
-    claim_lost,
     current_press,
-    holding,
-    not_on_top,
+    duplicate_row_error,
+    duplicate_session_error,
+    hold_press,
+    lost_claim_error,
     read_ids,
     read_metadata,
     read_row,
@@ -35,6 +34,7 @@ from otel_assembly.sessions.log_rows import (
     read_snapshot,
     read_turn,
     read_work,
+    stale_position_error,
 )
 from otel_assembly.sessions.log_sql import (
     ADD_WORK,
@@ -193,7 +193,7 @@ class PostgresSessionLog:
         try:
             await self._write(f"session {session_id!r}: row 1", _CREATE, _arguments([first]) | arguments)
         except LogConflictError:
-            raise already_exists(session_id) from None
+            raise duplicate_session_error(session_id) from None
 
     async def metadata(self, session_id: str) -> str | None:
         """See `SessionLog.metadata`."""
@@ -216,11 +216,11 @@ class PostgresSessionLog:
         try:
             notifications = await self._write(f"session {session_id!r}: row {seq}", statement, arguments)
         except LogConflictError:
-            raise already_used(session_id, seq) from None
+            raise duplicate_row_error(session_id, seq) from None
         if not notifications:
             if claim is not None and not await self._holds(claim):
-                raise claim_lost(claim)
-            raise not_on_top(session_id, on)
+                raise lost_claim_error(claim)
+            raise stale_position_error(session_id, on)
 
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
         """See `SessionLog.tail`."""
@@ -330,7 +330,7 @@ class PostgresSessionLog:
             what = f"session {session_id!r}: its lock"
             try:
                 await self._execute(connection, what, _PRESS, (session_id,))
-                async with holding(Press(self, connection)):
+                async with hold_press(Press(self, connection)):
                     yield
             finally:
                 await self._unlock(connection, what, session_id)

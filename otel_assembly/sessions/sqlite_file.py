@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.fork_safety import after_fork_in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
-from otel_assembly.sessions.log_rows import already_exists, already_used, claim_lost, not_on_top, text_of
+from otel_assembly.sessions.log_rows import (
+    duplicate_row_error,
+    duplicate_session_error,
+    lost_claim_error,
+    stale_position_error,
+    text_of,
+)
 from otel_assembly.sessions.log_sql import (
     ADD_WORK,
     COUNT_WORK,
@@ -119,7 +125,7 @@ class SqliteFile:
                 ((number,),) = db.execute(_ADD_SESSION, (session_id, metadata, checksum)).fetchall()
                 db.execute(_ADD_ROW, _columns(number, first))
             except sqlite3.IntegrityError:
-                raise already_exists(session_id) from None
+                raise duplicate_session_error(session_id) from None
         self._record_newest(first)
 
     def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None) -> None:
@@ -134,13 +140,13 @@ class SqliteFile:
         with self.translated_errors(f"session {session_id!r}: row {seq}", writing=True), self._transaction() as db:
             newest = db.execute(HAS_ROW, (session_id, on.seq, on.envelope_id)).fetchone()
             if newest is None:
-                raise not_on_top(session_id, on)
+                raise stale_position_error(session_id, on)
             try:
                 db.executemany(_ADD_ROW, [_columns(newest[0], row) for row in rows])
             except sqlite3.IntegrityError:
-                raise already_used(session_id, seq) from None
+                raise duplicate_row_error(session_id, seq) from None
             if claim is not None and not _end_claim(db, claim_arguments(claim), finished=True):
-                raise claim_lost(claim)
+                raise lost_claim_error(claim)
         self._record_newest(rows[-1])
 
     def end_turn(self, claim: TurnClaim, finished: bool) -> bool:

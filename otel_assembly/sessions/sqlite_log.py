@@ -17,7 +17,7 @@ from otel_assembly.sessions.log_rows import (
     check_appended,
     check_first,
     current_press,
-    holding,
+    hold_press,
     read_ids,
     read_metadata,
     read_row,
@@ -239,7 +239,7 @@ class SqliteSessionLog:
         press = Press(self)
         await self._write_thread.hold(press, self._patience)
         try:
-            async with holding(press):
+            async with hold_press(press):
                 yield
         finally:
             self._write_thread.release(press)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from otel_assembly.errors import LogUnavailableError, LogUnsureError, NetworkError
 from otel_assembly.events import event_to_json
 from otel_assembly.sessions.log import TurnClaim
-from otel_assembly.sessions.log_rows import claim_lost
+from otel_assembly.sessions.log_rows import lost_claim_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -136,7 +136,7 @@ class TurnLease:
             await asyncio.wait((work_task, renewal_task), return_when=asyncio.FIRST_COMPLETED)
             if work_task.done():
                 return work_task.result()
-            raise claim_lost(claim)
+            raise lost_claim_error(claim)
         finally:
             for task in (work_task, renewal_task):
                 task.cancel()
@@ -165,10 +165,10 @@ class TurnLease:
             while True:
                 claim = self.claim
                 if claim is None:
-                    raise claim_lost(TurnClaim(self._session_id, self._participant_id, 0, False, ""))
+                    raise lost_claim_error(TurnClaim(self._session_id, self._participant_id, 0, False, ""))
                 try:
                     if not await self._log.add_work(claim, self._number + 1, body):
-                        raise claim_lost(claim)
+                        raise lost_claim_error(claim)
                 except (LogUnavailableError, LogUnsureError) as error:
                     _log.warning("session %r: %s; storing the step again", self._session_id, error)
                     await asyncio.sleep(pause)
