@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> int:
-    """Write or compare the files; return 1 if ``--check`` finds a difference."""
+    """Write the generated files, or compare them with ``--check``; return 1 if a file differs, else 0."""
     parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with the committed files, and write nothing")
     check = parser.parse_args().check
@@ -24,7 +24,9 @@ def main() -> int:
             file.write_text(content)
         elif not file.exists() or file.read_text() != content:
             differs = True
-            sys.stderr.write(f"{name} is not what the generator writes: run `python -m dashboards`\n")
+            sys.stderr.write(
+                f"dashboards/{name} differs from the generator's output; to write it, run: python -m dashboards\n"
+            )
     return int(differs)
 
 

@@ -1,4 +1,4 @@
-"""*Agent detail*: one agent, and the policies of the processes in which it runs."""
+"""The dashboard *Agent detail*: one agent, and the policies of the processes in which it runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dashboards.frame import (
 from dashboards.panels import COUNT, RATIO, TOKENS, Query, bars, cells, jaeger_search, lines, of_series, stat
 from dashboards.queries import (
     THE_AGENT,
-    beside_the_agent,
     by_service,
     counted,
+    in_agent_processes,
     mean,
     model_calls,
     quantile,
@@ -62,7 +62,7 @@ HALTED: Final = "Its traces that were halted", '{"assembly.halts.emitted":"1","g
 
 
 def dashboard() -> Dashboard:
-    """The dashboard."""
+    """Return the dashboard *Agent detail*."""
     return Dashboard(
         name="assembly-agent",
         title="Agent detail",
@@ -70,8 +70,8 @@ def dashboard() -> Dashboard:
         sections=(
             Section("$agent in this time range", _at_a_glance(), width=4, height=4),
             Section("Prompt", _prompt()),
-            Section("Overflows, halts and alerts", _stops()),
-            Section("Dropped items", _policies()),
+            Section("Overflows, halts and alerts", _interruptions()),
+            Section("Dropped items", _dropped_items()),
             Section("Cost", _cost(), width=12),
             Section("Cache, time and model calls", _calls()),
         ),
@@ -149,11 +149,11 @@ def _prompt() -> tuple[Any, ...]:
         ),
         utilization(THE_AGENT),
         fixed_share(THE_AGENT),
-        calibration(ITS_PROCESSES, beside_the_agent()),
+        calibration(ITS_PROCESSES, in_agent_processes()),
     )
 
 
-def _stops() -> tuple[Any, ...]:
+def _interruptions() -> tuple[Any, ...]:
     severity = ("assembly_alert_severity", "assembly_alert_source")
     return (
         bars(
@@ -185,7 +185,7 @@ def _stops() -> tuple[Any, ...]:
     )
 
 
-def _policies() -> tuple[Any, ...]:
+def _dropped_items() -> tuple[Any, ...]:
     split, legend = dropped_legend()
     policy, failed = "assembly_policy_name", ("assembly_policy_name", "error_type")
     return (
@@ -211,7 +211,7 @@ def _policies() -> tuple[Any, ...]:
             [Query(counted(series("assembly_policy_declined_total", THE_AGENT), policy), "{{assembly_policy_name}}")],
             empty="No reducer of its framework declined in this time range",
         ),
-        policy_duration(ITS_PROCESSES, beside_the_agent()),
+        policy_duration(ITS_PROCESSES, in_agent_processes()),
         bars(
             "Errors of policies",
             f"Policies that raised or broke their contract, by exception. Worry from the first one. {EXACT}",
@@ -254,7 +254,7 @@ def _calls() -> tuple[Any, ...]:
             "Turns of the agent, and model calls of its processes. Worry if calls continue while turns stop: "
             "telemetry is lost, or models are called without an assembly. Calls come from GenAI's client metrics, "
             f"under their old or new name. {ITS_PROCESSES}",
-            [Query(counted(TURNS), "turns"), Query(model_calls(beside_the_agent()), "model calls")],
+            [Query(counted(TURNS), "turns"), Query(model_calls(in_agent_processes()), "model calls")],
             unit=COUNT,
             decimals=0,
         ),

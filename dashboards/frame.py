@@ -1,4 +1,4 @@
-"""The frame of every dashboard: variables, links, time range and grid."""
+"""What all dashboards have in common: the JSON with its grid of panels, variables, links and annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TURNS: Final = "assembly_duration_seconds_count"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A row with a title, and under it panels of one size, as many per line as fit."""
+    """A titled row of a dashboard and the panels below it, which have one size and fill lines of 24 units."""
 
     title: str
     panels: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard; `name` is its file name and part of its uid, by which others link to it."""
+    """A Grafana dashboard; `name` is its file name and part of its uid, which links to the dashboard contain."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Dashboard:
     annotations: tuple[Any, ...]
 
     def json(self) -> str:
-        """The JSON that is committed and that Grafana reads."""
+        """Return the JSON file of the dashboard, as Grafana reads it."""
         builder = builders.Dashboard(self.title)
         builder.uid(f"otel-{self.name}").description(self.description).tags(
             ["otel-assembly", "agents", "opentelemetry"]
@@ -60,74 +60,79 @@ class Dashboard:
                 builder.with_panel(panel.id(number).grid_pos(place))
             top += section.height * -(-len(section.panels) * section.width // WIDTH)
         written = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
-        for one in (*written["links"], *written["annotations"]["list"]):
-            del one["placement"]  # next to the variables, not in a menu
+        for element in (*written["links"], *written["annotations"]["list"]):
+            del element["placement"]  # next to the variables, not in a menu
         # Grafana assigns the id; an id in the file would overwrite the dashboard that has it.
         return json.dumps({"id": None, **written}, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def datasource() -> Any:
-    """The variable that selects a Prometheus."""
+    """Return the variable that selects a Prometheus data source."""
     return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
 def job() -> Any:
-    """The variable that selects services, by the label of `service.namespace` and `service.name`."""
-    found = f"label_values({TURNS}, job)"
-    return _query("job", "Service", found).multi(True).include_all(True).all_value(".+").current(_everything())
+    """Return the variable that selects services by the label `job`: ``service.namespace/service.name``."""
+    query = f"label_values({TURNS}, job)"
+    return _query("job", "Service", query).multi(True).include_all(True).all_value(".+").current(_everything())
 
 
 def instance() -> Any:
-    """The variable that selects processes; without `service.instance.id` the label is missing, so all is `.*`."""
-    found = f'label_values({TURNS}{{job=~"$job"}}, instance)'
-    return _query("instance", "Process", found).multi(True).include_all(True).all_value(".*").current(_everything())
+    """Return the variable that selects processes.
+
+    The value for all is ``.*``, because the label is missing if a service has no `service.instance.id`.
+    """
+    query = f'label_values({TURNS}{{job=~"$job"}}, instance)'
+    return _query("instance", "Process", query).multi(True).include_all(True).all_value(".*").current(_everything())
 
 
 def agents() -> Any:
-    """The variable that selects agents; an agent can have no name."""
-    found = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
-    return _query("agent", "Agent", found).multi(True).include_all(True).all_value(".*").current(_everything())
+    """Return the variable that selects agents; the value for all is ``.*``, because an agent can have no name."""
+    query = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
+    return _query("agent", "Agent", query).multi(True).include_all(True).all_value(".*").current(_everything())
 
 
 def one_agent() -> Any:
-    """The variable that selects one agent."""
-    found = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
-    return _query("agent", "Agent", found).multi(False).include_all(False)
+    """Return the variable that selects exactly one agent."""
+    query = f"label_values({TURNS}{{{PROCESSES}}}, gen_ai_agent_name)"
+    return _query("agent", "Agent", query).multi(False).include_all(False)
 
 
 def firing_alerts(agent: str) -> Any:
-    """Annotations of firing alerts on every graph: those of the selection and of the servers.
+    """Return the annotations that mark, on every graph, when alerts on the selected services or on servers fired.
 
     Args:
-        agent: A pattern of agents; an alert on a whole service has no agent.
+        agent: A regular expression of agent names. Alerts on a whole service are always included.
     """
-    which = f'alertname=~"Assembly.+", alertstate="firing", job=~"$job|assembly-stack", gen_ai_agent_name=~"{agent}|"'
+    matchers = (
+        f'alertname=~"Assembly.+", alertstate="firing", job=~"$job|assembly-stack", gen_ai_agent_name=~"{agent}|"'
+    )
     marks = builders.AnnotationQuery().name("Firing alerts").datasource(DATASOURCE).enable(True).icon_color("red")
-    marks.expr(f"ALERTS{{{which}}}").step(STEP).title_format("{{alertname}}")
+    marks.expr(f"ALERTS{{{matchers}}}").step(STEP).title_format("{{alertname}}")
     return marks.text_format("{{job}} {{gen_ai_agent_name}} {{assembly_policy_name}}").tag_keys("severity")
 
 
 def jaeger_service() -> Any:
-    """The variable with the agent's service in Jaeger: `service.name`, the job without its namespace."""
-    found = f'label_values({TURNS}{{job=~"$job", {THE_AGENT}}}, job)'
-    variable = _query("service", "Service in Jaeger", found).regex("/(?:.*\\/)?(.*)/").multi(False).include_all(False)
+    """Return the variable with the agent's service name in Jaeger, which is the job without its namespace."""
+    query = f'label_values({TURNS}{{job=~"$job", {THE_AGENT}}}, job)'
+    variable = _query("service", "Service in Jaeger", query).regex("/(?:.*\\/)?(.*)/").multi(False).include_all(False)
     return variable.description("Links to Jaeger search in this service, because a search requires one.")
 
 
 def jaeger() -> Any:
-    """The variable with the address of Jaeger's page."""
+    """Return the text field for the address of Jaeger's page, which links use."""
     variable = builders.TextBoxVariable("jaeger").label("Jaeger").default_value("http://localhost:16686")
     return variable.description("The address of Jaeger's page for links, without a slash at the end.")
 
 
 def other_dashboard(title: str, name: str, tooltip: str) -> Any:
-    """A link that keeps the time range and the selection."""
+    """Return a link to another dashboard, which opens with the same time range and selection."""
     link = builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"/d/otel-{name}")
     return link.include_vars(True).keep_time(True).icon("dashboard").tooltip(tooltip)
 
 
 def jaeger_page() -> Any:
-    """A link to Jaeger."""
+    """Return a link to Jaeger's search page."""
     link = builders.DashboardLink("Jaeger").type(models.DashboardLinkType.LINK).url("${jaeger:raw}/search")
     return link.icon("external link").target_blank(True).tooltip("The traces behind the numbers")
 

@@ -1,4 +1,4 @@
-"""*Assembly overview*: all agents of all services, from the input of assemblies to their output."""
+"""The dashboard *Assembly overview*: all agents of all services."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from dashboards.queries import (
     billed_tokens,
     by_service,
     counted,
+    increase_of,
     model_calls,
-    risen,
     series,
     with_framework,
 )
@@ -61,11 +61,11 @@ THIS_AGENT: Final = Link(
     "/d/otel-assembly-agent?var-agent=${__field.labels.gen_ai_agent_name}&var-job=${__field.labels.job}"
     "&${datasource:queryparam}&${instance:queryparam}&${__url_time_range}",
 )
-WHOSE: Final = "agent {{gen_ai_agent_name}} of {{service}}"
+AGENT_OF_SERVICE: Final = "agent {{gen_ai_agent_name}} of {{service}}"
 
 
 def dashboard() -> Dashboard:
-    """The dashboard."""
+    """Return the dashboard *Assembly overview*."""
     return Dashboard(
         name="assembly-overview",
         title="Assembly overview",
@@ -74,8 +74,8 @@ def dashboard() -> Dashboard:
             Section("Totals of this time range", _at_a_glance(), width=6, height=4),
             Section("Turns and tokens", _turns()),
             Section("Budget", _budget()),
-            Section("Dropped items", _left_out()),
-            Section("Overflows, halts and alerts", _stops()),
+            Section("Dropped items", _dropped_items()),
+            Section("Overflows, halts and alerts", _interruptions()),
             Section("Sessions between agents", sessions(), width=12),
             Section("Cost", _cost(), width=12),
             Section("Prompt cache and token counts", _cache()),
@@ -92,7 +92,7 @@ def dashboard() -> Dashboard:
 
 
 def _at_a_glance() -> tuple[Any, ...]:
-    errors = f"sum({risen(POLICY_ERRORS)} or {risen(TELEMETRY_ERRORS)} or 0 * {risen(TURNS)})"
+    errors = f"sum({increase_of(POLICY_ERRORS)} or {increase_of(TELEMETRY_ERRORS)} or 0 * {increase_of(TURNS)})"
     return (
         stat(
             "Turns",
@@ -112,7 +112,7 @@ def _at_a_glance() -> tuple[Any, ...]:
 
 
 def _turns() -> tuple[Any, ...]:
-    given = series("assembly_input_tokens_sum", ANY_AGENT)
+    received = series("assembly_input_tokens_sum", ANY_AGENT)
     sent = series("assembly_output_tokens_sum", ANY_AGENT)
     return (
         bars(
@@ -121,7 +121,7 @@ def _turns() -> tuple[Any, ...]:
             "details. Worry about an agent whose turns rise without more users: it may run in a loop. Worry about a "
             "working agent that is missing here: run `otel-assembly doctor`, its framework may have been updated. "
             f"{EXACT}",
-            [Query(with_framework(by_service(TURNS, AGENT, FRAMEWORK)), f"{WHOSE} on {{{{{FRAMEWORK}}}}}")],
+            [Query(with_framework(by_service(TURNS, AGENT, FRAMEWORK)), f"{AGENT_OF_SERVICE} on {{{{{FRAMEWORK}}}}}")],
             series_links=[THIS_AGENT],
         ),
         lines(
@@ -140,7 +140,7 @@ def _turns() -> tuple[Any, ...]:
             "counted wrongly. Billed tokens come from GenAI's client metrics, under their old or new name, and are "
             "not filtered by agent.",
             [
-                Query(counted(given), "input"),
+                Query(counted(received), "input"),
                 Query(counted(sent), "output"),
                 Query(billed_tokens(), "billed"),
             ],
@@ -154,9 +154,9 @@ def _budget() -> tuple[Any, ...]:
     return (prompt_size(ANY_AGENT), utilization(ANY_AGENT), fixed_share(ANY_AGENT))
 
 
-def _left_out() -> tuple[Any, ...]:
+def _dropped_items() -> tuple[Any, ...]:
     (policy, reason), legend = dropped_legend()
-    split, legend = (AGENT, policy, reason), f"{WHOSE}: {legend}"
+    split, legend = (AGENT, policy, reason), f"{AGENT_OF_SERVICE}: {legend}"
     return (
         bars(
             "Items dropped",
@@ -186,13 +186,13 @@ def _left_out() -> tuple[Any, ...]:
     )
 
 
-def _stops() -> tuple[Any, ...]:
+def _interruptions() -> tuple[Any, ...]:
     return (
         bars(
             "Overflows by agent",
             "Assemblies that exceeded a limit. Worry from the first one: the model received too much, or nothing. "
             f"{EXACT}",
-            [Query(by_service(OVERFLOWS, AGENT), WHOSE)],
+            [Query(by_service(OVERFLOWS, AGENT), AGENT_OF_SERVICE)],
             series_links=[
                 of_series(
                     "Its traces that overflowed",
@@ -205,7 +205,7 @@ def _stops() -> tuple[Any, ...]:
             "Halts by agent",
             "Conversations that a FATAL alert or a program halted. Worry from the first one: a user is waiting. "
             f"{EXACT}",
-            [Query(by_service(HALTS, AGENT), WHOSE)],
+            [Query(by_service(HALTS, AGENT), AGENT_OF_SERVICE)],
             series_links=[of_series("Traces that were halted", '{"assembly.halts.emitted":"1"}'), THIS_AGENT],
         ),
         bars(
@@ -215,7 +215,7 @@ def _stops() -> tuple[Any, ...]:
             [
                 Query(
                     by_service(series("assembly_alerts_delivered_total", ANY_AGENT), AGENT, "assembly_alert_severity"),
-                    f"{WHOSE}: {{{{assembly_alert_severity}}}}",
+                    f"{AGENT_OF_SERVICE}: {{{{assembly_alert_severity}}}}",
                 )
             ],
             series_links=[
@@ -233,7 +233,7 @@ def _stops() -> tuple[Any, ...]:
 def _cost() -> tuple[Any, ...]:
     paid = by_service(series("assembly_cost_total", ANY_AGENT), AGENT, "assembly_cost_part")
     avoided = by_service(series("assembly_cost_avoided_total", ANY_AGENT), AGENT)
-    return cost(paid, f"{WHOSE}: {{{{assembly_cost_part}}}}"), cost_avoided(avoided, WHOSE)
+    return cost(paid, f"{AGENT_OF_SERVICE}: {{{{assembly_cost_part}}}}"), cost_avoided(avoided, AGENT_OF_SERVICE)
 
 
 def _cache() -> tuple[Any, ...]:
@@ -247,7 +247,7 @@ def _cache() -> tuple[Any, ...]:
             [
                 Query(
                     by_service(series("assembly_prefix_breaks_total", ANY_AGENT), AGENT, "assembly_prefix_break"),
-                    f"{WHOSE}: {{{{assembly_prefix_break}}}}",
+                    f"{AGENT_OF_SERVICE}: {{{{assembly_prefix_break}}}}",
                 )
             ],
             series_links=[THIS_AGENT],
@@ -268,7 +268,7 @@ def _latency() -> tuple[Any, ...]:
             [
                 Query(
                     by_service(POLICY_ERRORS, AGENT, "assembly_policy_name", "error_type"),
-                    f"{WHOSE}: {{{{assembly_policy_name}}}}: {{{{error_type}}}}",
+                    f"{AGENT_OF_SERVICE}: {{{{assembly_policy_name}}}}: {{{{error_type}}}}",
                 ),
                 Query(by_service(TELEMETRY_ERRORS, "assembly_component"), "{{service}}: {{assembly_component}}"),
             ],

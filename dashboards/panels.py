@@ -1,4 +1,4 @@
-"""Builders of panels by their shape. The layout is in `frame`."""
+"""Build panels by their shape: a number, stacked bars, lines, a heatmap. Their layout is in `frame`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GREEN, YELLOW, RED = "green", "yellow", "red"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression with its legend; `exemplars` requests points that lead to traces."""
+    """A PromQL expression with its legend; `exemplars` requests the data points that link to traces."""
 
     expression: str
     legend: str
@@ -39,7 +39,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of a panel or of a series."""
+    """A link of a panel, or of each series in a panel."""
 
     title: str
     url: str
@@ -50,9 +50,12 @@ NOTHING: Final = "No data: no turns in this time range, or telemetry does not ar
 
 
 def jaeger_search(title: str, tags: str, service: str = "${service:percentencode}") -> Link:
-    """Link to the traces whose spans have these tags (JSON that can contain Grafana's variables).
+    """Return a link to a Jaeger search for traces whose spans have these tags.
 
-    The service is the one that is selected at the top, or that of a series (`of_series`).
+    Args:
+        title: The text of the link.
+        tags: The tags as JSON, which can contain Grafana's variables.
+        service: The service to search in, by default the one that is selected at the top.
     """
     encoded = "".join(part if part.startswith("${") else quote(part, safe="") for part in _parts(tags))
     query = f"service={service}&lookback=custom&start=${{__from}}000&end=${{__to}}000&tags={encoded}"
@@ -60,7 +63,7 @@ def jaeger_search(title: str, tags: str, service: str = "${service:percentencode
 
 
 def of_series(title: str, tags: str) -> Link:
-    """The same, in the service of the clicked series; its query is split by `by_service`."""
+    """Return a link as `jaeger_search` does, but in the clicked series' service; its query must use `by_service`."""
     return jaeger_search(title, tags, "${__field.labels.service}")
 
 
@@ -75,7 +78,7 @@ def _parts(text: str) -> list[str]:
 
 
 def steps(*colors: tuple[float | None, str]) -> dashboard_builders.ThresholdsConfig:
-    """Thresholds: from each value on, its color; the first has no value."""
+    """Return thresholds: pairs of the lowest value and its color; the first pair has the value None."""
     thresholds = [dashboard.Threshold(value=value, color=color) for value, color in colors]
     return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(thresholds)
 
@@ -91,7 +94,7 @@ def stat(
     decimals: int = 0,
     links: Sequence[Link] = (),
 ) -> Any:
-    """One number for the time range, by default the sum over its intervals."""
+    """Return a panel with one number for the time range, by default the sum over its intervals."""
     panel = stat_builders.Panel().graph_mode(common.BigValueGraphMode.AREA).color_mode(common.BigValueColorMode.VALUE)
     panel.reduce_options(common_builders.ReduceDataOptions().calcs([reduce]).values(False).fields(""))
     panel.text_mode(common.BigValueTextMode.VALUE).color_scheme(_by_thresholds())
@@ -110,7 +113,7 @@ def bars(
     series_links: Sequence[Link] = (),
     empty: str = NOTHING,
 ) -> Any:
-    """Stacked counts per interval; the legend has the sum over the time range."""
+    """Return a panel with stacked bars of counts per interval; its legend has the sums over the time range."""
     panel = _timeseries(["sum"]).draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).line_width(0)
     panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")).min(0)
     panel.bar_alignment(common.BarAlignment.BEFORE)
@@ -133,7 +136,7 @@ def lines(
     logarithmic: bool = False,
     empty: str = NOTHING,
 ) -> Any:
-    """Values over time; the legend has the last, the lowest and the highest."""
+    """Return a panel with lines of values over time; its legend has the last, lowest and highest values."""
     panel = _timeseries(["lastNotNull", "min", "max"]).draw_style(common.GraphDrawStyle.LINE).line_width(1)
     panel.fill_opacity(0)
     if logarithmic:
@@ -153,7 +156,7 @@ def lines(
 
 
 def cells(title: str, description: str, query: Query, *, unit: str, links: Sequence[Link] = ()) -> Any:
-    """A heatmap of a histogram: the count of each bucket in each interval."""
+    """Return a heatmap of a histogram: a cell for the count of each bucket in each interval."""
     panel = heatmap_builders.Panel().calculate(False).cell_gap(1)
     panel.y_axis(heatmap_builders.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).unit(unit).min(0))
     color = heatmap_builders.HeatmapColorOptions().mode(heatmap.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
@@ -206,10 +209,12 @@ _SCALES: Final = {RATIO: (100, " %"), SECONDS: (1, " s")}
 
 
 def _mark_open_bucket(panel: Any, queries: Sequence[Query], unit: str) -> str:
-    """Mark a quantile that is in a histogram's open bucket: Prometheus returns that bucket's lower boundary for it.
+    """Show the highest value of a quantile panel as ``≥ value``, because it can stand for any larger value.
+
+    A histogram's last bucket has no upper boundary. For a quantile in it, Prometheus returns the lower boundary.
 
     Returns:
-        The sentence of the panel's description about it.
+        A sentence about this for the panel's description; empty if the panel shows no quantile.
     """
     names = [name for query in queries for name in _QUANTILE.findall(query.expression)]
     tops = [bounds[-1] for name, _, _, _, bounds in INSTRUMENTS if bounds and name.replace(".", "_") in names]

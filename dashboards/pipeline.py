@@ -1,4 +1,4 @@
-"""The Collectors and Jaeger, by their own metrics: whether the data of the other rows is complete."""
+"""The panels about the Collectors and Jaeger, which show whether the data of the other panels is complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A_COLLECTOR: Final = 'component!="jaeger"'
 
 
 def pipeline() -> tuple[Any, ...]:
-    """The panels."""
+    """Return the panels about received, stored, lost and queued telemetry."""
     signals = {"spans": "spans", "metric_points": "metric points", "log_records": "log records"}
     received = [
         Query(_a_second(f"otelcol_receiver_accepted_{signal}", A_COLLECTOR), f"{legend} received")
@@ -57,6 +57,6 @@ def pipeline() -> tuple[Any, ...]:
 
 
 def _a_second(counter: str, matcher: str) -> str:
-    """A Collector's counter. Its name ends in `_total` or not, depending on version and configuration."""
-    spelled = (rate(f"{name}{{{STACK}, {matcher}}}") for name in (counter, f"{counter}_total"))
-    return f"sum({' or '.join(spelled)})"
+    """Return the rate of a Collector's counter, whose name ends in ``_total`` in some versions and configurations."""
+    rates = (rate(f"{name}{{{STACK}, {matcher}}}") for name in (counter, f"{counter}_total"))
+    return f"sum({' or '.join(rates)})"

@@ -1,4 +1,4 @@
-"""PromQL for the panels: increases per interval, quantiles, means, and model calls under old and new names."""
+"""Build the PromQL expressions of the panels: counts per interval, quantiles, means, and model calls."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _BILLED: Final = (
 
 
 def series(metric: str, *matchers: str) -> str:
-    """The series of the chosen processes."""
+    """Return a selector for a metric's series of the services and processes that are selected at the top."""
     return f"{metric}{{{', '.join((PROCESSES, *filter(None, matchers)))}}}"
 
 
-def risen(selector: str) -> str:
-    """The integer increase of each counter in the interval before each point.
+def increase_of(selector: str) -> str:
+    """Return an expression for the exact increase of each counter within the interval of a graph.
 
-    `increase` extrapolates to the edges of its window: it shows two events as 2 or as 3.5, and misses the first event
-    of a process, whose counter starts at 1. This expression is the newest value minus the last one before the interval.
-    A counter without an earlier value started at 0, and a lower value means a restart.
+    PromQL's `increase` extrapolates to the edges of its window: it shows two events as 2 or as 3.5, and misses the
+    first event of a process, whose counter starts at 1. This expression is the newest value minus the last value before
+    the interval. A counter without an earlier value is assumed to start at 0, and a lower value means a restart.
     """
     now = f"last_over_time({selector}[$__interval])"
     before = f"last_over_time({selector}[1h] offset $__interval)"
@@ -46,58 +46,59 @@ def risen(selector: str) -> str:
 
 
 def counted(selector: str, *by: str) -> str:
-    """The number of events in each interval, split by labels."""
-    return _sum(risen(selector), *by)
+    """Return an expression for the number of events in each interval of a graph, split by labels."""
+    return _sum(increase_of(selector), *by)
 
 
 def by_service(selector: str, *by: str) -> str:
-    """The number of events in each interval, split by job, by labels and by `service`.
+    """Return an expression for the number of events in each interval, split by job, by labels and by `service`.
 
-    `service` is the name in Jaeger, `service.name`: the job without its namespace.
+    The label `service` is the service's name in Jaeger: the job without its namespace.
     """
     return f'label_replace({counted(selector, "job", *by)}, "service", "$1", "job", "(?:.*/)?(.*)")'
 
 
 def with_framework(expression: str) -> str:
-    """The same series; those without a framework have this library's name."""
+    """Return the expression with the framework label set to ``otel-assembly`` on series that do not have it."""
     return f'label_replace({expression}, "{FRAMEWORK}", "otel-assembly", "{FRAMEWORK}", "")'
 
 
 def rate(selector: str) -> str:
-    """The rate per second, over the window that Grafana selects."""
+    """Return an expression for the rate per second, over the window that Grafana selects."""
     return f"rate({selector}[$__rate_interval])"
 
 
 def quantile(share: float, metric: str, *matchers: str, by: tuple[str, ...] = (), where: str = "") -> str:
-    """A quantile of a histogram; `where` is a filter that is appended to each bucket."""
+    """Return an expression for a quantile of a histogram; `where` is a filter that is appended to the buckets."""
     buckets = rate(series(f"{metric}_bucket", *matchers)) + (f" {where}" if where else "")
     return f"histogram_quantile({share:g}, {_sum(buckets, 'le', *by)})"
 
 
 def mean(metric: str, *matchers: str) -> str:
-    """The mean of the values in a histogram."""
+    """Return an expression for the mean of the values in a histogram."""
     total, count = (rate(series(f"{metric}_{part}", *matchers)) for part in ("sum", "count"))
     return f"sum({total}) / sum({count})"
 
 
 def model_calls(where: str = "") -> str:
-    """Model calls in each interval; for each service, by the name that it sends."""
+    """Return an expression for the model calls in each interval, by the old or the new metric of each service."""
     return _either(_CALLS, where)
 
 
 def billed_tokens(where: str = "") -> str:
-    """Input tokens that providers billed in each interval."""
+    """Return an expression for the input tokens that providers billed in each interval."""
     return _either(_BILLED, where)
 
 
-def beside_the_agent() -> str:
-    """A filter for metrics without an agent: only processes in which the selected agent runs."""
+def in_agent_processes() -> str:
+    """Return a filter for metrics without an agent label: only processes in which the selected agent runs."""
     return f"and on (job, instance) last_over_time({series('assembly_duration_seconds_count', THE_AGENT)}[1h])"
 
 
 def _either(generations: tuple[tuple[str, str], ...], where: str) -> str:
     parts = (
-        _sum(risen(series(metric, matcher)) + (f" {where}" if where else ""), "job") for metric, matcher in generations
+        _sum(increase_of(series(metric, matcher)) + (f" {where}" if where else ""), "job")
+        for metric, matcher in generations
     )
     return f"sum({' or '.join(parts)})"
 

@@ -1,4 +1,4 @@
-"""The recording rules: new events within a window, by one expression for all counters, and ratios of them."""
+"""Generate the recording rules: for each counter, the new events within a window, and ratios of such numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SPANS_LOST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One recording rule."""
+    """One recording rule: the name of the recorded series and its PromQL expression."""
 
     record: str
     expression: str
@@ -70,7 +70,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rules that are evaluated in order, with a comment."""
+    """A group of rules that Prometheus evaluates in order; `about` is a comment for the file."""
 
     name: str
     about: str
@@ -78,7 +78,7 @@ class Group:
 
 
 def recording_rules() -> str:
-    """The file ``rules/recording.yaml``."""
+    """Return the content of the file ``rules/recording.yaml``."""
     return _HEAD + "".join(
         f"{textwrap.indent(group.about, '  # ')}\n  - name: {group.name}\n    rules:\n"
         + "".join(
@@ -103,7 +103,9 @@ def _groups() -> tuple[Group, ...]:
 
 
 def _events() -> tuple[Rule, ...]:
-    no_room, given_up = (_risen(counter, (*_SERVICE, "error_type"), "15m", _A_DAY) for counter in _SPANS_LOST)
+    queue_full, exporter_failed = (
+        _new_events(counter, (*_SERVICE, "error_type"), "15m", _A_DAY) for counter in _SPANS_LOST
+    )
     return (
         *_new("budget_overflows", "assembly_budget_overflows_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
         *_new("halts", "assembly_halts_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
@@ -123,18 +125,18 @@ def _events() -> tuple[Rule, ...]:
         ),
         Rule(
             "assembly:sdk_spans_lost:new15m",
-            f"# The processor's queue was full, or the exporter dropped them.\n{no_room}\nor\n{given_up}",
+            f"# The processor's queue was full, or the exporter dropped them.\n{queue_full}\nor\n{exporter_failed}",
         ),
     )
 
 
 def _volume() -> tuple[Rule, ...]:
-    today, next_generation = (_risen(counter, _SERVICE, "15m", _TWO_HOURS) for counter in _MODEL_CALLS)
+    old_name, new_name = (_new_events(counter, _SERVICE, "15m", _TWO_HOURS) for counter in _MODEL_CALLS)
     return (
         *_new("assemblies", "assembly_duration_seconds_count", _AGENT_OF_FRAMEWORK),
         Rule(
             "assembly:model_calls:new15m",
-            f"# By the old name of the metric, or by the new one.\n{today}\nor\n{next_generation}",
+            f"# By the old name of the metric, or by the new one.\n{old_name}\nor\n{new_name}",
         ),
     )
 
@@ -194,17 +196,17 @@ def _new(
     windows: tuple[str, ...] = _LONG_AND_SHORT,
     past: str = _TWO_HOURS,
 ) -> tuple[Rule, ...]:
-    """The new events of a counter, within each window."""
-    return tuple(Rule(f"assembly:{name}:new{window}", _risen(counter, by, window, past)) for window in windows)
+    """Return one rule per window for the new events of a counter; `past` is the lookback for its earlier value."""
+    return tuple(Rule(f"assembly:{name}:new{window}", _new_events(counter, by, window, past)) for window in windows)
 
 
 def _over(name: str, expression: str) -> tuple[Rule, ...]:
-    """An expression over both windows; ``$W`` is replaced by the window."""
+    """Return two rules for an expression in which ``$W`` is replaced by the short and by the long window."""
     return tuple(Rule(f"assembly:{name}{window}", expression.replace("$W", window)) for window in _LONG_AND_SHORT)
 
 
-def _risen(counter: str, by: tuple[str, ...], window: str, past: str) -> str:
-    """The common expression; the head of the file explains its four parts."""
+def _new_events(counter: str, by: tuple[str, ...], window: str, past: str) -> str:
+    """Return the expression for a counter's new events; a comment at the top of the file explains its four parts."""
     last, before = f"last_over_time({counter}[{window}])", f"last_over_time({counter}[{past}] offset {window})"
     highest = f"max_over_time({counter}[{window}])"
     return f"""\

@@ -1,4 +1,4 @@
-"""Sessions between agents: posts, their duration, unconfirmed envelopes, and violated expectations."""
+"""The panels about sessions between agents: posts, unconfirmed messages, and violated time limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SESSIONS: Final = "No agents share sessions, or no post was made in this time
 
 
 def sessions() -> tuple[Any, ...]:
-    """The panels. Their metrics have no agent."""
+    """Return the panels about sessions, whose metrics have no agent label."""
     return (
         bars(
             "Violated expectations",

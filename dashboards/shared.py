@@ -1,4 +1,4 @@
-"""Panels of both dashboards, for the agents that a matcher selects."""
+"""The panels that both dashboards have. A PromQL matcher selects the agents of a panel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_PRICE: Final = (
 
 
 def overflow_count(overflows: str, *traces: Link) -> Any:
-    """How many assemblies overflowed."""
+    """Return the panel with the number of assemblies that exceeded their token limit."""
     return stat(
         "Overflows",
         f"Assemblies whose token limit was exceeded, raised or not. Worry from the first one. {EXACT}",
@@ -51,7 +51,7 @@ def overflow_count(overflows: str, *traces: Link) -> Any:
 
 
 def halt_count(halts: str, *traces: Link) -> Any:
-    """How many conversations were halted."""
+    """Return the panel with the number of halted conversations."""
     return stat(
         "Halts",
         f"Conversations that a FATAL alert or a program halted. Worry from the first one: a user is waiting. {EXACT}",
@@ -62,7 +62,7 @@ def halt_count(halts: str, *traces: Link) -> Any:
 
 
 def prompt_size(agent: str) -> Any:
-    """How large the prompts are."""
+    """Return the panel with the sizes of prompts, in tokens."""
     return lines(
         "Prompt size",
         "Tokens of the prompts that the model receives. Worry if the larger ones grow from hour to hour: nothing "
@@ -74,7 +74,7 @@ def prompt_size(agent: str) -> Any:
 
 
 def utilization(agent: str) -> Any:
-    """How full the budgets are."""
+    """Return the panel with the utilization of token budgets."""
     return lines(
         "Utilization of the budget",
         "Tokens needed ÷ the limit: the budget, of the prompt or of its messages alone, or the model's window; the "
@@ -90,7 +90,7 @@ def utilization(agent: str) -> Any:
 
 
 def fixed_share(agent: str) -> Any:
-    """The fixed share of the budgets."""
+    """Return the panel with the share of the budget that content takes which cannot be dropped."""
     return lines(
         "Fixed share of the budget",
         "Tokens that cannot be dropped (prompts, pinned items, the newest request) ÷ the budget. At 100 % nothing "
@@ -105,7 +105,7 @@ def fixed_share(agent: str) -> Any:
 
 
 def prefix_reuse(agent: str) -> Any:
-    """The share of a prompt that a provider's cache can serve."""
+    """Return the panel with the share of the previous prompt that a provider's cache can serve."""
     return lines(
         "Prefix reuse",
         "The share of the previous prompt that the next one starts with, which a provider's cache can serve. *9 in "
@@ -124,7 +124,7 @@ def prefix_reuse(agent: str) -> Any:
 
 
 def duration(agent: str) -> Any:
-    """The time that assembly adds to a turn."""
+    """Return the panel with the time that assembly adds before each model call."""
     return lines(
         "Duration of assembly",
         "Time that assembly adds before each model call. Worry above 50 ms if no model is asked to summarize. "
@@ -137,7 +137,7 @@ def duration(agent: str) -> Any:
 
 
 def policy_duration(description: str, where: str = "") -> Any:
-    """The time of each policy."""
+    """Return the panel with the duration of each policy; `where` filters its processes."""
     expression = quantile(0.95, "assembly_policy_duration_seconds", by=("assembly_policy_name",), where=where)
     return lines(
         "Duration by policy (p95)",
@@ -150,7 +150,7 @@ def policy_duration(description: str, where: str = "") -> Any:
 
 
 def calibration(description: str, where: str = "") -> Any:
-    """The precision of token counts."""
+    """Return the panel that compares counted tokens with billed tokens; `where` filters its processes."""
     expressions = [
         quantile(share, "assembly_tokens_calibration", by=("assembly_model",), where=where) for share in (0.5, 0.95)
     ]
@@ -171,7 +171,7 @@ def calibration(description: str, where: str = "") -> Any:
 
 
 def cost(paid: str, legend: str) -> Any:
-    """The cost of prompts as input."""
+    """Return the panel with the estimated input cost of prompts; `paid` is its query."""
     return bars(
         "Input cost",
         "Cost of the prompts as input, in US dollars: their tokens at the model's list price. `reusable` is the "
@@ -186,7 +186,7 @@ def cost(paid: str, legend: str) -> Any:
 
 
 def cost_avoided(avoided: str, legend: str) -> Any:
-    """The cost that dropped items would have had."""
+    """Return the panel with the input cost that dropped items would have had; `avoided` is its query."""
     return bars(
         "Input cost avoided",
         "Cost that dropped items would have had as input in the turn in which they were dropped, in US dollars. "
@@ -200,7 +200,7 @@ def cost_avoided(avoided: str, legend: str) -> Any:
 
 
 def quantiles(metric: str, agent: str) -> list[Query]:
-    """The median, 95 % and 99 %. One of them requests exemplars, which are the same for all."""
+    """Return queries for the median, 95 % and 99 % of a histogram. One requests exemplars, which all have in common."""
     return [
         Query(quantile(share, metric, agent), f"p{share * 100:g}", exemplars=share == 0.95)
         for share in (0.5, 0.95, 0.99)
@@ -208,7 +208,7 @@ def quantiles(metric: str, agent: str) -> list[Query]:
 
 
 def dropped_legend() -> tuple[tuple[str, str], str]:
-    """The labels by which drops are split, and the legend."""
+    """Return the labels that split counts of dropped items, and the legend for them."""
     return (
         "assembly_policy_name",
         "assembly_decision_reason",

@@ -98,7 +98,7 @@ def test_a_file_that_was_edited_by_hand_is_found_and_written_anew(tmp_path, name
     committed = edited.read_text()
     edited.write_text(committed.replace(word, "edited"))
     found = _run_generator(tmp_path, "--check")
-    assert (found.returncode, found.stderr.count(" is not what"), name in found.stderr) == (1, 1, True)
+    assert (found.returncode, found.stderr.count(" differs from"), name in found.stderr) == (1, 1, True)
     assert "edited" in edited.read_text()
     assert _run_generator(tmp_path).returncode == 0
     assert edited.read_text() == committed

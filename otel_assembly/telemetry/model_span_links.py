@@ -218,7 +218,7 @@ class LinkingProcessor:
         self._waiting: OrderedDict[tuple[int, int], AssemblyLink] = OrderedDict()
 
     def await_call(self, parent: Span, opened: Span | None, link: AssemblyLink) -> None:
-        """Link the next model call below a parent to the assembly of `link`.
+        """Wait for the next model call below a parent, and link its span to the assembly of `link`.
 
         The parent itself, or the span that opened during the assembly, may also turn out to be the model call.
         """
@@ -229,7 +229,7 @@ class LinkingProcessor:
             self._watch(opened, key)
 
     def await_root_call(self, link: AssemblyLink) -> None:
-        """Link the next model call without a parent that starts in this context to the assembly of `link`."""
+        """Wait for a model call without a parent that starts in this context, and link its span."""
         self._await(replace(link, key=_key(link.span), is_root=True))
 
     def _await(self, link: AssemblyLink) -> None:
