@@ -1,4 +1,4 @@
-"""The interface between the engine and telemetry; the engine does not import OpenTelemetry."""
+"""The interface between assemblies and telemetry. Code that assembles prompts does not import OpenTelemetry."""
 
 from __future__ import annotations
 
