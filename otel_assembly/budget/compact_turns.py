@@ -141,28 +141,28 @@ def _provenance(
 ) -> tuple[str, ...]:
     known = dict(summaries or {})
     ids: list[str] = []
-    for turn, place in zip(turns, _places(turns), strict=True):
+    for turn, position in zip(turns, _positions(turns), strict=True):
         if isinstance(turn, CompactedBlock) and turn.provenance:
             ids += turn.provenance
             continue
         if isinstance(turn, CompactionSummary):
             known[turn.id] = turn
-        ids.append(_id_of(turn, place))
+        ids.append(_id_of(turn, position))
     return leaf_ids(ids, known)
 
 
-def _places(turns: Sequence[Any]) -> Iterable[int]:
+def _positions(turns: Sequence[Any]) -> Iterable[int]:
     return turns.positions() if isinstance(turns, View) else range(len(turns))
 
 
-def _id_of(turn: Any, place: int) -> str:
+def _id_of(turn: Any, position: int) -> str:
     id_ = _field(turn, "event_id")
     if id_ is None:
         try:
             id_ = describe(turn).id
         except DescribeError:
             id_ = _field(turn, "id")
-    return str(place if id_ is None else id_)
+    return str(position if id_ is None else id_)
 
 
 def _covered_turns(turns: Sequence[Any]) -> tuple[int, int]:
@@ -172,12 +172,12 @@ def _covered_turns(turns: Sequence[Any]) -> tuple[int, int]:
     the number of the turn before. A summary among the turns counts as all turns that it covers.
     """
     first = last = -1
-    next_number = next(iter(_places(turns)))
+    next_number = next(iter(_positions(turns)))
     has_positions = isinstance(turns, View)
-    for turn, place in zip(turns, _places(turns), strict=True):
+    for turn, position in zip(turns, _positions(turns), strict=True):
         turn_index = _field(turn, "index")
         if has_positions:
-            start = end = place
+            start = end = position
         elif isinstance(turn, CompactedBlock):
             start, end = turn.covers_turns
         elif isinstance(turn, CompactionSummary):

@@ -211,8 +211,8 @@ class _FunctionCounter:
     @property
     def method(self) -> CountMethod:
         """The current ``method`` of the function or its counter; ``estimated`` if it has no valid one."""
-        stated: Any = getattr(self._counter(), "method", None)
-        method: CountMethod = stated if stated in _METHODS else "estimated"
+        current_method: Any = getattr(self._counter(), "method", None)
+        method: CountMethod = current_method if current_method in _METHODS else "estimated"
         return method
 
     @property

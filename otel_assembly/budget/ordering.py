@@ -1,11 +1,11 @@
 """Orders a prompt's blocks for the provider's cache and for the model's attention.
 
-Content that is the same on every turn comes first, so that the provider caches it. The best evidence opens the rest
-and the second best closes it. The weakest evidence is in the middle, where attention is poor (Liu et al. 2023, "Lost
-in the Middle"). The query is last, right before the answer.
+In the order ``attention``, content that is equal on every turn comes first, so that the provider caches it. The best
+evidence follows, then the weakest evidence, then the second best, because models attend least to the middle of a prompt
+(Liu et al. 2023, "Lost in the Middle"). The query is last, right before the answer.
 
-In a chat, this order limits the cache: evidence changes on every turn, so the profile and the earlier turns after it
-are read again although they did not change. The order ``cache`` puts them in front of the evidence.
+In a chat, evidence changes on every turn, so the provider cannot cache the earlier turns that follow it, although they
+did not change. In the order ``cache``, facts about the user and the turns therefore precede the evidence.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from otel_assembly.history.history import text_digest
 from otel_assembly.messages.event_facts import EventKind, describe
 
 T = TypeVar("T")
-#: The purpose of the order behind the stable prefix: the model's attention, or the provider's cache.
+#: What the order of the content after the stable prefix is optimized for: the model's attention or the provider's
+#: cache.
 Order: TypeAlias = Literal["attention", "cache"]
 
 #: The separator of messages in a prompt that is sent as one text.
-_BETWEEN: Final = "\n\n"
+_MESSAGE_SEPARATOR: Final = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One part of a block at its place in the prompt.
+    """A part of an ordered prompt: items of one block that are next to each other.
 
     Attributes:
-        block: The block, with the items of this part.
-        zone: The zone of the part.
-        messages: The messages of the part.
-        profile: Whether the part consists of durable facts about a user, which rarely change.
+        block: A block with only the items of this part.
+        zone: The zone of the prompt that contains the part.
+        messages: The messages into which the part is rendered.
+        profile: Whether the part consists of durable facts about the user, which rarely change.
     """
 
     block: Block
@@ -49,10 +50,10 @@ class Piece:
 
 
 class OrderedPrompt(Sequence["Block"]):
-    """Blocks in the order of the prompt.
+    """An immutable sequence of blocks in the order in which they are sent.
 
-    A block with separated parts occurs once for each part. The object is immutable. Equal blocks give equal bytes in
-    every process.
+    If the items of a block are placed at several positions (such as its best and its weakest evidence), the sequence
+    contains one block for each position. Equal blocks result in an equal prompt, byte for byte, in every process.
     """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
@@ -79,15 +80,15 @@ class OrderedPrompt(Sequence["Block"]):
 
     @property
     def zones(self) -> tuple[Zone, ...]:
-        """The zone of each block, in the same order."""
+        """The zone of each block of this sequence."""
         return tuple(piece.zone for piece in self._pieces)
 
     @property
     def messages(self) -> list[Any]:
-        """The messages for a provider.
+        """The messages to send to a provider.
 
-        Texts are dicts (``role``, ``content``), events are the original objects. The query has the role ``user``; other
-        texts have the role ``system``.
+        A text is a dict with ``role`` and ``content``; a message object is returned as it was passed. The query has the
+        role ``user``, and other texts have the role ``system``.
         """
         return [
             dict(message) if isinstance(message, _Text) else message
@@ -97,53 +98,53 @@ class OrderedPrompt(Sequence["Block"]):
 
     @lazy_property
     def text(self) -> str:
-        """The whole prompt as one text, for models that complete texts."""
-        return _BETWEEN.join(_text_of(message) for piece in self._pieces for message in piece.messages)
+        """The whole prompt as one text, for models whose input is a text and not a list of messages."""
+        return _MESSAGE_SEPARATOR.join(_text_of(message) for piece in self._pieces for message in piece.messages)
 
     @lazy_property
     def boundary(self) -> int:
-        """How many leading messages belong to the cacheable prefix."""
+        """The number of messages at the beginning that are equal on every turn, so that the provider can cache them."""
         return sum(len(piece.messages) for piece in self._pieces if piece.zone is Zone.PREFIX)
 
     @lazy_property
     def breakpoints(self) -> tuple[int, ...]:
-        """Indexes of the messages after which to set cache-control markers.
+        """The indexes of the messages after which to set cache-control markers, ascending and at most four.
 
-        There are at most four, ascending. A marker is set where content begins that changes more often than the content
-        before it: after instructions, after schemas, after other stable blocks, and after profile facts that follow the
-        prefix directly. In the order ``cache``, also after the summary and after the turns. If there are more than four
-        such places, the last four are returned.
+        A marker belongs before content that changes more often than the content before it: after instructions, after
+        schemas, after other stable blocks, and after facts about the user that follow these directly. In the order
+        ``cache``, also after the summary and after the turns. If there are more than four such positions, the last four
+        are returned, because providers accept four markers.
         """
-        ends: dict[int, int] = {}
-        sent = 0
+        last_message_by_level: dict[int, int] = {}
+        message_count = 0
         for piece in self._pieces:
             level = _level(piece)
             if level == _VARIABLE:
                 break
-            sent += len(piece.messages)
-            ends[level] = sent - 1
-        return tuple(sorted(set(ends.values()))[-_MARKERS:])
+            message_count += len(piece.messages)
+            last_message_by_level[level] = message_count - 1
+        return tuple(sorted(set(last_message_by_level.values()))[-_MARKERS:])
 
     @lazy_property
     def prefix_hash(self) -> str:
-        """A hash of the cacheable prefix, as 16 hex digits, equal in every process."""
+        """A hash of the messages that `boundary` counts, as 16 hex digits; it is equal in every process."""
         state = hashlib.blake2b(digest_size=8)
         for piece in self._pieces:
             if piece.zone is Zone.PREFIX:
                 for message in piece.messages:
                     facts = describe(message)
-                    read = (EventKind(facts.kind).value, *facts.texts, *facts.opens, *facts.closes)
-                    state.update(text_digest(read).to_bytes(8, "big"))
+                    content = (EventKind(facts.kind).value, *facts.texts, *facts.opens, *facts.closes)
+                    state.update(text_digest(content).to_bytes(8, "big"))
         return state.hexdigest()
 
 
 class _Text(dict[str, str]):
-    """A message made from texts, not one that the caller passed as an event."""
+    """A message that was created from texts; other messages are objects of the caller, which must not be copied."""
 
 
-#: The most explicit cache markers that a provider accepts.
+#: The maximum number of cache-control markers that a provider accepts.
 _MARKERS: Final = 4
-#: How often a piece changes, from once per release to once per turn.
+#: Levels of pieces by how often they change, from instructions (once per release) to variable content (every turn).
 _INSTRUCTIONS, _SCHEMAS, _OTHER_STABLE, _PROFILE, _SUMMARY, _TURNS, _VARIABLE = range(1, 8)
 _OPENING_LEVELS: Final = {EventKind.SUMMARY: _SUMMARY, EventKind.OLDER: _TURNS, EventKind.RECENT: _TURNS}
 
@@ -163,27 +164,28 @@ def _text_of(message: Any) -> str:
 def order_for_attention_and_cache(
     blocks: Iterable[Block], query_block: str | None = None, *, order: Order = "attention"
 ) -> OrderedPrompt:
-    """Return blocks in the order in which they are sent.
+    """Order the content of blocks for a prompt.
 
-    1. *Prefix*: content that is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
-    2. *Opening*: the best evidence; profile facts.
-    3. *Middle*: the other evidence, the weakest innermost, around other memories, the summary, older turns.
+    With ``order="attention"``, important content is at the beginning and at the end of the prompt:
+
+    1. *Prefix*: content that is equal on every turn (`Block.stable`): instructions, schemas, few-shot examples.
+    2. *Opening*: the best evidence; facts about the user (`BlockItem.profile`).
+    3. *Middle*: other memories, the summary and older turns. The other evidence is before and after them, with the
+       weakest next to them.
     4. *Closing*: the second-best evidence, the application's state, recent turns.
     5. The *query*, with its `Block.restated` instruction at the end.
 
-    With ``order="cache"``, content of the conversation precedes content that depends on the query:
+    With ``order="cache"``, the conversation precedes content that depends on the query, so that it can be cached:
 
     1. *Prefix*: as above.
-    2. *Opening*: profile facts, the summary, older turns, recent turns: content that stays, and grows at its end.
+    2. *Opening*: facts about the user, the summary, older turns, recent turns. New content is only appended to them.
     3. *Middle*: the application's state; other memories.
     4. *Closing*: the evidence, the weakest first and the best right before the query.
     5. The *query*, as above.
 
-    The order depends on the kinds of blocks, and not on changes since the last turn. So it needs no memory, and is the
-    same on every turn and in every process.
-
-    Evidence is ranked over all blocks: by `Block.order`, then each block's best item, its second, and the rest. The
-    order of `blocks` has no effect. Nothing is counted or cut; call `allocate` before.
+    The order depends only on the blocks and not on earlier turns. Evidence of all blocks is ranked together: by
+    `Block.order`, then the best item of each block, its second best, and the rest. The order of `blocks` has no effect.
+    No tokens are counted and nothing is cut; call `allocate` before.
 
     Args:
         blocks: The blocks to send, such as `Allocation.blocks`.
@@ -205,7 +207,7 @@ def order_for_attention_and_cache(
 
 
 def parts_in_order(blocks: Iterable[Block], order: Order) -> Iterator[tuple[Block, Section]]:
-    """Yield the parts of blocks in the order of the prompt, without joining texts.
+    """Yield each block with one of its sections at a time, in the order of the prompt; texts are not joined.
 
     Raises:
         ConfigurationError: Two blocks have the same name.
@@ -225,30 +227,37 @@ def _in_order(
     order: Order,
     parts_of: Callable[[Block], Iterable[tuple[Section, T]]],
 ) -> list[tuple[Block, Section, T, Zone]]:
-    """Return the parts of all blocks with their zones, in the order of the prompt."""
+    """Return the sections of all blocks with their zones, in the order of the prompt.
+
+    Args:
+        blocks: The blocks.
+        query_block: The name of the query's block, if its priority is not 3.
+        order: ``attention`` or ``cache``.
+        parts_of: Returns the sections of a block, each with an object that is returned with it.
+    """
     ordered = sorted(blocks, key=lambda block: block.order)
     names = [block.name for block in ordered]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"two blocks are named {twice!r}; give each block a unique name")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"two blocks are named {duplicate!r}; give each block a unique name")
     if query_block is not None and query_block not in names:
         raise ConfigurationError(
             f"query_block: no block is named {query_block!r}; the blocks are: {', '.join(names) or 'none'}"
         )
     evidence: list[tuple[Block, Section, T]] = []
     by_zone: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in Zone}
-    question: list[tuple[Block, Section, T]] = []
+    query_parts: list[tuple[Block, Section, T]] = []
     for block in ordered:
         for section, part in parts_of(block):
             if block.name == query_block:
-                question.append((block, section, part))
+                query_parts.append((block, section, part))
             elif block.kind is EventKind.EVIDENCE and not block.stable:
                 evidence.append((block, section, part))
             else:
                 by_zone[section.zone].append((block, section, part))
     ranked = sorted(evidence, key=lambda part: (part[0].order, part[1].strength))
     zones = _for_attention(ranked, by_zone) if order == "attention" else _for_cache(ranked, by_zone)
-    zones = {**zones, Zone.PREFIX: by_zone[Zone.PREFIX], Zone.QUERY: [*by_zone[Zone.QUERY], *question]}
+    zones = {**zones, Zone.PREFIX: by_zone[Zone.PREFIX], Zone.QUERY: [*by_zone[Zone.QUERY], *query_parts]}
     return [(block, section, part, zone) for zone in Zone for block, section, part in zones[zone]]
 
 
@@ -259,7 +268,12 @@ _ByZone: TypeAlias = Mapping[Zone, Sequence[_Part[T]]]
 def _for_attention(
     ranked: Sequence[_Part[T]], by_zone: Mapping[Zone, Sequence[_Part[T]]]
 ) -> dict[Zone, list[_Part[T]]]:
-    """Return the variable zones: the best evidence opens and closes them."""
+    """Return the contents of the zones between prefix and query, with the best evidence at both ends.
+
+    Args:
+        ranked: The sections of evidence, the best first.
+        by_zone: The sections of all other content by their default zone.
+    """
     best, second, rest = ranked[:1], ranked[1:2], ranked[2:]
     return {
         Zone.OPENING: [*best, *by_zone[Zone.OPENING]],
@@ -273,7 +287,10 @@ _CONVERSATION: Final = (EventKind.SUMMARY, EventKind.OLDER, EventKind.RECENT)
 
 
 def _for_cache(ranked: Sequence[_Part[T]], by_zone: _ByZone[T]) -> dict[Zone, list[_Part[T]]]:
-    """Return the variable zones: the conversation precedes what changes every turn."""
+    """Return the contents of the zones between prefix and query, with the conversation before other content.
+
+    The arguments are those of `_for_attention`.
+    """
     others = [*by_zone[Zone.MIDDLE], *by_zone[Zone.CLOSING]]
     turns = [part for kind in _CONVERSATION for part in others if part[0].kind is kind]
     return {
@@ -297,7 +314,7 @@ def _piece(block: Block, section: Section, texts: Sequence[Sequence[str]], zone:
 
 
 def _messages(block: Block, section: Section, texts: Sequence[Sequence[str]], role: str) -> Iterator[Any]:
-    """Yield a section's messages; next to events, each text is a separate message."""
+    """Yield the messages of a section: `texts` as messages with the given role, and message objects as they are."""
     items = block.items
     remaining = iter(texts)
     if any(not is_text(items[index]) for index in section.items):

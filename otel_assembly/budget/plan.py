@@ -325,9 +325,11 @@ class _Rule:
                 _DROPPED, _NO_USER, (), item_outcomes, outcome.rest_outcome(), attempts=outcome.attempts
             )
         result = read.block.with_content(remaining_items)
-        made = outcome.made is not None
+        has_summary = outcome.made is not None
         rendered = (
-            ReadBlock(result, self._measure).rendered(range(len(remaining_items))) if made else read.rendered(kept)
+            ReadBlock(result, self._measure).rendered(range(len(remaining_items)))
+            if has_summary
+            else read.rendered(kept)
         )
         return replace(outcome, kept=kept, item_outcomes=item_outcomes, result=result, rendered=rendered)
 

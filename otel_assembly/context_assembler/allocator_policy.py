@@ -114,17 +114,17 @@ class AllocatorPolicy(DecidingPolicy):
         prompt = order_for_attention_and_cache(allocation, order=self._order)
         session.result = allocation, prompt
         decided = allocation.decided
-        sent, indexes, made = _prompt_events(prompt, layout, decided)
+        prompt_events, positions, shortened = _prompt_events(prompt, layout, decided)
         kept = {block.read.block.name: to_runs(block.outcome.kept) for block in decided}
-        in_order = not made and all(map(lt, indexes, indexes[1:])) and layout.keeps_echoed_events(kept)
+        in_order = not shortened and all(map(lt, positions, positions[1:])) and layout.keeps_echoed_events(kept)
         pick = (
             partial(_view_at, events) if in_order and isinstance(events, View) else partial(_events_at, layout.events)
         )
         return Outcome(
             prompts=prompts,
-            events=pick(to_runs(indexes)) if in_order else sent,
+            events=pick(to_runs(positions)) if in_order else prompt_events,
             decisions=[
-                Verdict(pick(runs), outcome, reason, made.get(into) if into is not None else None)
+                Verdict(pick(runs), outcome, reason, shortened.get(into) if into is not None else None)
                 for (outcome, reason, into), runs in _runs_by_outcome(decided, layout).items()
             ],
             budget=allocation.budget,
@@ -133,7 +133,7 @@ class AllocatorPolicy(DecidingPolicy):
             compactions=[
                 Compaction(
                     _events_at(layout.events, _compacted_runs(block, layout)),
-                    made.get(block.read.block.name),
+                    shortened.get(block.read.block.name),
                     block.outcome.attempts,
                 )
                 for block in decided

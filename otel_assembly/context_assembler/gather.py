@@ -250,9 +250,9 @@ def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
     Candidates of the same rank are in the order of the retrievers.
     """
     ranked = [
-        (candidate.rank if candidate.rank is not None else place, candidate)
+        (candidate.rank if candidate.rank is not None else position, candidate)
         for answer in answers
-        for place, candidate in enumerate(answer, start=1)
+        for position, candidate in enumerate(answer, start=1)
     ]
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 

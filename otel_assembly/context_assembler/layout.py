@@ -67,7 +67,7 @@ class Layout:
         self._turns = turns
         self.events = ReadEvents()
         self.places: dict[str, Sequence[int]] = {}
-        before = dict(previous.others)
+        previous_others = dict(previous.others)
         others: dict[_Name, BlockEvent] = {}
         for block, section in parts_in_order(blocks, order):
             first = len(self.events)
@@ -77,11 +77,11 @@ class Layout:
                 self.places[block.name] = range(first, len(self.events))
                 continue
             places = self.places.setdefault(block.name, [-1] * len(block.items))
-            for at, place in enumerate(section.items, first):
-                name, event = _event(block, block.items[place], before)
+            for position, index in enumerate(section.items, first):
+                name, event = _event(block, block.items[index], previous_others)
                 others.setdefault(name, event)
                 self.events.append(event)
-                places[place] = at  # type: ignore[index]  # a list for blocks that are not turns
+                places[index] = position  # type: ignore[index]  # a list for blocks that are not turns
         previous.others = others
 
     @property
@@ -120,15 +120,15 @@ class Layout:
         return echoes_stand(self._turns[0].view.history, sorted(runs))
 
 
-def _event(block: Block, item: BlockItem, before: dict[_Name, BlockEvent]) -> tuple[_Name, BlockEvent]:
+def _event(block: Block, item: BlockItem, previous_others: dict[_Name, BlockEvent]) -> tuple[_Name, BlockEvent]:
     """Return an item's identity and its event: that of the previous task if the content is equal, else a new one."""
     if is_text(item):
         name: _Name = (block.name, block.kind, item.source, item.id, str(item.version or ""), item_text(item))
-        event = before.pop(name, None) if block.name not in TURNS else None
+        event = previous_others.pop(name, None) if block.name not in TURNS else None
         return name, event or BlockEvent(item, facts_in(block, item))
     name = block.name, id(item.content)
     facts = facts_in(block, item)
-    event = before.pop(name, None) if block.name not in TURNS else None
+    event = previous_others.pop(name, None) if block.name not in TURNS else None
     return name, event if event is not None and event.facts == facts else BlockEvent(item, facts)
 
 

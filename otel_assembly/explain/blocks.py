@@ -433,8 +433,8 @@ class BlocksOfTurn:
     def _assumed_tokens(self, request: CompactionRequest, answer: Answer | None) -> int:
         """Return the block's tokens with the assumed result of this request; 0 if the compactor is assumed to fail."""
         numbers = self.numbers[self._places[request.block.name]]
-        asked = _ids(request.text)
-        first = numbers.order.index(asked[0]) if len(asked) == 1 else 0
+        requested_ids = _ids(request.text)
+        first = numbers.order.index(requested_ids[0]) if len(requested_ids) == 1 else 0
         tokens = answer(request.target) if answer is not None else 0
         return numbers.upto[first] + numbers.marks[first] + tokens if tokens else 0
 

@@ -337,10 +337,10 @@ class ChainRun:
         """Return the tokens that a policy reserves for a summary, from the nearest turn that records them."""
         turns = sorted(self._ledger.turns, key=lambda turn: abs(turn.number - self._turn.number))
         for turn in turns:
-            for other in turn.steps:
-                if other.index != step.index or other.policy != step.policy or not turn.sent:
+            for candidate in turn.steps:
+                if candidate.index != step.index or candidate.policy != step.policy or not turn.sent:
                     continue
-                for block in other.blocks:
+                for block in candidate.blocks:
                     reserve = block.attributes.get(names.BLOCK_MIN_TOKENS)
                     if block.kind == EventKind.OLDER and isinstance(reserve, int):
                         return reserve
@@ -349,9 +349,9 @@ class ChainRun:
     def _shortened(self, step: ReportedStep) -> Iterator[str]:
         """Yield the ids of tool results that the policy's compactor shortened on an earlier turn."""
         for turn in self._ledger.turns:
-            for other in turn.steps if turn.number < self._turn.number else ():
-                if other.index == step.index and other.policy == step.policy:
-                    for item in other.injected:
+            for earlier_step in turn.steps if turn.number < self._turn.number else ():
+                if earlier_step.index == step.index and earlier_step.policy == step.policy:
+                    for item in earlier_step.injected:
                         if _is_result(self._ledger, turn, item):
                             yield from self._ledger.items[item].sources
 
@@ -408,8 +408,8 @@ class ChainRun:
         if len(events) == len(view) and not step.injected:
             return view
         events |= stand_ins(self._ledger, self._turn, step.injected, frozenset())
-        places = _sort_keys(self._items, self._turn.kept)
-        return sorted(events.values(), key=lambda event: places.get(event.item, (len(self._items), 0)))
+        sort_keys = _sort_keys(self._items, self._turn.kept)
+        return sorted(events.values(), key=lambda event: sort_keys.get(event.item, (len(self._items), 0)))
 
 
 def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
@@ -420,14 +420,14 @@ def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
 
 def _sort_keys(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Return sort keys of items: the order of the input, with each injected item before its successor in `kept`."""
-    places = {item: (place, 1) for place, item in enumerate(offered)}
-    after = len(offered)
+    keys = {item: (position, 1) for position, item in enumerate(offered)}
+    next_position = len(offered)
     for item in reversed(list(kept)):
-        if item in places:
-            after = places[item][0]
+        if item in keys:
+            next_position = keys[item][0]
         else:
-            places[item] = (after, 0)
-    return places
+            keys[item] = (next_position, 0)
+    return keys
 
 
 def _items(view: Sequence[Any]) -> tuple[str, ...]:

@@ -343,9 +343,11 @@ class _TurnExplainer:
         turn, items = self.turn, self.ledger.items
         leaves = set(items[item].sources) if item in items and items[item].sources else {item}
         summaries = [
-            other
-            for other in items.values()
-            if other.id != item and other.turn <= turn.number and all(leaf in other.sources for leaf in leaves)
+            candidate
+            for candidate in items.values()
+            if candidate.id != item
+            and candidate.turn <= turn.number
+            and all(leaf in candidate.sources for leaf in leaves)
         ]
         if summaries:
             best = max(summaries, key=lambda summary: (summary.id in turn.kept, summary.turn))

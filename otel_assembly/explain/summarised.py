@@ -147,7 +147,9 @@ def summarizing_policy(
             if self.is_first_run or items == self.recorded_dropped_items:
                 messages = recorded.made
                 covered_events = dropped_events.pick_positions(
-                    at for at in dropped_events.positions() if _item(dropped_events, at) in recorded.compacted
+                    position
+                    for position in dropped_events.positions()
+                    if _item(dropped_events, position) in recorded.compacted
                 )
             else:
                 messages = () if answer is Answer.FAILED else (_assumed(answer, reserve, summary_tokens),)

@@ -174,9 +174,9 @@ def _error_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
 def _ways_to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
     ways = [_increase_text(change) for change in unsent.raises]
     if unsent.without:
-        out = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
+        item_ids = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
         noun = "item" if len(unsent.without) == 1 else "items"
-        ways.append(f"{unsent.policy} with on_overflow='drop', which drops {noun} {out}")
+        ways.append(f"{unsent.policy} with on_overflow='drop', which drops {noun} {item_ids}")
     if unsent.skip:
         ways.append(f"fix the error in {unsent.policy}, or set on_policy_error='skip' to continue without it")
     if ways:
