@@ -234,7 +234,7 @@ def _compacted_runs(decided: DecidedBlock, layout: Layout) -> list[Run]:
 
 
 class ConversationCache:
-    """What is cached for one conversation from task to task.
+    """The data of one conversation that is cached from task to task.
 
     Args:
         step_tokens: The size of a step of stepwise cutting; see `in_steps`.

@@ -108,7 +108,7 @@ class AllocatorRun:
         return next((index for index, is_inexact in enumerate(inexact) if is_inexact), None)
 
     def _is_kept_for_sure(self, item: str, runs: Sequence[BlocksRun], place: int, uncertain: int | None) -> bool:
-        """Return whether the item is kept whatever tokens the blocks before it, whose tokens are uncertain, use.
+        """Return whether the item is kept even if blocks before it use more or fewer tokens than assumed.
 
         Args:
             item: The item, which all `runs` keep.

@@ -68,7 +68,7 @@ class BlockNumbers:
         order: The ids of the block's items; the item that is dropped last comes first.
         marks: What each item's charge contains in addition to the item's tokens (framing or separator), as in `order`.
         upto: The sum of the charges of the first n items of `order`, for n from 0 on.
-        atoms: The numbers of items that are kept or dropped together, in `order`.
+        atoms: The number of items in each atom (items that are kept or dropped together), in the order of `order`.
         enough: How many items of `order`, from the first on, reach the floor.
         texts: For each item of `order`, whether it is a text, so that a compactor can shorten it.
         kept: How many items of `order` were kept.

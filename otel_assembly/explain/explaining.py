@@ -227,7 +227,7 @@ class _TurnExplainer:
             return replace(answer, reason=exit_.reason, policy=exit_.policy, index=exit_.index)
         if why.error == names.ERROR_CONTEXT_OVERFLOW:
             answer = replace(answer, reason=DecisionReason.OVER_BUDGET.value)
-        increase = self.unsent.keeps(answer.item)
+        increase = self.unsent.increase_to_keep(answer.item)
         return replace(answer, policy=why.policy, index=why.index, raises=(increase,) if increase is not None else ())
 
     def _unsent_input(self) -> list[DroppedGroup]:

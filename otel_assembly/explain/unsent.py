@@ -115,7 +115,7 @@ class UnsentTurn:
             return None
         return "cuttable_block" if True in cuttable else "fixed_block"
 
-    def keeps(self, item: str) -> LimitIncrease | None:
+    def increase_to_keep(self, item: str) -> LimitIncrease | None:
         """Return the smallest increase of the failed policy's limit with which the prompt contains the item.
 
         None if this is unknown, or if no limit is responsible.
