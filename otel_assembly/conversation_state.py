@@ -102,9 +102,10 @@ def halted_here() -> bool:
 
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
-    """Register a function that is called with the `HaltEvent` each time a conversation is halted.
+    """Register a function that is called each time a conversation is halted.
 
-    It is called synchronously, in the task or thread that causes the halt.
+    Args:
+        listener: Gets the `HaltEvent`. It is called synchronously, in the task or thread that causes the halt.
     """
     halt_listeners.append(lambda halt, guard, by: listener(halt))
 

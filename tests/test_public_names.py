@@ -36,7 +36,7 @@ MODULES = ["otel_assembly.assembly", "otel_assembly.decision", "otel_assembly.er
 
 
 def public_names():
-    for name in sorted({*(lazy_attributes for lazy_attributes in FACES if lazy_attributes not in ELSEWHERE), *MODULES}):
+    for name in sorted({*(package for package in FACES if package not in ELSEWHERE), *MODULES}):
         module = importlib.import_module(name)
         defined = [
             name
@@ -327,13 +327,13 @@ def test_tests_benchmarks_examples_and_documents_speak_through_faces():
     assert set(BEHIND) <= set(found), "nobody imports it any more"
 
 
-@pytest.mark.parametrize("face", [lazy_attributes for lazy_attributes in FACES if lazy_attributes not in ELSEWHERE])
-def test_a_face_lists_what_it_has_and_each_says_what_it_is(lazy_attributes):
-    package = importlib.import_module(lazy_attributes)
+@pytest.mark.parametrize("name", [package for package in FACES if package not in ELSEWHERE])
+def test_a_package_lists_its_public_names_and_documents_each(name):
+    package = importlib.import_module(name)
     assert len(set(package.__all__)) == len(package.__all__)
     silent = []
-    for name in package.__all__:
-        value = getattr(package, name)
+    for public in package.__all__:
+        value = getattr(package, public)
         if isinstance(value, type) or inspect.isroutine(value):
-            silent += [] if (value.__doc__ or "").strip() else [name]
+            silent += [] if (value.__doc__ or "").strip() else [public]
     assert silent == []

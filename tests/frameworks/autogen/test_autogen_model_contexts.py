@@ -376,9 +376,9 @@ async def test_a_limit_as_tight_as_the_newest_request_gives_just_that():
 
 @pytest.mark.parametrize("home", [inside, alone])
 @pytest.mark.parametrize("limit", [120, 300, 900])
-@pytest.mark.parametrize("whose", ["openai", "ollama"])
-async def test_the_clients_own_count_is_never_over_the_limit(openai, home, limit, identity):
-    client = openai if identity == "openai" else LikeOllama()
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+async def test_the_clients_own_count_is_never_over_the_limit(openai, home, limit, provider):
+    client = openai if provider == "openai" else LikeOllama()
     talk = Talk() if home is alone else TALK
     for seed in range(6):
         context = home.TokenLimitedChatCompletionContext(client, token_limit=limit)
