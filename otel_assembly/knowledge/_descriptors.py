@@ -91,7 +91,7 @@ def descend(stack: ExitStack, root: int, names: tuple[str, ...], path: str, *, m
                 raise
             file_status(parent, name, path)
             if make:
-                raise KnowledgePathError(f"path {path!r} lies beneath {name!r}, which is a file") from error
+                raise KnowledgePathError(f"path {path!r} is below {name!r}, which is a file") from error
             return None
     return chain
 

@@ -220,7 +220,7 @@ class DiskKnowledgeStore(StoreOfFiles):
         if not stat.S_ISDIR(existing.st_mode):
             raise KnowledgePathError(f"path {path!r} is not a regular file, so it is not replaced; delete it first")
         if not fd.prune(directory, name):
-            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file in it")
         return None
 
     @staticmethod

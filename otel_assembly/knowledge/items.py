@@ -47,9 +47,9 @@ class StoreOfItems:
         encode(path, content)
         for depth in range(1, len(names)):
             if await self._text(names[:depth]) is not None:
-                raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")
+                raise KnowledgePathError(f"path {path!r} is below '/{'/'.join(names[:depth])}', which is a file")
         async for _ in self._files_in(names):
-            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file in it")
         await self._put(self._place(names[:-1]), names[-1], content)
 
     async def list(self, path: str = "/") -> builtins.list[str]:

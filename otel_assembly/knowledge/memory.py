@@ -83,9 +83,9 @@ class MemoryKnowledgeStore(StoreOfFiles):
             # An error never leaves an empty directory: below a directory that was just created, nothing can fail.
             child = directory.setdefault(name, {})
             if isinstance(child, bytearray):
-                raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")
+                raise KnowledgePathError(f"path {path!r} is below '/{'/'.join(names[:depth])}', which is a file")
             directory = child
         file = directory.setdefault(names[-1], bytearray())
         if not isinstance(file, bytearray):
-            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file in it")
         return file

@@ -238,9 +238,9 @@ class RedisKnowledgeStore:
         arguments: tuple[str | bytes | int, ...] = (self._prefix, len(names), *names, *contents)
         obstacle, answer = await self._ask(action, path, "EVAL", script, 1, self._folder(()), *arguments)
         if obstacle > 0:
-            raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:obstacle])}', which is a file")
+            raise KnowledgePathError(f"path {path!r} is below '/{'/'.join(names[:obstacle])}', which is a file")
         if obstacle < 0:
-            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file in it")
         return int(answer)
 
     async def _ask(self, action: str, path: str, *command: str | bytes | int) -> Any:

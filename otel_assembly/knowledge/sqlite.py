@@ -238,9 +238,9 @@ def _find_or_make_file(db: sqlite3.Connection, path: str, names: tuple[str, ...]
             )
             (entry,) = db.execute("SELECT last_insert_rowid()").fetchone()
         if size is not None and not is_file:
-            raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")
+            raise KnowledgePathError(f"path {path!r} is below '/{'/'.join(names[:depth])}', which is a file")
         if size is None and is_file:
-            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file in it")
         parent = entry
     return parent, size or 0
 

@@ -91,7 +91,7 @@ class Connections:
         most: The most connections in the pool, and so the most concurrent statements.
 
     Attributes:
-        patience: As above.
+        patience: The seconds to wait, as given.
         closed: True after `close`.
     """
 

@@ -79,7 +79,7 @@ class SqliteFile:
         after_fork_in_child(self._drop_parent_state)
 
     def take(self) -> None:
-        """Acquire the write lock; do nothing if the file was closed before it was opened."""
+        """Acquire the write lock; do nothing if the file is closed."""
         if self._lock_file is None:
             if self._closed:
                 return

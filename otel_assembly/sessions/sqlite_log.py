@@ -306,19 +306,19 @@ class _Follower:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self._version = self._number("PRAGMA data_version")
-        self._newest = self._number(_NEWEST)
+        self._version = self._query_number("PRAGMA data_version")
+        self._newest = self._query_number(_NEWEST)
 
     def changed(self) -> list[str | None]:
         """Return the ids of the sessions with new rows since the last call.
 
         If rows have disappeared because the file was replaced, return one None, which means all sessions.
         """
-        version = self._number("PRAGMA data_version")
+        version = self._query_number("PRAGMA data_version")
         if version == self._version:
             return []
         self._version = version
-        newest = self._number(_NEWEST)
+        newest = self._query_number(_NEWEST)
         if newest < self._newest:
             self._newest = newest
             return [None]
@@ -326,6 +326,6 @@ class _Follower:
         self._newest = rows[-1][0] if rows else newest
         return [session_id for _, session_id in rows]
 
-    def _number(self, statement: str) -> int:
+    def _query_number(self, statement: str) -> int:
         ((answer,),) = self.connection.execute(statement).fetchall()
         return int(answer)
