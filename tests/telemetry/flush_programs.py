@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 
 import otel_assembly as oa
 from otel_assembly.telemetry import FlushOnShutdown, flush_on_sigterm
@@ -138,7 +139,9 @@ def fork():
     from opentelemetry import trace
 
     ready, told = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12: threads are running
+        pid = os.fork()
     if pid == 0:
         asyncio.run(turns())
         os.write(told, b"1")
