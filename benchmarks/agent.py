@@ -179,12 +179,12 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     spent: list[float] = []
     reading: list[float] = []
 
-    def begun(row: str, one: int) -> str:
-        if one % FASTEST_OF == 0:
+    def begun(row: str, value: int) -> str:
+        if value % FASTEST_OF == 0:
             asking[row] = {FLOOR: by_hand.force_span, OURS: agent.open_session, TIMED: timed.open_session}[row]()
             if row == TIMED:
                 clock.watch(asking[row].session.history)
-        return f"What about day {one}?"
+        return f"What about day {value}?"
 
     async def floor(question: str) -> None:
         await asking[FLOOR].ask(question)
@@ -225,7 +225,7 @@ def _a_turn(taken: Sequence[float], turns: int) -> list[float]:
 
 
 def _without(taken: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [one - other for one, other in zip(taken, others, strict=True)]
+    return [item - other for item, other in zip(taken, others, strict=True)]
 
 
 def _chain() -> Assembler:

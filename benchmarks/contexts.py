@@ -38,10 +38,10 @@ class Client:
         if isinstance(content, str):
             return 4 + len(self._encode(content))
         return 4 + sum(
-            len(self._encode(one.content))
-            if hasattr(one, "content")
-            else 3 + len(self._encode(one.name + one.arguments))
-            for one in content
+            len(self._encode(message.content))
+            if hasattr(message, "content")
+            else 3 + len(self._encode(message.name + message.arguments))
+            for message in content
         )
 
 
@@ -59,8 +59,8 @@ def _made(events: Sequence[dict[str, Any]], types: Any, call: Any) -> list[Any]:
             made.append(types.FunctionExecutionResultMessage(content=[result]))
         else:
             calls = [
-                call(id=one["id"], name=one["function"]["name"], arguments=one["function"]["arguments"])
-                for one in event.get("tool_calls") or []
+                call(id=item["id"], name=item["function"]["name"], arguments=item["function"]["arguments"])
+                for item in event.get("tool_calls") or []
             ]
             made.append(types.AssistantMessage(content=calls or text, source="assistant"))
     return made
@@ -119,7 +119,7 @@ async def report(size: Size) -> list[Table]:
                 runners,
                 rounds,
                 floor="AutoGen's",
-                before=lambda home, one: given[home][1][one],  # noqa: B023  # it runs in this round of the loop
+                before=lambda home, value: given[home][1][value],  # noqa: B023  # it runs in this round of the loop
                 warm_up=WARM_UP if rounds > WARM_UP else 0,
             )
             for home in modules_of:

@@ -45,7 +45,7 @@ class Many:
     """Conversations that take their turns one after the other, each with what holds its own."""
 
     def __init__(self, count: int, length: int, seed: int) -> None:
-        self._engines = [Engine(History(messages(length, seed + one)), NullRecorder()) for one in range(count)]
+        self._engines = [Engine(History(messages(length, seed + index)), NullRecorder()) for index in range(count)]
         self._turns = 0
 
     async def turn(self, new: list[dict[str, Any]]) -> None:
@@ -61,7 +61,7 @@ async def _run(open_: dict[str, Many], turns: int, seed: int) -> tuple[dict[str,
     gc.collect()
     collections = Collections()
     gc.callbacks.append(collections)
-    timings = await race(runners, turns, floor=ONE, before=lambda name, one: new[name][one], clock=time.thread_time)
+    timings = await race(runners, turns, floor=ONE, before=lambda name, value: new[name][value], clock=time.thread_time)
     gc.callbacks.remove(collections)
     return timings, collections
 

@@ -102,7 +102,7 @@ class Reused:
 
 
 def _size(messages: Iterable[Any]) -> int:
-    return sum(len(json.dumps(one, ensure_ascii=False).encode()) for one in messages)
+    return sum(len(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
 
 
 async def measure(chat: Chat, window: int, order: Any) -> Reused:
@@ -134,7 +134,7 @@ async def measure(chat: Chat, window: int, order: Any) -> Reused:
             after = made.messages
             if before:
                 same = takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
-                found.reuse.append(_size(one for one, _ in same) / _size(before))
+                found.reuse.append(_size(item for item, _ in same) / _size(before))
                 found.most.append(stays / _size(before))
             if made.allocation.dropped:
                 found.used.append(made.allocation.utilization)
@@ -180,7 +180,7 @@ async def report(size: Size) -> list[Table]:
     for name, chat in CHATS.items():
         for window in SIZES[size]:
             attention, cache = [await measure(chat(), window, order) for order in ("attention", "cache")]
-            reach = fmean(one >= 0.98 * most for one, most in zip(cache.reuse, cache.most, strict=True))
+            reach = fmean(item >= 0.98 * most for item, most in zip(cache.reuse, cache.most, strict=True))
             shares = (fmean(attention.reuse), fmean(cache.reuse), fmean(cache.most), reach)
             table.rows[f"{name}, window of {window:,}"] = [
                 *(f"{share:.0%}" for share in shares),

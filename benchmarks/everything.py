@@ -100,7 +100,7 @@ def environments() -> str:
 def _machine(python: str) -> dict[str, Any]:
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
     named = {"otel-assembly", "opentelemetry-api", "opentelemetry-sdk", "pydantic", "tiktoken", *PEERS}
-    versions = {one["name"]: one["version"] for one in json.loads(listed.stdout) if one["name"].lower() in named}
+    versions = {item["name"]: item["version"] for item in json.loads(listed.stdout) if item["name"].lower() in named}
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -154,7 +154,7 @@ def write(size: Size, machine: dict[str, Any], tables: list[dict[str, Any]], pyt
 
 def page(results: dict[str, Any]) -> str:
     """The results as a page."""
-    versions = ", ".join(f"{name} {one}" for name, one in results["versions"].items())
+    versions = ", ".join(f"{name} {value}" for name, value in results["versions"].items())
     machine = f"{results['processors']} × {results['processor']}, {results['system']}, Python {results['python']}"
     lines = [
         "# Benchmark results",
@@ -163,7 +163,7 @@ def page(results: dict[str, Any]) -> str:
         f"{versions}.",
         "",
         "[What each table means](README.md). Compare ratios, not times: if the machine slows down, all rows slow down.",
-        *(f"\n{Table(**one).markdown()}" for one in results["tables"]),
+        *(f"\n{Table(**table).markdown()}" for table in results["tables"]),
         "",
     ]
     return "\n".join(lines)

@@ -308,8 +308,8 @@ def strands(role: Role) -> Callable[[str], Awaitable[object]]:
 
 
 AGENTS: dict[str, Callable[[Role], Callable[[str], Awaitable[object]]]] = {
-    one.__name__: one
-    for one in (
+    function.__name__: function
+    for function in (
         ag2, agent_framework, agentscope, autogen, google_adk, haystack, langchain, llama_index, openai_agents,
         pydantic_ai, semantic_kernel, strands,
     )

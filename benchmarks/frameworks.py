@@ -58,7 +58,7 @@ class Clerk:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the agent of {self._name} ended by itself")
-        return [float(one) for one in line.split()]
+        return [float(item) for item in line.split()]
 
     def close(self) -> None:
         """It has nothing more to answer."""

@@ -49,7 +49,7 @@ class Timing:
         """The median of the rounds' ratios to the floor."""
         if not self.beside:
             return None
-        return statistics.median(one / other for one, other in zip(self.taken, self.beside, strict=True))
+        return statistics.median(item / other for item, other in zip(self.taken, self.beside, strict=True))
 
     def __str__(self) -> str:
         low, high = self.quartiles
@@ -150,7 +150,7 @@ async def race(
     rounds: int,
     *,
     floor: str | None = None,
-    before: Callable[[str, int], Any] = lambda name, one: None,
+    before: Callable[[str, int], Any] = lambda name, value: None,
     warm_up: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     patience: float = float("inf"),
@@ -173,9 +173,9 @@ async def race(
     found: dict[str, list[float]] = {name: [] for name in runners}
     racing = dict(runners)
     spent = dict.fromkeys(runners, 0.0)
-    for one in range(rounds + warm_up):
+    for index in range(rounds + warm_up):
         for name, run in list(racing.items()):
-            given = before(name, one)
+            given = before(name, index)
             wall = time.perf_counter()
             if inspect.iscoroutinefunction(run):
                 started = clock()
@@ -187,9 +187,9 @@ async def race(
                 taken = clock() - started
             found[name].append(taken)
             wall = time.perf_counter() - wall
-            if one and wall > patience:
+            if index and wall > patience:
                 del racing[name], found[name]
-            elif one:
+            elif index:
                 spent[name] += wall
                 if spent[name] > 2 * patience:
                     del racing[name]

@@ -35,10 +35,10 @@ def _seconds(program: str) -> float:
 async def report(size: Size) -> list[Table]:
     """A row for each import."""
     taken: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-    for one in range(ROUNDS[size] + 1):
+    for index in range(ROUNDS[size] + 1):
         for name, program in PROGRAMS.items():
             seconds = _seconds(program)
-            if one:  # the first round reads the files from the disk
+            if index:  # the first round reads the files from the disk
                 taken[name].append(seconds)
     table = Table("imports", "an import in a fresh process: median (quartiles), and its ratio", ["what", "it takes"])
     for name, seconds in taken.items():

@@ -116,7 +116,7 @@ async def report(size: Size) -> list[Table]:
             runners: dict[str, Callable[[Any], Any]] = {
                 "ours": lookers["ours"].turn,
                 "by hand": _by_hand(reducers),
-                "bare": lambda _, one=lookers["bare"], f=first, s=second: s(f(one.events)),
+                "bare": lambda _, value=lookers["bare"], f=first, s=second: s(f(value.events)),
             }
             table.put(name, _cell(await _race(runners, lookers, rounds)))
     looker = Looker(sampled_out(), REDUCERS["window of 50"], lengths[-1])

@@ -41,7 +41,7 @@ def _peers(table: dict[str, Any]) -> dict[str, list[Any]]:
             package = name.split("(")[-1].split()[0]
             rank = (cells[0] != "exact", micros[-1], name)
             best[package] = min(best.get(package, rank), rank)
-    return {name: table["rows"][name] for _, _, name in sorted(best.values(), key=lambda one: one[2])}
+    return {name: table["rows"][name] for _, _, name in sorted(best.values(), key=lambda value: value[2])}
 
 
 def draw(results: dict[str, Any], file: Path) -> None:

@@ -76,7 +76,7 @@ class Talk:
     def reuse(self, before: Sequence[int], after: Sequence[int]) -> float:
         """The share of the one prompt's bytes with which the other begins."""
         old, new = (self.system_bytes + b"".join(self.bytes[index] for index in kept) for kept in (before, after))
-        same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), len(new))
+        same = next((at for at, (item, other) in enumerate(zip(old, new, strict=False)) if item != other), len(new))
         return min(same, len(old)) / len(old)
 
 
@@ -119,7 +119,7 @@ class LangChain:
         kept = self._trim(
             self._messages[: count + 1],
             max_tokens=CEILING,
-            token_counter=lambda some: _PRIMING + sum(self._tokens[str(one.id)] for one in some),
+            token_counter=lambda some: _PRIMING + sum(self._tokens[str(item.id)] for item in some),
             strategy="last",
             start_on="human",
             include_system=True,
@@ -208,7 +208,7 @@ class Measured:
 
     @staticmethod
     def _steady(reuse: list[float]) -> float:
-        return fmean(one >= 0.9 for one in reuse)
+        return fmean(item >= 0.9 for item in reuse)
 
     @property
     def steady(self) -> float:

@@ -49,14 +49,14 @@ class Promise:
     @property
     def kept(self) -> bool:
         """True if all values meet the limit."""
-        return all(one >= self.limit if self.at_least else one <= self.limit for one in self.measured)
+        return all(item >= self.limit if self.at_least else item <= self.limit for item in self.measured)
 
 
 def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the table of targets, with the causes of missed targets as notes."""
     table = Table("promises", "targets and measurements", ["target", "at most", "measured"])
     for promise in _promises(_Found(tables)):
-        shown = " · ".join(promise.form.format(one) for one in promise.measured)
+        shown = " · ".join(promise.form.format(item) for item in promise.measured)
         limit = f"(at least) {promise.limit:g}" if promise.at_least else f"{promise.limit:g}"
         table.rows[promise.says] = [limit, f"{shown}{promise.who}" if shown else None]
         if not promise.kept:
@@ -69,7 +69,7 @@ class _Found:
     """The cells of the measured tables."""
 
     def __init__(self, tables: list[dict[str, Any]]) -> None:
-        self._tables = {one["name"]: Table(**one) for one in tables}
+        self._tables = {table["name"]: Table(**table) for table in tables}
 
     def _of(self, table: str) -> Table:
         return self._tables.get(table) or Table(table, "", [])
@@ -151,7 +151,7 @@ def _promises(found: _Found) -> list[Promise]:
         Promise(
             "an agent's turn with one async tool, besides model, history and assembly, µs",
             100,
-            [1e6 * one for one in found.seconds("agent", "Agent.ask − model − assembly − history")],
+            [1e6 * item for item in found.seconds("agent", "Agent.ask − model − assembly − history")],
             "argument validation, a timeout, a guard check before each call, and events for subscribers",
             form="{:.0f}",
         ),
@@ -194,7 +194,7 @@ def _of_sessions(found: _Found) -> list[Promise]:
         Promise(
             "a view's turn in a session of 10,000 ÷ of 1,000, a window · a budget",
             1.2,
-            [one for ratios in views for one in ratios],
+            [ratio for ratios in views for ratio in ratios],
             "a long session does not fit the processor's caches",
         ),
     ]

@@ -265,11 +265,11 @@ def _processes(store: Store, each: int, count: int) -> Mapping[str, Any]:
             hub.stdin.flush()
         found = [json.loads(hub.communicate()[0]) for hub in hubs]
     floors += [store.floor() for _ in range(max(each // FLOOR_EVERY, 1))]
-    seconds = max(one["ended"] for one in found) - min(one["began"] for one in found)
+    seconds = max(item["ended"] for item in found) - min(item["began"] for item in found)
     return {
         RATES: (count * each / seconds) * statistics.fmean(floors),
-        CONFLICTS: sum(one["conflicts"] for one in found) / (count * each),
-        WORST_OF_MANY: f"{max(max(one['taken']) for one in found) * 1e3:,.0f} ms",
+        CONFLICTS: sum(item["conflicts"] for item in found) / (count * each),
+        WORST_OF_MANY: f"{max(max(item['taken']) for item in found) * 1e3:,.0f} ms",
     }
 
 
@@ -328,15 +328,15 @@ async def _views(posts: int, turns: int) -> Table:
             seen[name] = await ParticipantView.open(hub, name, WHO[0], view=view)
             await seen[name].read()
         posted = dict.fromkeys(seen, 0)
-        runners = {name: _turn(one) for name, one in seen.items()}
+        runners = {name: _turn(value) for name, value in seen.items()}
         taken: dict[str, list[float]] = {name: [] for name in seen}
-        for one in range(turns + 1):
+        for index in range(turns + 1):
             for name, turn in runners.items():
                 posted[name] += 1
                 await hub.post(said(name, posted[name]))
                 began = time.thread_time()
                 await turn()
-                if one:
+                if index:
                     taken[name].append(time.thread_time() - began)
         table.rows[view.name] = [Timing(taken[str(short)]), Timing(taken[str(long)], taken[str(short)])]
     table.notes.append(

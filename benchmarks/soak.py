@@ -163,33 +163,33 @@ async def soak(turns: int) -> bool:
     print(f"{'turns':>9} {'MiB':>7} {'a turn, µs':>11} {'÷ floor':>8} {'came':>6} {'halted':>6} {'forks':>5}")
     ours: list[float] = []
     plain: list[float] = []
-    for one in range(1, turns + 1):
+    for turn in range(1, turns + 1):
         at = rng.randrange(OPEN)
         talk = open_[at]
         began = time.thread_time()
         await talk.turn()
         ours.append(time.thread_time() - began)
-        if one % 10 == 0:
-            at_fresh = 2 * (one // 10 % 1_000)
+        if turn % 10 == 0:
+            at_fresh = 2 * (turn // 10 % 1_000)
             began = time.thread_time()
             floor.turn(fresh[at_fresh : at_fresh + 2])
             plain.append(time.thread_time() - began)
-        if one % 10_000 == 0:
+        if turn % 10_000 == 0:
             floor = Floor(messages(400))
         if talk.over:
             halted += talk.halted
             gone += 1
             open_[at] = next(talks)
-        elif one % FORK_EVERY == 0 or one == turns // 2:
+        elif turn % FORK_EVERY == 0 or turn == turns // 2:
             _fork(talk)
             forked += 1
-        if one % part == 0:
+        if turn % part == 0:
             gc.collect()
             memory.append(resident_mib())
             ratios.append(statistics.median(ours) / statistics.median(plain or [1e-4]))
             micros = statistics.median(ours) * 1e6
             print(
-                f"{one:>9,} {memory[-1]:>7.1f} {micros:>11.0f} {ratios[-1]:>8.2f} {gone:>6,} {halted:>6,} {forked:>5,}",
+                f"{turn:>9,} {memory[-1]:>7.1f} {micros:>11.0f} {ratios[-1]:>8.2f} {gone:>6,} {halted:>6,} {forked:>5,}",
                 flush=True,
             )
             ours, plain = [], []

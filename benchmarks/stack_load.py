@@ -72,7 +72,7 @@ class Sender:
 
 def _spans_of(jaeger: Any, trace: str) -> int:
     try:
-        return sum(len(one["spans"]) for one in jaeger.get(f"/api/traces/{trace}")["data"])
+        return sum(len(item["spans"]) for item in jaeger.get(f"/api/traces/{trace}")["data"])
     except OSError:
         return 0
 
@@ -82,7 +82,7 @@ def _until_findable(jaeger: Any, senders: list[Sender], running: threading.Event
     waits: list[float] = []
     while running.is_set():
         newest = max(
-            (sender.ended[-1] for sender in senders if sender.ended), key=lambda one: one["ended"], default=None
+            (sender.ended[-1] for sender in senders if sender.ended), key=lambda value: value["ended"], default=None
         )
         if newest is None:
             time.sleep(0.05)
@@ -116,7 +116,7 @@ def measure(kind: str, turns: float, seconds: float, senders: int) -> dict:
             sent = [sender.end(seconds + 120) for sender in sending]
             running.clear()
             asking.join(40)
-            spans = sum(one["spans"] for one in sent)
+            spans = sum(message["spans"] for message in sent)
 
             def stored() -> float:
                 # Its one exporter is its storage.
@@ -125,24 +125,24 @@ def measure(kind: str, turns: float, seconds: float, senders: int) -> dict:
             started = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 wait_until(lambda: stored() >= spans, seconds=120, what=f"{spans} spans stored")
-            sample = [one["trace"] for sender in sending for one in sender.ended]
+            sample = [outcome["trace"] for sender in sending for outcome in sender.ended]
             return {
                 "kind": kind,
                 "wanted": turns,
-                "turns": sum(one["turns"] for one in sent),
-                "seconds": max(one["seconds"] for one in sent),
+                "turns": sum(message["turns"] for message in sent),
+                "seconds": max(message["seconds"] for message in sent),
                 "spans": spans,
-                "bytes": sum(one["bytes"] for one in sent),
-                "not taken": sum(one["lost"] for one in sent),
+                "bytes": sum(message["bytes"] for message in sent),
+                "not taken": sum(message["lost"] for message in sent),
                 "refused": collector.measured("otelcol_receiver_refused_spans"),
                 "given up": collector.measured("otelcol_exporter_send_failed_spans"),
                 "stored": stored(),
                 "seconds behind": time.monotonic() - started,
                 "traces asked for": len(sample),
-                "whole traces": sum(_spans_of(jaeger, one) == SPANS_A_TURN for one in sample),
+                "whole traces": sum(_spans_of(jaeger, item) == SPANS_A_TURN for item in sample),
                 "waits": sorted(waits),
                 "processor seconds": {
-                    "senders": sum(one["processor seconds"] for one in sent),
+                    "senders": sum(message["processor seconds"] for message in sent),
                     **{name: _processor_seconds(server.pid) - before[name] for name, server in servers.items()},
                 },
                 "MiB": {

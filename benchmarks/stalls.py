@@ -160,8 +160,8 @@ async def report(size: Size) -> list[Table]:
     for name, case in cases.items():
         for at, way in enumerate(ways.values()):
             found = []
-            for one in range(rounds):
-                turns = case(100 * at + one if "recorded" not in name else one)
+            for index in range(rounds):
+                turns = case(100 * at + index if "recorded" not in name else index)
                 with _uncollected():
                     found.append(await way(turns))
             table.put(name, f"{statistics.median(found) * 1e3:,.1f} ({max(found) * 1e3:,.1f})")

@@ -124,7 +124,11 @@ class Watch:
                 instruments[name] = getattr(meter, point.make)(*args, **named)
             calls.append((getattr(instruments[name], point.call), point.value, point.attributes))
         told = [
-            (span.name, dict(span.attributes or {}), [(one.name, dict(one.attributes or {})) for one in span.events])
+            (
+                span.name,
+                dict(span.attributes or {}),
+                [(event.name, dict(event.attributes or {})) for event in span.events],
+            )
             for span in spans
         ]
         (root, root_attributes, root_events), *steps = told

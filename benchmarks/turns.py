@@ -155,7 +155,7 @@ async def steady(size: Size) -> Table:
             FLOOR: Floor(events).turn,
             **{name: make().turn for name, make in makers.items() if name not in slow},
             BY_HAND: by_hand,
-            COMPARED: lambda new, one=same, other=list(same): one == other,
+            COMPARED: lambda new, value=same, other=list(same): value == other,
         }
         new = {name: pairs(name, rounds + WARM_UP) for name in runners}
         gc.collect()
@@ -164,7 +164,7 @@ async def steady(size: Size) -> Table:
             runners,
             rounds,
             floor=FLOOR,
-            before=lambda name, one, new=new: new[name][one],
+            before=lambda name, value, new=new: new[name][value],
             warm_up=WARM_UP,
             clock=time.thread_time,
             patience=PATIENCE,

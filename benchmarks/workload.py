@@ -111,8 +111,8 @@ class Floor:
         tokens += map(self._count, new)
         room = BUDGET - self._around
         kept = 0
-        for one in reversed(tokens):
-            room -= one
+        for token in reversed(tokens):
+            room -= token
             if room < 0:
                 break
             kept += 1

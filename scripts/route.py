@@ -50,7 +50,9 @@ class Route:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Modules that call each other both ways."""
-        return sorted((one, other) for one, other in self.crossings if one < other and (other, one) in self.crossings)
+        return sorted(
+            (item, other) for item, other in self.crossings if item < other and (other, item) in self.crossings
+        )
 
     def walk(self, step: Callable[[], object]) -> None:
         """Follow what a step calls."""
@@ -82,7 +84,7 @@ class Route:
             f"{len(self.modules)} modules, {functions} functions, {self.calls} calls, {crossings} from module to module"
         )
         rows = [f"  {name:40} {len(called):3}" for name, called in self.modules.items()]
-        pairs = [f"  both ways: {one} and {other}" for one, other in self.pairs]
+        pairs = [f"  both ways: {item} and {other}" for item, other in self.pairs]
         return "\n".join([head, *rows, *pairs])
 
 

@@ -54,7 +54,9 @@ def seconds(moment: str) -> float:
 
 def our_metadata(channel: Any, manifest: sessions.SessionManifest) -> sessions.SessionMetadata:
     """AG2's channel as our session."""
-    participants = tuple(one.agent_id for one in sorted(channel.participants, key=lambda one: one.order))
+    participants = tuple(
+        participant.agent_id for participant in sorted(channel.participants, key=lambda value: value.order)
+    )
     return sessions.SessionMetadata(
         channel.channel_id, manifest, channel.creator_id, participants, channel.knobs, seconds(channel.created_at)
     )
@@ -150,9 +152,13 @@ def resolve_routing(events: list[Any], graph: Any, name_to_id: dict[str, str]) -
             said.append(our_events.ToolCallEvent(id=event.id, name=event.name, arguments=event.arguments))
         elif isinstance(event, ToolResultEvent):
             found = [part.data for part in event.result.parts if isinstance(part, DataInput)]
-            returned = next((one for one in found if isinstance(one, handoff.Handoff | handoff.Finish)), None)
+            returned = next((item for item in found if isinstance(item, handoff.Handoff | handoff.Finish)), None)
             said.append(our_events.ToolResultEvent(parent_id=event.parent_id, content=result_text(returned)))
-    tools = (one.when.tool_name for one in graph.transitions if isinstance(one.when, sessions.ToolCalled))
+    tools = (
+        transition.when.tool_name
+        for transition in graph.transitions
+        if isinstance(transition.when, sessions.ToolCalled)
+    )
     routing = sessions.routing_of_round(said, frozenset(tools))
     if "target" in routing:
         routing["target"] = name_to_id.get(routing["target"], routing["target"])
@@ -183,12 +189,12 @@ def evaluator(kind: str) -> type[Any]:
             for seq, envelope in enumerate(context.wal, 2):
                 waits = waits.after(our_envelope(envelope, seq), metadata, None)
             standing = sessions.deadlines(metadata, sessions.SessionState(context.metadata.state.value), waits)
-            due = [one for one in standing if one.due_at <= context.now_seconds]
+            due = [item for item in standing if item.due_at <= context.now_seconds]
             if not due:
                 return None
-            elapsed = context.now_seconds - min(one.since.at for one in due)
+            elapsed = context.now_seconds - min(deadline.since.at for deadline in due)
             detail = {"elapsed_seconds": elapsed, "threshold_seconds": allowed}
-            late = {who for one in due for who in one.waited_for}
+            late = {who for deadline in due for who in deadline.waited_for}
             return expectations.Violation(expectation, [p for p in metadata.participants if p in late], detail)
 
     Evaluator.__name__ = {"acks_within": "AcksWithinEvaluator", "reply_within": "ReplyWithinEvaluator"}.get(

@@ -190,7 +190,7 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
         around = inside.get()
         if around is not None:
             around.keeps = False
-        if around is not None or hand_on & {one.__name__ for one in type(client).__mro__}:
+        if around is not None or hand_on & {base.__name__ for base in type(client).__mro__}:
             return None
         if not is_client(client, *args, **kwargs):
             return None

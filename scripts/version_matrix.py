@@ -187,7 +187,7 @@ def newest_here() -> set[str]:
 def is_here(release: tuple[str, ...]) -> bool:
     """Whether what these requirements come to now is installed in this very environment."""
     found = dict(line.split("==", 1) for line in locked(sys.executable, release))
-    named = [Requirement(one).name for one in release]
+    named = [Requirement(item).name for item in release]
     try:
         here = {name: installed_version(name) for name in named}
     except PackageNotFoundError:
@@ -262,14 +262,14 @@ def holds(framework: str, release: tuple[str, ...], *, whole: bool, exhaustive: 
 def floors_of(extra: str) -> tuple[str, ...]:
     """The oldest releases that an extra takes, as requirements."""
     wanted = map(Requirement, pyproject()["project"]["optional-dependencies"][extra])
-    return tuple(f"{one.name}=={at.version}" for one in wanted for at in one.specifier if at.operator == ">=")
+    return tuple(f"{item.name}=={at.version}" for item in wanted for at in item.specifier if at.operator == ">=")
 
 
 def floor_holds(extra: str) -> bool:
     """Whether the tests of an extra pass with the oldest releases that it takes."""
     floors = floors_of(extra)
     with environment(f"{extra} floor", (*floors, *TOOLS), BESIDE_FLOORS) as python:
-        first, *others = (ROOT / "tests" / one for one in FLOORS[extra])
+        first, *others = (ROOT / "tests" / requirement for requirement in FLOORS[extra])
         return tests_pass(python, first, " ".join(floors), *map(str, others))
 
 

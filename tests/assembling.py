@@ -49,7 +49,7 @@ class Turn:
         self.id, self.number = span.attributes["assembly.id"], span.attributes["assembly.turn"]
         self.previous = span.attributes.get("assembly.previous.id")
         self.steps = [child for child in span.children if child.name.startswith("apply_policy")]
-        self.arrived = {item: one.tokens for item, one in span.arrived.items()}
+        self.arrived = {item: value.tokens for item, value in span.arrived.items()}
         self.kept = span.kept
         self.exits = [(item, reason) for step in self.steps for item, reason in step.dropped_reasons.items()]
         self.compacted = [item for step in self.steps for item in step.compacted]

@@ -63,7 +63,7 @@ def _goes_back(code):
     """Whether a function has a loop: an instruction that jumps to one before it."""
     known = _going_back.get(id(code))
     if known is None:
-        back = any("BACKWARD" in one.opname for one in dis.get_instructions(code))
+        back = any("BACKWARD" in instruction.opname for instruction in dis.get_instructions(code))
         known = _going_back[id(code)] = (code, back)
     return known[1]
 
@@ -106,7 +106,7 @@ class Reads:
     """
 
     def __init__(self, *types):
-        self._rows = {one: describe.registry[one] for one in types}
+        self._rows = {kind: describe.registry[kind] for kind in types}
         self.made = 0
 
     def __enter__(self):
@@ -162,15 +162,15 @@ def counted_texts():
 def ours_alive():
     """How many objects of the library's classes there are."""
     gc.collect()
-    return sum(str(type(one).__module__).startswith("otel_assembly") for one in gc.get_objects())
+    return sum(str(type(candidate).__module__).startswith("otel_assembly") for candidate in gc.get_objects())
 
 
 def held_by(*owners):
     """How many objects these hold on to, themselves and through others; code and classes aside."""
-    seen, found = {id(one): one for one in owners}, list(owners)
+    seen, found = {id(entry): entry for entry in owners}, list(owners)
     while found:
-        for one in gc.get_referents(found.pop()):
-            if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType | CodeType):
-                seen[id(one)] = one
-                found.append(one)
+        for item in gc.get_referents(found.pop()):
+            if id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType | CodeType):
+                seen[id(item)] = item
+                found.append(item)
     return len(seen)

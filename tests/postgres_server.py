@@ -20,7 +20,7 @@ BIN = next(
         folder
         for folder in (
             *(Path(found).parent for found in [shutil.which("initdb")] if found),
-            *sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda one: -int(one.parent.name)),
+            *sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda span: -int(span.parent.name)),
         )
         if (folder / "initdb").exists()
     ),
@@ -44,9 +44,9 @@ def kill_with_children(pid: int) -> None:
     """Kill a process and those that it started, at once."""
     with suppress(FileNotFoundError, ProcessLookupError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for one in [pid, *map(int, children)]:
+        for item in [pid, *map(int, children)]:
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(item, signal.SIGKILL)
 
 
 class PostgresServer:

@@ -68,8 +68,8 @@ def read(event) -> Read:
     if isinstance(event, ToolErrorEvent):
         return Read("result", [event.error], closes=[event.parent_id], restates=True)
     if isinstance(event, ToolResultsEvent):
-        said = [getattr(one, "content", None) or getattr(one, "error", "") for one in event.results]
-        return Read("result", said, closes=[one.parent_id for one in event.results], restates=True)
+        said = [getattr(result, "content", None) or getattr(result, "error", "") for result in event.results]
+        return Read("result", said, closes=[result.parent_id for result in event.results], restates=True)
     if isinstance(event, CompactionSummary):
         return Read("summary", [f"[Earlier messages, summarised: details may be missing]\n{event.summary}"])
     return Read("aside")
@@ -122,11 +122,11 @@ class Pairs:
         bonds = [(call.asked, call.answered) for call in self.calls if call.answered is not None]
         bonds += [(echo, asked) for echo, places in self.echoes.items() for asked in places]
         bonds += [(answer, asked) for answer, places in self.also.items() for asked in places]
-        for one, other in bonds:
-            if group[one] is not group[other]:
-                group[one] |= group[other]
+        for item, other in bonds:
+            if group[item] is not group[other]:
+                group[item] |= group[other]
                 for position in group[other]:
-                    group[position] = group[one]
+                    group[position] = group[item]
         return group
 
     def waits(self, asked: int) -> bool:
@@ -154,19 +154,19 @@ def pair(events) -> Pairs:
     echoes: dict[int, set[int]] = {}
     also: dict[int, set[int]] = {}
     last_response = -1
-    for position, one in enumerate(map(read, events)):
-        if one.kind == "response":
+    for position, fact in enumerate(map(read, events)):
+        if fact.kind == "response":
             last_response = position
-        if one.opens:
-            nearest = [_nearest(calls, name) for name in one.opens]
-            if one.restates and all(nearest):
+        if fact.opens:
+            nearest = [_nearest(calls, name) for name in fact.opens]
+            if fact.restates and all(nearest):
                 echoes[position] = {call.asked for call in nearest}
                 for call in nearest:
-                    call.awaiting = call.awaiting or call.id in one.awaiting
+                    call.awaiting = call.awaiting or call.id in fact.awaiting
             else:
-                calls += [Call(name, position, name in one.awaiting) for name in one.opens]
-        elif one.kind == "result" or one.closes:
-            found, again = _answers(calls, one)
+                calls += [Call(name, position, name in fact.awaiting) for name in fact.opens]
+        elif fact.kind == "result" or fact.closes:
+            found, again = _answers(calls, fact)
             if found is None:
                 orphans.add(position)
                 continue
@@ -182,18 +182,18 @@ def _nearest(calls, name, skip=()):
     )
 
 
-def _answers(calls, one):
+def _answers(calls, fact):
     found, again = [], set()
-    for name in one.closes:
+    for name in fact.closes:
         call = _nearest(calls, name, found)
         if call is not None:
             found.append(call)
             continue
         done = [c for c in calls if c.id == name and c.answered is not None]
-        if not one.restates or not done:
+        if not fact.restates or not done:
             return None, set()
         again.add(max(done, key=lambda c: c.answered).asked)
-    return (found, again) if one.closes else (None, set())
+    return (found, again) if fact.closes else (None, set())
 
 
 def positions_of(events, kept) -> list[int]:
@@ -224,17 +224,17 @@ def assert_sendable(events, kept) -> None:
 def leading_systems(events) -> list[int]:
     """System messages before anything else that a model reads."""
     found = []
-    for position, one in enumerate(map(read, events)):
-        if one.kind == "aside":
+    for position, fact in enumerate(map(read, events)):
+        if fact.kind == "aside":
             continue
-        if one.kind != "system":
+        if fact.kind != "system":
             break
         found.append(position)
     return found
 
 
 def newest_request(events) -> int | None:
-    places = [position for position, one in enumerate(map(read, events)) if one.kind == "request"]
+    places = [position for position, fact in enumerate(map(read, events)) if fact.kind == "request"]
     return places[-1] if places else None
 
 

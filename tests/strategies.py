@@ -82,9 +82,9 @@ def _tool_block(draw, pool, clock, at, echoes):
     echo = echoes and draw(st.booleans())
     at(clock, Line("call", draw(texts), tuple(ids), frozenset(awaiting), names))
     if echo:
-        for one, name in zip(ids, names, strict=True):
-            at(clock, Line("call_event", ids=(one,), awaiting=frozenset({one} & set(awaiting)), names=(name,)))
-    answered = [one for one in ids if draw(st.integers(0, 6))]
+        for item_id, name in zip(ids, names, strict=True):
+            at(clock, Line("call_event", ids=(item_id,), awaiting=frozenset({item_id} & set(awaiting)), names=(name,)))
+    answered = [item for item in ids if draw(st.integers(0, 6))]
     if draw(st.booleans()):
         answered.reverse()
     joined = len(answered) > 1 and draw(st.integers(0, 3)) == 0
@@ -92,11 +92,11 @@ def _tool_block(draw, pool, clock, at, echoes):
     if joined:
         at(clock, Line("results", draw(texts), tuple(answered), names=names))
     else:
-        for one in answered:
+        for item_id in answered:
             delay = draw(st.sampled_from([0, 0, 0, 0, 1, 3]))
             at(
                 clock + delay,
-                Line(draw(st.sampled_from(["result", "result", "error"])), draw(texts), (one,), names=("",)),
+                Line(draw(st.sampled_from(["result", "result", "error"])), draw(texts), (item_id,), names=("",)),
             )
     if echo and answered and not joined:
         at(clock + delay, Line("results", draw(texts), tuple(answered), names=names))
@@ -124,16 +124,18 @@ def _event(line):
     if line.what == "error":
         return ToolErrorEvent(parent_id=line.ids[0], name=line.names[0], error=line.text)
     if line.what == "results":
-        return ToolResultsEvent(results=tuple(ToolResultEvent(parent_id=one, content=line.text) for one in line.ids))
+        return ToolResultsEvent(
+            results=tuple(ToolResultEvent(parent_id=item_id, content=line.text) for item_id in line.ids)
+        )
     if line.what == "summary":
         return CompactionSummary(summary=line.text)
     return _aside(line)
 
 
 def _calls(line):
-    for one, name in zip(line.ids, line.names, strict=True):
+    for item_id, name in zip(line.ids, line.names, strict=True):
         yield ToolCallEvent(
-            id=one, name=name, arguments=json.dumps({"q": line.text}), awaiting_approval=one in line.awaiting
+            id=item_id, name=name, arguments=json.dumps({"q": line.text}), awaiting_approval=item_id in line.awaiting
         )
 
 
@@ -159,9 +161,9 @@ def _message(line):
         return {"role": "assistant", "content": line.text}
     if line.what in {"call", "call_event"}:
         calls = []
-        for one, name in zip(line.ids, line.names, strict=True):
-            call = {"id": one, "type": "function", "function": {"name": name, "arguments": line.text}}
-            calls.append({**call, "awaiting_approval": True} if one in line.awaiting else call)
+        for item_id, name in zip(line.ids, line.names, strict=True):
+            call = {"id": item_id, "type": "function", "function": {"name": name, "arguments": line.text}}
+            calls.append({**call, "awaiting_approval": True} if item_id in line.awaiting else call)
         return {"role": "assistant", "content": line.text or None, "tool_calls": calls}
     if line.what in {"result", "error"}:
         return {"role": "tool", "tool_call_id": line.ids[0], "name": "search", "content": line.text}

@@ -41,7 +41,7 @@ async def test_an_empty_chain_sends_what_came_in():
     assembly = await Assembler([]).assemble(["system"], events)
     prompts, sent = assembly
     assert prompts == ["system"]
-    assert all(one is other for one, other in zip(sent, events, strict=True))
+    assert all(message is other for message, other in zip(sent, events, strict=True))
     assert assembly.items == ["0", "1"]
     assert assembly.id
     assert repr(assembly).startswith("Assembly(turn 0: ")
@@ -95,7 +95,7 @@ def test_an_assembler_with_policies_more_is_one_beside_it_that_keeps_its_setting
     first, behind = alone.reducing_first([budget]), alone.followed_by([budget])
     assert (first.policies, behind.policies) == ((memory, budget, window), (memory, window, budget))
     assert alone.policies == (memory, window)
-    assert [(one.name, one.strict) for one in (first, behind)] == [("desk", True)] * 2
+    assert [(item.name, item.strict) for item in (first, behind)] == [("desk", True)] * 2
     assert not caplog.records
     alone.followed_by([alerts])
     assert "Policy 'sliding_window' (index 1) runs before 'alert' (index 2)" in caplog.text
@@ -247,7 +247,7 @@ async def test_the_list_and_its_messages_are_never_changed():
     assembly.events.clear()
     assembly.prompts.clear()
     assert events == before
-    assert all(one is other for one, other in zip(events, objects, strict=True))
+    assert all(event is other for event, other in zip(events, objects, strict=True))
 
 
 async def test_an_event_that_nobody_can_read_is_named_and_the_turn_does_not_count():

@@ -57,7 +57,9 @@ def test_every_framework_that_is_here_is_measured_alone_and_with_us(tmp_path):
     assert done.returncode == 0, done.stderr
     (table,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert_whole({"frameworks": table})
-    assert set(table["rows"]) == {one for one in FRAMEWORKS if instrumentor_of(one).version is not None}
+    assert set(table["rows"]) == {
+        framework for framework in FRAMEWORKS if instrumentor_of(framework).version is not None
+    }
     for cells in table["rows"].values():
         assert [cell["ratio"] is None for cell in cells] == [True, False] * 2
 
@@ -133,7 +135,7 @@ async def test_who_takes_too_long_is_asked_no_more_and_everybody_stands_beside_t
         {"floor": lambda given: None, "slow": slow},
         4,
         floor="floor",
-        before=lambda name, one: one,
+        before=lambda name, value: value,
         warm_up=1,
         clock=lambda: float(next(clock)),
     )

@@ -60,8 +60,8 @@ def files(service):
     """Every file that it is given by mounts of the tree, but for what Python has compiled of its generator."""
     for source in mounts(service).values():
         if source is not None:
-            found = [source] if source.is_file() else [one for one in source.rglob("*") if one.is_file()]
-            yield from (one for one in found if "__pycache__" not in one.parts)
+            found = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+            yield from (item for item in found if "__pycache__" not in item.parts)
 
 
 def listens(service):

@@ -87,7 +87,10 @@ async def test_events_that_come_back_are_the_very_objects():
     events = [user("a"), user("thinking"), user("b")]
     policy = policy_of(lambda prompts, events: (prompts, [events[0], events[2]]))
     assembly = await Assembler([policy]).assemble([], events)
-    assert [one is other for one, other in zip(assembly.events, [events[0], events[2]], strict=True)] == [True, True]
+    assert [event is other for event, other in zip(assembly.events, [events[0], events[2]], strict=True)] == [
+        True,
+        True,
+    ]
 
 
 async def test_a_copy_keeps_the_ordinal_of_what_it_copies():
@@ -145,7 +148,9 @@ async def test_what_a_policy_makes_on_every_turn_is_kept_again_where_a_later_one
     assembler, history = Assembler([reminder, gate]), History(requests("a"))
     assemblies = [await assembler.assemble([], history) for _ in range(4)]
     assert [assembly.items for assembly in assemblies] == [["0", "m0"], ["0"], ["0", "m0"], ["0", "m0"]]
-    told = [[(d.item, d.outcome.value, d.reason.value, d.policy) for d in one.decisions] for one in assemblies]
+    told = [
+        [(d.item, d.outcome.value, d.reason.value, d.policy) for d in assembly.decisions] for assembly in assemblies
+    ]
     assert told == [
         [("m0", "injected", "policy", "reminder"), ("0", "kept", "fits", None)],
         [("m0", "dropped", "policy", "gate")],
@@ -162,7 +167,9 @@ async def test_what_a_policy_makes_a_second_drops_and_a_third_puts_back_is_told_
     assembler, history = Assembler([made, gate, back], recorder=recorder.recorder), History(requests("a"))
     assemblies = [await assembler.assemble([], history) for _ in range(4)]
     assert [assembly.items for assembly in assemblies] == [["0", "m0"], ["0", "m0"], ["0"], ["0", "m0"]]
-    told = [[(d.item, d.outcome.value, d.reason.value, d.policy) for d in one.decisions] for one in assemblies]
+    told = [
+        [(d.item, d.outcome.value, d.reason.value, d.policy) for d in assembly.decisions] for assembly in assemblies
+    ]
     assert told == [
         [("m0", "injected", "policy", "rescue"), ("0", "kept", "fits", None)],
         [],
@@ -248,9 +255,9 @@ async def test_prompts_that_a_policy_adds_are_in_the_assembly_and_in_the_next_po
 
 async def test_ours_mend_the_pairs_that_a_policy_before_them_has_parted():
     history = History([user("go"), call(), {"role": "tool", "tool_call_id": "a", "content": "found"}, user("and?")])
-    policy = policy_of(lambda p, e: (p, [one for one in e if "tool_calls" not in one]))
+    policy = policy_of(lambda p, e: (p, [event for event in e if "tool_calls" not in event]))
     assembly = await Assembler([policy, SlidingWindowPolicy(50)]).assemble([], history)
-    assert [one["content"] for one in assembly.events] == ["go", "and?"]
+    assert [event["content"] for event in assembly.events] == ["go", "and?"]
     assert exits(assembly) == [
         ("1", "dropped", "policy", "custom"),
         ("2", "dropped", "orphaned_tool_result", "sliding_window"),
@@ -364,7 +371,7 @@ async def test_a_policy_that_changes_the_list_it_was_given_is_named_and_the_call
         lambda p, e: (None, e),
         lambda p, e: ("prompt", e),
         lambda p, e: (p, "events"),
-        lambda p, e: (p, (one for one in e)),
+        lambda p, e: (p, (event for event in e)),
         lambda p, e: (iter(p), e),
         lambda p, e: (p, set()),
         lambda p, e: (p, {}),
@@ -557,5 +564,5 @@ async def test_what_is_sent_are_the_objects_that_a_policy_returned_also_where_on
 
     policy.apply = remembered
     assembly = await Assembler([policy]).assemble([], events)
-    assert all(one is other for one, other in zip(assembly.events, returned, strict=True))
+    assert all(event is other for event, other in zip(assembly.events, returned, strict=True))
     assert [decision.item for decision in assembly.dropped] == ["4"]

@@ -113,8 +113,8 @@ def test_grafanas_own_types_read_the_json_and_leave_nothing_out(dashboard):
 
     register_default_plugins()
     read = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
-    for one in (*read["links"], *read["annotations"]["list"]):
-        assert one.pop("placement") == "inControlsMenu"  # what the SDK puts in by itself
+    for link in (*read["links"], *read["annotations"]["list"]):
+        assert link.pop("placement") == "inControlsMenu"  # what the SDK puts in by itself
     assert {"id": None, **read} == dashboard
 
 
@@ -175,7 +175,7 @@ def test_every_variable_is_used_and_every_one_that_is_used_is_there(dashboard):
 @each_dashboard
 def test_the_dashboards_lead_to_each_other_and_to_jaeger(dashboard):
     other, jaeger = dashboard["links"]
-    uids = {one["uid"] for one in DASHBOARDS.values()} - {dashboard["uid"]}
+    uids = {dashboard["uid"] for dashboard in DASHBOARDS.values()} - {dashboard["uid"]}
     assert {other["url"].removeprefix("/d/")} == uids
     assert other["includeVars"] is other["keepTime"] is True
     assert jaeger["url"] == "${jaeger:raw}/search"
@@ -342,7 +342,7 @@ def test_every_link_of_a_series_leads_into_the_service_of_that_series(dashboard)
             assert f"={'${__field.labels.'}{label}}}&" in link["url"], (panel["title"], link)
             for target in panel["targets"]:
                 assert re.match(r"(label_replace\()+sum by \(job", target["expr"]), panel["title"]
-    (overview,) = (one for one in DASHBOARDS.values() if one["uid"].endswith("overview"))
+    (overview,) = (dashboard for dashboard in DASHBOARDS.values() if dashboard["uid"].endswith("overview"))
     assert "service" not in _variables(overview)  # many services: none of them is the right one for all panels
 
 
@@ -351,7 +351,7 @@ def test_what_counts_losses_is_of_the_agents_that_are_chosen(dashboard):
     """The page of an agent that drops nothing shows no drops of its neighbours in the process."""
     for where, target in _targets(dashboard):
         for metric, matchers in _selectors(target["expr"]):
-            if any(use.name == "gen_ai.agent.name" for one in _metrics(metric) for use in one.attributes):
+            if any(use.name == "gen_ai.agent.name" for span in _metrics(metric) for use in span.attributes):
                 assert re.search(r'gen_ai_agent_name=~?"\$agent"', matchers), where
 
 

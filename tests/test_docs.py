@@ -128,19 +128,21 @@ def test_the_answer_that_the_docs_show_is_the_one_that_is_given(tmp_path):
     assert run(*asked[2], COLUMNS="80").out == _blocks(page, "text")[0]
 
 
-@pytest.mark.parametrize("command", sorted({one for one in _commands() if A_COMMAND_OF_OURS.search(one)}))
+@pytest.mark.parametrize("command", sorted({command for command in _commands() if A_COMMAND_OF_OURS.search(command)}))
 def test_a_command_of_the_docs_is_one(command):
     parser().parse_args(shlex.split(A_COMMAND_OF_OURS.search(command)[1] or ""))
 
 
-@pytest.mark.parametrize("command", sorted({one for one in _commands() if _program(one) in PROGRAMS - {"cat"}}))
+@pytest.mark.parametrize(
+    "command", sorted({command for command in _commands() if _program(command) in PROGRAMS - {"cat"}})
+)
 def test_a_program_of_the_docs_exists(command):
     words = shlex.split(command)
     script = words[words.index("python") + 1]
     assert script == "-m" or (ROOT / script).is_file() or any(script in _files(page) for page in PAGES)
 
 
-@pytest.mark.parametrize("command", sorted({one for one in _commands() if _program(one) == "pip"}))
+@pytest.mark.parametrize("command", sorted({command for command in _commands() if _program(command) == "pip"}))
 def test_the_docs_install_existing_extras_from_the_clone(command):
     """No release is on PyPI yet: `pip install otel-assembly` fails."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -149,7 +151,7 @@ def test_the_docs_install_existing_extras_from_the_clone(command):
     assert not found[1] or set(found[1].split(",")) <= set(project["optional-dependencies"])
 
 
-@pytest.mark.parametrize("command", sorted({one for one in _commands() if one.startswith("make")}))
+@pytest.mark.parametrize("command", sorted({command for command in _commands() if command.startswith("make")}))
 def test_a_make_target_of_the_docs_exists(command):
     target = command.split()[1]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -167,7 +169,7 @@ def test_there_is_no_other_kind_of_command_in_the_docs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [one for one in _commands(ROOT / "benchmarks" / "README.md") if _program(one) != "make"]
+    "command", [command for command in _commands(ROOT / "benchmarks" / "README.md") if _program(command) != "make"]
 )
 def test_a_benchmark_of_the_docs_runs(command, tmp_path):
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
@@ -200,7 +202,9 @@ def environment(tmp_path_factory):
             (wheel,) = shared.glob("*.whl")
             folder = shared / re.sub(r"\W+", "-", "-".join(requirements) or "empty")
             if not (folder / "whole").exists():
-                wanted = [re.sub(r"^(?:otel-assembly|\.)(?=\[|$)", str(wheel), one) for one in requirements]
+                wanted = [
+                    re.sub(r"^(?:otel-assembly|\.)(?=\[|$)", str(wheel), requirement) for requirement in requirements
+                ]
                 make_environment(folder, sys.executable, *wanted)
                 (folder / "whole").touch()
             return folder / "bin"
@@ -210,7 +214,9 @@ def environment(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", [one for one in NEWCOMERS if {*map(_program, _commands(one))} - {"make"}], ids=_name)
+@pytest.mark.parametrize(
+    "page", [item for item in NEWCOMERS if {*map(_program, _commands(item))} - {"make"}], ids=_name
+)
 def test_the_commands_of_a_page_run_in_an_empty_environment(page, tmp_path, environment):
     folder = _clone(page, tmp_path)
     with socket.socket() as probe:

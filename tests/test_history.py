@@ -52,7 +52,7 @@ def test_a_history_is_a_sequence_of_the_very_objects():
     history.append(extra := ModelRequest(content="more"))
     events.append(extra)
     assert len(history) == 6
-    assert all(one is other for one, other in zip(history, events, strict=True))
+    assert all(event is other for event, other in zip(history, events, strict=True))
     assert history[0] is events[0]
     assert history[-1] is extra
     assert extra in history
@@ -63,12 +63,12 @@ def test_a_history_is_a_sequence_of_the_very_objects():
 
 @QUICK
 @given(st.integers(0, 12), st.slices(12), st.slices(12))
-def test_a_slice_of_a_slice_is_what_a_list_gives(length, one, other):
+def test_a_slice_of_a_slice_is_what_a_list_gives(length, value, other):
     events = requests(length)
     history = History(events)
-    assert list(history[one]) == events[one]
-    assert list(history[one][other]) == events[one][other]
-    assert list(reversed(history[one])) == events[one][::-1]
+    assert list(history[value]) == events[value]
+    assert list(history[value][other]) == events[value][other]
+    assert list(reversed(history[value])) == events[value][::-1]
 
 
 @QUICK
@@ -191,7 +191,7 @@ async def test_views_stay_as_they_are_whatever_is_given_up_or_answered_late(even
     for start in range(0, len(events), step):
         history.extend(events[start : start + step])
         found, read_at_once = [
-            [(one.events, one.reason) for one in outcome.decisions] + [(outcome.events, None)]
+            [(decision.events, decision.reason) for decision in outcome.decisions] + [(outcome.events, None)]
             for outcome in [
                 await ConversationPolicy().decide([], whole, Context()) for whole in (history, History(history))
             ]
@@ -203,7 +203,7 @@ async def test_views_stay_as_they_are_whatever_is_given_up_or_answered_late(even
             assert history.table(meter).sum(view) == sum(map(history.table(meter).known, held))
             for other in views:
                 shared = set(held) & set(places(other))
-                if all(one[0] is not history.all for one in (*view.segments, *other.segments)):
+                if all(segment[0] is not history.all for segment in (*view.segments, *other.segments)):
                     assert set(held) - set(places(view.minus(other))) == shared
                     assert set(places(other)) - set(places(other.minus(view))) == shared
         before += [(view, places(view)) for view in views]

@@ -124,7 +124,7 @@ async def test_the_kinds_bytes_and_atoms_of_arrivals_are_those_of_the_events(rec
     ]
     await Assembler([ConversationPolicy()], recorder=recorder.recorder).assemble([], events)
     arrived = recorder.span("assemble_context").arrived
-    assert {item: (one.kind, one.bytes, one.atom) for item, one in arrived.items()} == {
+    assert {item: (value.kind, value.bytes, value.atom) for item, value in arrived.items()} == {
         "0": ("system", 1, "0"),
         "1": ("response", 3, "1"),
         "2": ("request", 9, "2"),
@@ -148,7 +148,7 @@ async def test_what_is_sent_are_the_caller_s_own_objects_also_where_one_was_repl
     await assembler.assemble([], first, context)
     second = [first[0], first[1].model_copy(), first[2]]
     assembly = await assembler.assemble([], second, context)
-    assert all(one is other for one, other in zip(assembly.events, second, strict=True))
+    assert all(event is other for event, other in zip(assembly.events, second, strict=True))
     assert assembly.items == ["0", "1", "2"]
 
 
@@ -157,7 +157,7 @@ async def test_each_assembly_has_the_objects_of_its_own_list_also_when_it_is_rea
     lists = [[{"role": "user", "content": f"message {number}"} for number in range(4)] for _ in range(3)]
     assemblies = [await assembler.assemble([], events, context) for events in lists]
     for assembly, events in zip(assemblies, lists, strict=True):
-        assert all(one is other for one, other in zip(assembly.events, events[2:], strict=True))
+        assert all(event is other for event, other in zip(assembly.events, events[2:], strict=True))
         assert assembly.items == ["2", "3"]
 
 

@@ -66,8 +66,8 @@ async def test_fifty_assemblies_at_once_tell_each_arrival_once_and_the_last_one_
     last = await assembler.assemble([], history)
     assert last.items == list(map(str, range(46, 52)))
     for assembly in (*ended, last):
-        for one in assembly.decisions:
-            (inside.discard if one.outcome is DecisionOutcome.DROPPED else inside.add)(one.item)
+        for decision in assembly.decisions:
+            (inside.discard if decision.outcome is DecisionOutcome.DROPPED else inside.add)(decision.item)
         # One that began earlier may end later: what came in since was not offered to it, and it decides nothing of it.
         inside = {item for item in inside if int(item) < assembly.totals.events_in}
         assert inside == set(assembly.items)
@@ -248,7 +248,7 @@ async def ticking():
 
 
 def notes(number):
-    return [Note(f"note {one}") for one in range(number)]
+    return [Note(f"note {index}") for index in range(number)]
 
 
 @pytest.mark.parametrize("before", [0, 10])

@@ -134,5 +134,5 @@ def test_each_input_is_found_at_most_once_and_what_is_found_reads_the_same(data)
     assert len(found) == len(outputs)
     indexes = [index for index in found if index is not None]
     assert len(indexes) == len(set(indexes))
-    for index, one in zip(found, outputs, strict=True):
-        assert index is None or inputs[index] == one
+    for index, event in zip(found, outputs, strict=True):
+        assert index is None or inputs[index] == event

@@ -41,12 +41,12 @@ def says(text):
 
 
 def calls(*ids):
-    made = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in ids]
+    made = [{"id": item_id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for item_id in ids]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
-def answers(one):
-    return {"role": "tool", "tool_call_id": one, "content": f"answer {one}"}
+def answers(value):
+    return {"role": "tool", "tool_call_id": value, "content": f"answer {value}"}
 
 
 class Conversation:
@@ -552,10 +552,10 @@ def test_the_least_recently_used_conversations_make_room_for_events(observed, re
     turn(observed, "a", events)
     turn(observed, "c", events[:3])
     ids = {}
-    for one in ("a", "c", "b"):
+    for text in ("a", "c", "b"):
         recorder.clear()
-        turn(observed, one, events[:3] if one != "a" else events)
-        ids[one] = recorder.span("assemble_context").attributes["assembly.turn"]
+        turn(observed, text, events[:3] if text != "a" else events)
+        ids[text] = recorder.span("assemble_context").attributes["assembly.turn"]
     assert ids == {"a": 2, "c": 1, "b": 0}
 
 
@@ -585,4 +585,4 @@ def test_alerts_are_logged_also_where_no_span_records_and_nothing_is_measured():
         step.out(alerts=[AlertFacts("watch", "warning", "slow")])
         step.overflow(budget=1, needed=2)
     assembly.end()
-    assert [one.log_record.event_name for one in logs.get_finished_logs()] == ["assembly.alert", "assembly.overflow"]
+    assert [log.log_record.event_name for log in logs.get_finished_logs()] == ["assembly.alert", "assembly.overflow"]

@@ -91,7 +91,7 @@ def work_of_a_turn(reducers, length):
 @pytest.mark.parametrize("length", [10_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reducers", REDUCERS.values(), ids=REDUCERS)
 def test_a_turn_of_a_long_conversation_takes_the_work_of_a_turn_at_a_thousand_messages(reducers, length):
-    short, long = [work_of_a_turn(reducers, one) for one in (1_000, length)]
+    short, long = [work_of_a_turn(reducers, item) for item in (1_000, length)]
     assert short[0] > 100
     assert long[0] <= short[0] * 1.1 + 50
     assert long[1] <= short[1] + 2

@@ -19,9 +19,9 @@ class Message:
 @describe.register
 def _(message: Message) -> EventFacts:
     word, *ids = message.words.split()
-    names = [one.rstrip("!") for one in ids]
+    names = [item_id.rstrip("!") for item_id in ids]
     if word in {"call", "recall"}:
-        awaiting = [one.rstrip("!") for one in ids if one.endswith("!")]
+        awaiting = [item_id.rstrip("!") for item_id in ids if item_id.endswith("!")]
         kind = "response" if word == "call" else "tool_call"
         return EventFacts(kind, opens=names, awaiting=awaiting, restates=word == "recall")
     if word in {"answer", "again"}:
@@ -30,7 +30,7 @@ def _(message: Message) -> EventFacts:
 
 
 async def kept(*words, window=None):
-    events = [Message(one) for one in words]
+    events = [Message(word) for word in words]
     policy = ConversationPolicy() if window is None else SlidingWindowPolicy(window)
     outcomes = [await policy.decide([], form, Context()) for form in (events, History(events))]
     first, second = ([event.words for event in outcome.events] for outcome in outcomes)
@@ -83,7 +83,7 @@ async def test_rule(case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_check_for_reports_names_what_would_be_lost(case):
     words, lost = CASES[case]
-    broken = broken_pairs([describe(Message(one)) for one in words])
+    broken = broken_pairs([describe(Message(word)) for word in words])
     assert set(broken) <= set(lost)
     assert bool(broken) == bool(lost)
 

@@ -25,16 +25,16 @@ from otel_assembly.events import CompactionSummary, TurnStarted
 def rendered(assembly):
     """The prompt by item: what kind of message, and every text in it."""
     facts = [describe(event) for event in assembly.events]
-    return [("prompt", (text,)) for text in assembly.prompts] + [(str(one.kind), one.texts) for one in facts]
+    return [("prompt", (text,)) for text in assembly.prompts] + [(str(fact.kind), fact.texts) for fact in facts]
 
 
 def size(items):
     return sum(len(text.encode("utf-8", "surrogatepass")) for _, texts in items for text in texts)
 
 
-def common_length(one, other):
-    shorter = min(len(one), len(other))
-    return next((index for index in range(shorter) if one[index] != other[index]), shorter)
+def common_length(value, other):
+    shorter = min(len(value), len(other))
+    return next((index for index in range(shorter) if value[index] != other[index]), shorter)
 
 
 def check_prefix(before, after):
@@ -174,7 +174,8 @@ async def test_the_hash_changes_with_the_prefix_and_with_nothing_else(recorder):
     base = await hash_of(["p"], ["a", "b"], "c")
     assert await hash_of(["p"], ["a", "b"], "d") == base
     others = {
-        await hash_of(*one, "c") for one in ((["q"], ["a", "b"]), (["p"], ["ab"]), (["p", "a"], ["b"]), (["p"], ["a"]))
+        await hash_of(*item, "c")
+        for item in ((["q"], ["a", "b"]), (["p"], ["ab"]), (["p", "a"], ["b"]), (["p"], ["a"]))
     }
     assert base not in others
     assert len(others) == 4

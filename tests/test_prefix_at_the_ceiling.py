@@ -42,10 +42,10 @@ def rendered(assembly):
 def shared(old, new):
     """The share of the one prompt's bytes that stands at the beginning of the other, message by message."""
     same = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
+    for item, other in zip(old, new, strict=False):
+        if item != other:
             break
-        same += len(one)
+        same += len(item)
     return same / sum(map(len, old))
 
 
@@ -133,7 +133,7 @@ def growth(messages):
 PROMPT = words(random.Random(0), 900, 900)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(one, marks=pytest.mark.slow) for one in range(2, 6))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(index, marks=pytest.mark.slow) for index in range(2, 6))])
 async def test_two_hundred_turns_at_the_ceiling_reuse_nine_tenths_of_the_prompt_in_nine_turns_of_ten(seed, recorder):
     messages = synthetic(seed, 320, most_rows=28)
     assert 550 < growth(messages) < 700  # recorded agents: 600

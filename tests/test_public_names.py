@@ -185,8 +185,8 @@ def test_every_parameter_of_a_public_name_is_documented():
         said = " ".join(base.__doc__ or "" for base in value.__mro__) if of_a_class else value.__doc__ or ""
         if said.startswith(("As `", "Return the same as `")):  # its sibling that does not wait has them
             continue
-        names = {one for one in inspect.signature(value).parameters if not one.startswith("_")}
-        if unsaid := {one for one in names if not re.search(rf"\b{one}\b", said)}:
+        names = {parameter for parameter in inspect.signature(value).parameters if not parameter.startswith("_")}
+        if unsaid := {name for name in names if not re.search(rf"\b{name}\b", said)}:
             missing[name] = unsaid
     assert missing == {}
 
@@ -298,9 +298,9 @@ def paths_in(source):
     """The dotted paths of ours that a program imports, or names in a string."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            yield from (f"{node.module}.{name.name}" for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (name.name for name in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from re.findall(r"\botel_assembly(?:\.\w+)+", node.value)
 

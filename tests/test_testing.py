@@ -228,7 +228,7 @@ async def test_what_is_told_against_the_contract_is_named(recorder):
     recorder.recorder.emitter.tracer.start_span("assemble_context", attributes={"assembly.surprise": 1}).end()
     assert "assemble_context: 'assembly.surprise' is not a registered attribute" in recorder.violations()
     recorder.tracer("somebody").start_span("assemble_kontext").end()
-    assert not any("kontext" in one for one in recorder.violations())
+    assert not any("kontext" in violation for violation in recorder.violations())
 
 
 # As a plugin

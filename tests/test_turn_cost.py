@@ -124,7 +124,7 @@ async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_ta
 ):
     telemetry = recorder if observed else None
     short, long = [
-        await most_of_a_turn(chain, History(events_of(one)), telemetry, turns=turns) for one in (666, length)
+        await most_of_a_turn(chain, History(events_of(item)), telemetry, turns=turns) for item in (666, length)
     ]
     assert 50 < long <= short * 1.1 + 50
 
@@ -162,14 +162,16 @@ async def test_a_conversation_without_its_abandoned_calls_is_one_interval(length
     for new in (abandoning(20), abandoning(21), late[:1], late[1:]):
         history.extend(new)
         outcome = await ConversationPolicy().decide([], history, Context())
-        assert [len(view.segments) for view in (outcome.events, *(one.events for one in outcome.decisions))] == [1, 1]
+        assert [
+            len(view.segments) for view in (outcome.events, *(decision.events for decision in outcome.decisions))
+        ] == [1, 1]
         given_up = sum(bool(event.tool_calls) for event in outcome.decisions[0].events)
         assert len(outcome.events) + given_up == len(history)
     assert history[1] in list(outcome.events)
 
 
 async def test_a_foreign_filter_that_parts_thousands_of_pieces_takes_steps_in_proportion():
-    chain = [Custom(lambda p, e: (p, [one for n, one in enumerate(e) if n % 2]))]
+    chain = [Custom(lambda p, e: (p, [event for n, event in enumerate(e) if n % 2]))]
     taken = []
     for length in (500, 2_000):
         history = History(requests(*map(str, range(length))))

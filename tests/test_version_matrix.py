@@ -58,7 +58,7 @@ def test_the_tests_of_an_extra_run_with_the_oldest_release_that_it_takes(extra):
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (floor,) = floors_of(extra)
     assert f'{extra} = ["{floor.replace("==", ">=")}' in project
-    assert all((ROOT / "tests" / one).is_file() for one in FLOORS[extra])
+    assert all((ROOT / "tests" / requirement).is_file() for requirement in FLOORS[extra])
     assert [what for what, _ in cells_of(extra, earlier=True)] == [floor]
     assert not list(cells_of(extra, earlier=False))  # `make test` has the newest
 

@@ -101,7 +101,7 @@ def desk(**settings):
         (lambda: Context(stream=Stream), "stream is the class Stream", "Stream(…)"),
         (lambda: KnowledgeRecall(MemoryKnowledgeStore), "store is the class MemoryKnowledgeStore", "(…)"),
         (
-            lambda: KnowledgeWriteGate(MemoryKnowledgeStore, accept=lambda one: True),
+            lambda: KnowledgeWriteGate(MemoryKnowledgeStore, accept=lambda value: True),
             "store is the class MemoryKnowledgeStore",
             "(…)",
         ),

@@ -33,7 +33,7 @@ async def measure(peer: Peer, size: Size) -> dict[str, list[Any]]:
     """One peer at every length: its first turn, its steady ones beside the floor, and how many of ours they take."""
     convert, start = peer.driver()
     lengths, rounds = SIZES[size]
-    await race({peer.name: start(convert(messages(8)))}, 1, before=lambda name, one: convert(messages(2)))  # imports
+    await race({peer.name: start(convert(messages(8)))}, 1, before=lambda name, value: convert(messages(2)))  # imports
     found: dict[str, list[Any]] = {"first": [], "steady": [], "ours": []}
     for length in lengths:
         first, steady, ours = await _at(peer, convert, start(convert(messages(length, seed=8))), length, rounds)
@@ -59,12 +59,12 @@ async def _at(
     new[peer.name] = list(map(convert, new[peer.name]))
     gc.collect()
     gc.freeze()
-    first = await race(runners, 1, before=lambda name, one: new[name][0])
+    first = await race(runners, 1, before=lambda name, value: new[name][0])
     steady = await race(
         runners,
         rounds,
         floor=FLOOR,
-        before=lambda name, one: new[name][1 + one],
+        before=lambda name, value: new[name][1 + value],
         warm_up=WARM_UP,
         patience=PATIENCE,
     )

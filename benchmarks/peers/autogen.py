@@ -43,8 +43,8 @@ def _autogen(*, memoized: bool) -> Driver:
         if isinstance(message.content, str):
             return 4 + len(encode(message.content))
         return 4 + sum(
-            len(encode(one.content)) if hasattr(one, "content") else 3 + len(encode(one.name + one.arguments))
-            for one in message.content
+            len(encode(item.content)) if hasattr(item, "content") else 3 + len(encode(item.name + item.arguments))
+            for item in message.content
         )
 
     known: dict[int, int] = {}
@@ -55,7 +55,7 @@ def _autogen(*, memoized: bool) -> Driver:
         def count_tokens(self, some: Any, *, tools: Any = ()) -> int:
             if not memoized:
                 return sum(map(count, some))
-            return sum(known.get(id(one)) or known.setdefault(id(one), count(one)) for one in some)
+            return sum(known.get(id(item)) or known.setdefault(id(item), count(item)) for item in some)
 
     def start(held: list[Any]) -> Callable[[list[Any]], Any]:
         client: Any = Client()

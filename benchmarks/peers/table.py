@@ -92,7 +92,7 @@ async def report(size: Size) -> list[Table]:
                 steady.rows[name] = [peer.counts, peer.keeps, f"not measured: {said['missing']}"]
                 continue
             cells: list[Cell] = [*map(_cell, said["steady"])]
-            over: list[Cell] = [None if one is None else round(one, 1) for one in said["ours"]]
+            over: list[Cell] = [None if message is None else round(message, 1) for message in said["ours"]]
             padding: list[Cell] = [None] * (len(lengths) - len(cells))
             steady.rows[name] = [peer.counts, peer.keeps, *cells, *padding, *over, *padding]
             first.rows[name] = [*map(_cell, said["first"]), *padding]

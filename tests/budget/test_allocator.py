@@ -66,7 +66,7 @@ def items(*sizes, **settings):
 def test_everything_that_fits_is_the_very_object_that_was_given():
     blocks = [Block("system", 1, "be brief", cuttable=False), Block("evidence", 5, "a fact", cuttable=True)]
     allocation = allocate(blocks, 10, 0, words)
-    assert all(one is other for one, other in zip(allocation.blocks, blocks, strict=True))
+    assert all(block is other for block, other in zip(allocation.blocks, blocks, strict=True))
     assert allocation.used == 4
     assert [outcome(allocation, block.name) for block in blocks] == [("kept", "pinned"), ("kept", "fits")]
 
@@ -300,16 +300,16 @@ def test_a_duplicate_that_may_be_cut_never_takes_the_place_of_one_that_may_not()
 
 def call(*ids):
     return ModelResponse(
-        content="", tool_calls=tuple(ToolCallEvent(id=one, name="find", arguments="{}") for one in ids)
+        content="", tool_calls=tuple(ToolCallEvent(id=item_id, name="find", arguments="{}") for item_id in ids)
     )
 
 
-def result(one, text="found"):
-    return ToolResultEvent(parent_id=one, name="find", content=text)
+def result(value, text="found"):
+    return ToolResultEvent(parent_id=value, name="find", content=text)
 
 
 def test_three_parallel_calls_stay_or_go_as_one_group_where_only_one_result_would_fit():
-    turns = [ModelRequest(content="go"), call("1", "2", "3"), *(result(one, say(9)) for one in "123")]
+    turns = [ModelRequest(content="go"), call("1", "2", "3"), *(result(letter, say(9)) for letter in "123")]
     whole = allocate([Block("recent", 8, turns, cuttable=True)], 9_000, 0).used
     allocation = allocate([Block("recent", 8, turns, cuttable=True)], whole - 1, 0)
     cut = [item for item in allocation.items if item.outcome == "dropped"]

@@ -174,7 +174,7 @@ def test_none_is_ever_cut_and_no_budget_is_ever_exceeded(kinds, room, floor, cut
         assert allocation.fixed == bare.used
         assert allocation.used <= window
         assert allocation.used == allocation.framing + allocation.separators + sum(allocation.costs.values())
-        again = allocate([replaced_fixed(one) for one in allocation.blocks], 100_000, 0, own)
+        again = allocate([replaced_fixed(block) for block in allocation.blocks], 100_000, 0, own)
         assert again.used == allocation.used
         for event in waiting:
             assert reasons(allocation, event)[0][0] == "kept"
@@ -195,7 +195,7 @@ async def test_a_conversation_keeps_it_and_the_spans_say_why():
     task = Task("And now?", older=[said(0), WAITING, *chatter(200)], recent=chatter(100))
     context = await assembler.assemble(task, None)
     assert WAITING in context.messages
-    (decision,) = (one for one in context.decisions if one.event.facts.opens)
+    (decision,) = (decision for decision in context.decisions if decision.event.facts.opens)
     assert (decision.outcome.value, decision.reason.value) == ("kept", "pending_tool_call")
     assert telemetry.span("allocate_budget").attributes["assembly.budget.fixed"] == fixed + COST
     assert telemetry.violations() == []

@@ -191,7 +191,7 @@ def test_five_thousand_dropped_items_of_one_block_are_told_each_with_its_reason(
     assert span.kept == list(map(str, range(10)))
     assert gone(span) == dict.fromkeys(map(str, range(10, 5_010)), "low_rank")
     assert len(span.arrived) == 5_010
-    assert all(one.tokens == 3 for one in span.arrived.values())
+    assert all(item.tokens == 3 for item in span.arrived.values())
 
 
 def test_five_thousand_dropped_items_of_as_many_blocks_are_told_by_128_spans_and_lists(telemetry):
@@ -206,8 +206,8 @@ def test_five_thousand_dropped_items_of_as_many_blocks_are_told_by_128_spans_and
     assert {*named, *lists["assembly.blocks.names"]} == {"system", *(block.name for block in blocks)}
     assert Counter(lists["assembly.blocks.outcomes"]) == {"kept": 1, "dropped": 4_872}
     assert len(allocation.dropped) == 5_000
-    for one in telemetry.spans:
-        arrays = {name: value for name, value in one.attributes.items() if isinstance(value, list)}
+    for item in telemetry.spans:
+        arrays = {name: value for name, value in item.attributes.items() if isinstance(value, list)}
         assert sum(len(str(entry)) for array in arrays.values() for entry in array) <= 16 * 1024
 
 
@@ -218,12 +218,12 @@ def test_of_a_thousand_blocks_those_that_were_not_simply_kept_have_the_spans(tel
     span = telemetry.span("allocate_budget")
     spans = block_spans(span)
     assert len(spans) == 128
-    assert {block.name for block in cut} < {one.attributes["assembly.block.name"] for one in spans}
+    assert {block.name for block in cut} < {span.attributes["assembly.block.name"] for span in spans}
     lists = span.whole
     assert len(lists["assembly.blocks.names"]) == 1_000 - 128
     assert set(lists["assembly.blocks.outcomes"]) == {"kept"}
     assert set(lists["assembly.blocks.reasons"]) == {"fits"}
-    shown = sum(one.attributes["assembly.tokens.out"] for one in spans)
+    shown = sum(span.attributes["assembly.tokens.out"] for span in spans)
     assert shown + sum(lists["assembly.blocks.tokens"]) == allocation.used
 
 
@@ -239,17 +239,17 @@ def test_the_payload_alone_says_what_every_item_became_also_where_many_were_comp
     standing = [item for item in span.kept if item not in made(span)]
     assert sorted([*standing, *gone(span), *shortened(span)]) == sorted(items)
     assert len(made(span)) == len(shortened(span)) == len(allocation.compacted) > 128
-    assert sum(one.tokens for item, one in span.arrived.items() if item in span.kept) == allocation.used
+    assert sum(value.tokens for item, value in span.arrived.items() if item in span.kept) == allocation.used
 
 
 def test_a_tool_call_and_its_results_are_one_atom_by_one_id(telemetry):
-    calls = tuple(ToolCallEvent(id=one, name="find", arguments="{}") for one in "123")
+    calls = tuple(ToolCallEvent(id=letter, name="find", arguments="{}") for letter in "123")
     turns = [ModelRequest(content="go"), ModelResponse(content="", tool_calls=calls)]
-    turns += [ToolResultEvent(parent_id=one, name="find", content=say(9)) for one in "123"]
+    turns += [ToolResultEvent(parent_id=letter, name="find", content=say(9)) for letter in "123"]
     allocate([Block("recent", 8, turns, cuttable=True)], 30, 0)
     span = telemetry.span("allocate_budget")
-    assert [one.atom for one in span.arrived.values()] == ["0", "1", "1", "1", "1"]
-    assert [one.kind for one in span.arrived.values()] == ["request", "response", *["tool_result"] * 3]
+    assert [item.atom for item in span.arrived.values()] == ["0", "1", "1", "1", "1"]
+    assert [fact.kind for fact in span.arrived.values()] == ["request", "response", *["tool_result"] * 3]
     assert gone(span) == dict.fromkeys(map(str, range(5)), "over_budget")
 
 
@@ -346,9 +346,9 @@ def test_a_redaction_hook_that_fails_changes_no_allocation():
 
 
 def everything_of(telemetry):
-    spans = [(one.name, one.attributes, [(e.name, e.attributes) for e in one.events]) for one in telemetry.spans]
+    spans = [(span.name, span.attributes, [(e.name, e.attributes) for e in span.events]) for span in telemetry.spans]
     logs = [(log.name, log.attributes, log.body) for log in telemetry.logs]
-    status = [one.status_description for one in telemetry.spans if hasattr(one, "status_description")]
+    status = [span.status_description for span in telemetry.spans if hasattr(span, "status_description")]
     return json.dumps([spans, logs, status, list(telemetry.metrics), str(telemetry.metrics)], default=str)
 
 

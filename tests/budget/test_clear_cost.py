@@ -120,12 +120,30 @@ async def test_what_is_sent_are_the_objects_of_this_question():
 def said(context):
     """All that was decided of one question."""
     items = [
-        (one.block, one.index, one.kind, one.tokens, one.bytes, one.atom, one.outcome, one.reason, one.item.group)
-        for one in context.allocation.items
+        (
+            item.block,
+            item.index,
+            item.kind,
+            item.tokens,
+            item.bytes,
+            item.atom,
+            item.outcome,
+            item.reason,
+            item.item.group,
+        )
+        for item in context.allocation.items
     ]
     blocks = [
-        (one.block.name, one.outcome, one.reason, one.room, one.tokens_in, one.tokens_out, one.items_out)
-        for one in context.allocation.decisions
+        (
+            decision.block.name,
+            decision.outcome,
+            decision.reason,
+            decision.room,
+            decision.tokens_in,
+            decision.tokens_out,
+            decision.items_out,
+        )
+        for decision in context.allocation.decisions
     ]
     totals, allocation = context.assembly.totals, context.allocation
     return items, blocks, allocation.used, allocation.fixed, totals.tokens_in, totals.tokens_out, totals.dropped

@@ -55,7 +55,7 @@ async def test_a_summary_is_compacted_once_for_as_long_as_it_says_the_same(recor
         made.append(summary_of(context))
         spans = [span.name for span in recorder.spans if span.name.startswith("compact_block")]
         assert spans == ["compact_block summary"]
-        (decision,) = (one for one in context.allocation.decisions if one.block.name == "summary")
+        (decision,) = (decision for decision in context.allocation.decisions if decision.block.name == "summary")
         assert len(decision.attempts) == (turn == 0)
         assert context.assembly.totals.compacted == 1
     assert made == [CompactedBlock("Summary 1.", ("t1", "t2"), (0, 0))] * 5
@@ -167,7 +167,7 @@ async def test_what_is_kept_is_bounded():
 
 def kept_in_memory():
     gc.collect()
-    return sum(isinstance(one, CompactionResults) for one in gc.get_objects())
+    return sum(isinstance(candidate, CompactionResults) for candidate in gc.get_objects())
 
 
 async def test_what_is_kept_goes_with_its_conversation():

@@ -39,13 +39,13 @@ class Gate:
         await self.open.wait()
         if self.fails:
             raise self.fails.pop(0)
-        self.offered += [one.candidate.id for one in proposals]
-        return [Retained(one, RetentionOutcome.WRITTEN) for one in proposals]
+        self.offered += [proposal.candidate.id for proposal in proposals]
+        return [Retained(proposal, RetentionOutcome.WRITTEN) for proposal in proposals]
 
 
 async def retained(gate, *names, answer="Because."):
     context = await desk(gate=gate).assemble(Task(ASKED), None)
-    return [one.outcome.value for one in await context.retain(answer, [fact(name) for name in names])]
+    return [retained.outcome.value for retained in await context.retain(answer, [fact(name) for name in names])]
 
 
 async def test_retaining_returns_before_anything_is_written_and_flush_waits_for_all_of_it():
@@ -66,7 +66,7 @@ async def test_what_is_forbidden_is_never_queued():
     gate = QueuedWriteGate(Gate())
     context = await desk(gate=gate).assemble(Task(ASKED), None)
     told = await context.retain("…", [fact("a", "secret")])
-    assert [one.outcome.value for one in told] == ["forbidden_scope"]
+    assert [retained.outcome.value for retained in told] == ["forbidden_scope"]
     assert gate.queued == 0
 
 
@@ -125,7 +125,7 @@ async def test_what_is_written_later_belongs_to_who_proposed_it():
 
     class Watching:
         async def offer(self, proposals):
-            seen.append((asked.get(), [one.candidate.id for one in proposals]))
+            seen.append((asked.get(), [proposal.candidate.id for proposal in proposals]))
             return []
 
     gate = QueuedWriteGate(Watching())
@@ -162,8 +162,8 @@ def test_what_a_loop_left_behind_is_written_by_the_next_one():
         async def offer(self, proposals):
             if self.open is None:
                 await asyncio.Event().wait()
-            self.offered += [one.candidate.id for one in proposals]
-            return [Retained(one, RetentionOutcome.WRITTEN) for one in proposals]
+            self.offered += [proposal.candidate.id for proposal in proposals]
+            return [Retained(proposal, RetentionOutcome.WRITTEN) for proposal in proposals]
 
     inner = Slow()
     gate = QueuedWriteGate(inner)

@@ -63,9 +63,9 @@ async def test_the_rule_sees_the_proposal_and_decides():
     context = await desk(gate=gate).assemble(Task(ASKED), user="ada")
     rumour = Candidate("rumour", "Ada may leave.", "public")
     told = await context.retain("You are on pro.", candidates=[rumour, FACT])
-    assert [one.outcome.value for one in told] == ["rejected", "written"]
+    assert [retained.outcome.value for retained in told] == ["rejected", "written"]
     assert seen == [("rumour", "You are on pro."), ("plan", "You are on pro.")]
-    assert [(one.candidate.id, one.assembly) for one in handed] == [("plan", context.assembly.id)]
+    assert [(retained.candidate.id, retained.assembly) for retained in handed] == [("plan", context.assembly.id)]
 
 
 async def test_what_lies_outside_of_the_scopes_never_reaches_the_gate():
@@ -90,9 +90,9 @@ async def test_a_failure_costs_its_proposal_alone_and_says_nothing_of_it(caplog)
     bad = Candidate("bad", "canary", "public")
     gate = KnowledgeWriteGate(accept=accept, write=handed.append)
     context = await desk(gate=gate).assemble(Task(ASKED), user="ada")
-    assert [one.outcome.value for one in await context.retain("…", [bad, FACT])] == ["failed", "written"]
+    assert [retained.outcome.value for retained in await context.retain("…", [bad, FACT])] == ["failed", "written"]
     context = await desk(gate=Broken()).assemble(Task(ASKED), user="ada")
-    assert [one.outcome.value for one in await context.retain("…", [bad])] == ["failed"]
+    assert [retained.outcome.value for retained in await context.retain("…", [bad])] == ["failed"]
     assert "ValueError" in caplog.text
     assert "OSError" in caplog.text
     assert "canary" not in caplog.text
@@ -115,10 +115,10 @@ def test_a_gate_writes_to_one_place(settings):
 
 async def remembering(*candidates):
     store = WatchedStore()
-    scopes = {one.scope for one in candidates}
+    scopes = {candidate.scope for candidate in candidates}
     gate = KnowledgeWriteGate(store, accept=always)
     context = await desk(gate=gate, scopes=lambda user, task: scopes).assemble(Task(ASKED), user=None)
-    assert {one.outcome.value for one in await context.retain("…", candidates)} == {"written"}
+    assert {retained.outcome.value for retained in await context.retain("…", candidates)} == {"written"}
     store.touched.clear()
     return store
 
@@ -154,12 +154,12 @@ async def test_any_scope_and_any_id_is_kept_apart_from_every_other(name):
     everything = [
         Candidate(id_, f"plan {at}", scope) for at, (scope, id_) in enumerate((s, i) for s in NAMES for i in NAMES)
     ]
-    everything = [one for one in everything if "\ud800" not in one.id + one.scope]
+    everything = [fact for fact in everything if "\ud800" not in fact.id + fact.scope]
     store = await remembering(*everything)
     permitted = {name}
     found = await KnowledgeRecall(store).search("plan", scopes=permitted, k=1_000)
-    assert {one.id for one in found} == {one.id for one in everything if one.scope == name}
-    assert {one.scope for one in found} <= permitted
+    assert {fact.id for fact in found} == {fact.id for fact in everything if fact.scope == name}
+    assert {fact.scope for fact in found} <= permitted
     assert len({path.split("/")[3] for _, path in store.touched}) == 1
 
 
@@ -169,6 +169,6 @@ async def test_a_memory_that_cannot_be_read_is_passed_over_without_a_word_of_it(
     await store.write("/memory/scopes/public/other.json", '{"id": "canary"}')
     await store.write("/memory/scopes/public/moved.json", '{"id": "m", "scope": "canary", "content": "plan canary"}')
     found = await KnowledgeRecall(store).search(ASKED, scopes={"public"}, k=9)
-    assert [one.id for one in found] == ["plan"]
+    assert [fact.id for fact in found] == ["plan"]
     assert "canary" not in caplog.text
     assert "is skipped" in caplog.text

@@ -104,7 +104,7 @@ async def test_what_is_forbidden_is_never_a_candidate_and_nobody_hears_of_it(cap
     )
     assert len(telemetry.spans) > 5
     assert CANARY not in everything
-    assert not any(CANARY in one.id for one in seen)
+    assert not any(CANARY in message.id for message in seen)
     for context, same in zip(contexts, expected, strict=True):
         assert context.messages == same.messages
         assert context.assembly.totals == same.assembly.totals
@@ -118,7 +118,7 @@ async def test_what_is_forbidden_is_never_a_candidate_and_nobody_hears_of_it(cap
 
 async def test_who_brings_what_is_forbidden_is_named_with_the_mend_and_nothing_else(caplog):
     await desk(Source("docs", [forbidden(1), forbidden(2)])).assemble(Task(ASKED), user=None)
-    (record,) = (one for one in caplog.records if one.name == "otel_assembly")
+    (record,) = (record for record in caplog.records if record.name == "otel_assembly")
     message = record.getMessage()
     assert record.levelno == logging.WARNING
     assert "'docs'" in message
@@ -197,12 +197,12 @@ async def test_a_source_that_fails_is_named_and_stops_the_assembly_or_is_passed_
 
     context = await desk(**places, deadline=0.01, on_retriever_error="skip").assemble(Task(ASKED), user=None)
     assert "Passage 1 says what it says." in contents(context)
-    assert [(one.source, one.problem) for one in context.failures] == [("wiki", problem)]
+    assert [(failure.source, failure.problem) for failure in context.failures] == [("wiki", problem)]
 
 
 def errors_counted(telemetry):
     points = telemetry.metrics.get("assembly.policy.errors", [])
-    return [(one.attributes["assembly.policy.name"], one.attributes["error.type"], one.value) for one in points]
+    return [(point.attributes["assembly.policy.name"], point.attributes["error.type"], point.value) for point in points]
 
 
 @pytest.mark.parametrize("mode", ["skip", "raise"])
@@ -229,7 +229,9 @@ async def test_a_source_that_fails_is_counted_by_its_role_and_name(broken, error
         except SourceFailedError:
             assert mode == "raise"
     assert errors_counted(telemetry) == [("retriever wiki", error, 2)]
-    assert {one.attributes["gen_ai.agent.name"] for one in telemetry.metrics["assembly.policy.errors"]} == {"clerk"}
+    assert {metric.attributes["gen_ai.agent.name"] for metric in telemetry.metrics["assembly.policy.errors"]} == {
+        "clerk"
+    }
     assert CANARY not in repr(telemetry.metrics)
     if mode == "skip":
         assert telemetry.span("assemble_context").status != "ERROR"
@@ -289,7 +291,7 @@ async def test_a_rerank_that_fails_leaves_the_order_as_it_was():
     docs = Source("docs", [passage(1), passage(2)])
     context = await desk(docs, rerank=rerank, on_retriever_error="skip").assemble(Task(ASKED), user=None)
     assert contents(context)[1] == "Passage 1 says what it says."
-    assert [one.role for one in context.failures] == ["rerank"]
+    assert [failure.role for failure in context.failures] == ["rerank"]
     with pytest.raises(SourceFailedError, match="rerank"):
         await desk(docs, rerank=rerank).assemble(Task(ASKED), user=None)
 

@@ -41,7 +41,10 @@ class Watched:
 
 
 def told(compacted):
-    return [(one.compactor, str(one.outcome), one.target, one.tokens_out, one.error_type) for one in compacted.attempts]
+    return [
+        (attempt.compactor, str(attempt.outcome), attempt.target, attempt.tokens_out, attempt.error_type)
+        for attempt in compacted.attempts
+    ]
 
 
 def both(compactors, text=TEXT, target=10, count=words):
@@ -116,7 +119,7 @@ def test_one_that_raises_once_gets_its_second_chance():
 
     result = both(Compactors(flaky))
     assert result.text == "short now"
-    assert [(one.outcome, one.error_type) for one in result.attempts] == [
+    assert [(attempt.outcome, attempt.error_type) for attempt in result.attempts] == [
         ("raised", "TimeoutError"),
         ("compacted", None),
     ]
@@ -134,7 +137,7 @@ def test_one_that_says_too_much_is_asked_for_less_and_the_fallback_for_the_targe
     assert result.text == "word " * 10
 
     stubborn = both(Compactors(lambda text, target: "word " * 40))
-    assert [(one.outcome, one.target, one.tokens_out) for one in stubborn.attempts[:2]] == [
+    assert [(attempt.outcome, attempt.target, attempt.tokens_out) for attempt in stubborn.attempts[:2]] == [
         ("too_long", 10, 40),
         ("too_long", 2, 40),
     ]
@@ -150,8 +153,8 @@ def test_without_a_fallback_the_result_says_that_there_is_none_and_the_original_
     original = str(TEXT)
     result = both(Compactors(raises, fallback=None, attempts=3), original)
     assert (result.text, result.tokens) == (None, 0)
-    assert [one.outcome for one in result.attempts] == ["raised"] * 3
-    assert [one.number for one in result.attempts] == [1, 2, 3]
+    assert [attempt.outcome for attempt in result.attempts] == ["raised"] * 3
+    assert [attempt.number for attempt in result.attempts] == [1, 2, 3]
     assert original == TEXT
 
 
@@ -165,7 +168,7 @@ def test_a_fallback_of_the_users_own_is_tried_once_on_the_original():
     result = Compactors(lambda text, target: "", fallback=mine).run(TEXT, 10, words)
     assert result.text is None
     assert seen == [(TEXT, 10)]
-    assert [one.compactor for one in result.attempts] == ["lambda", "lambda", "mine"]
+    assert [attempt.compactor for attempt in result.attempts] == ["lambda", "lambda", "mine"]
 
 
 def test_by_default_the_extractive_compactor_answers_alone():
@@ -197,7 +200,7 @@ def test_one_that_hangs_is_left_at_its_deadline_and_not_tried_again(release, for
         result = (
             compactors.run(TEXT, 10, words) if form == "sync" else asyncio.run(compactors.run_async(TEXT, 10, words))
         )
-        assert [(one.compactor, one.outcome) for one in result.attempts] == [
+        assert [(attempt.compactor, attempt.outcome) for attempt in result.attempts] == [
             ("hangs", "timed_out"),
             ("ExtractiveCompactor", "compacted"),
         ]
@@ -219,7 +222,7 @@ def test_an_async_one_that_hangs_is_cancelled_at_its_deadline():
             raise
 
     result = asyncio.run(Compactors(hangs, deadline=0.05).run_async(TEXT, 10, words))
-    assert [one.outcome for one in result.attempts] == ["timed_out", "compacted"]
+    assert [attempt.outcome for attempt in result.attempts] == ["timed_out", "compacted"]
     assert cancelled == [10]
 
 
@@ -229,14 +232,14 @@ def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(releas
 
     compactors = Compactors(hangs, deadline=0.001)
     outcomes = [compactors.run(TEXT, 10, words) for _ in range(compact_workers.MAX_HANGING + 4)]
-    assert [str(one.attempts[0].outcome) for one in outcomes[-4:]] == ["refused"] * 4
-    assert all(one.text for one in outcomes)
+    assert [str(outcome.attempts[0].outcome) for outcome in outcomes[-4:]] == ["refused"] * 4
+    assert all(outcome.text for outcome in outcomes)
     assert compact_workers.count_hanging() == compact_workers.MAX_HANGING
     alive = [thread for thread in threading.enumerate() if thread.name == "otel-assembly-compactor"]
     assert len(alive) == compact_workers.MAX_HANGING
     assert all(thread.daemon for thread in alive)
     again = asyncio.run(compactors.run_async(TEXT, 10, words))
-    assert [one.outcome for one in again.attempts] == ["refused", "compacted"]
+    assert [attempt.outcome for attempt in again.attempts] == ["refused", "compacted"]
 
     release.set()
     for thread in alive:
@@ -360,9 +363,9 @@ def test_an_async_compactor_in_the_sync_form_is_an_error_that_names_the_mend():
     async def compact(text, target_tokens):
         return "x"
 
-    for one in (compact, functools.partial(compact), lambda text, target: compact(text, target)):
+    for item in (compact, functools.partial(compact), lambda text, target: compact(text, target)):
         with pytest.raises(ConfigurationError, match="run_async"):
-            Compactors(one).run(TEXT, 10, words)
+            Compactors(item).run(TEXT, 10, words)
     assert Compactors(compact).is_async
 
 
@@ -444,7 +447,7 @@ def test_a_token_count_that_is_known_is_not_made_again():
 
 
 def test_the_outcomes_are_a_closed_set():
-    assert {str(one) for one in CompactionOutcome} == {
+    assert {str(item) for item in CompactionOutcome} == {
         "compacted",
         "raised",
         "timed_out",

@@ -44,7 +44,7 @@ def short(turns, target_tokens):
 
 
 def requests(*ids):
-    return [ModelRequest(id=one, content=f"question {one}") for one in ids]
+    return [ModelRequest(id=item_id, content=f"question {item_id}") for item_id in ids]
 
 
 TURNS = [Turn("e7", 7, "a"), Turn("e8", 8, "b"), Turn("e9", 9, "c")]
@@ -157,9 +157,11 @@ def test_a_summary_of_summaries_resolves_to_its_leaves():
 def test_a_missing_leaf_is_seen():
     whole = compact_history([compact_history(requests("a", "b", "c"), 20, short), *requests("d")], 20, short)
     for gone in "abcd":
-        kept = [one for one in "abc" if one != gone]
+        kept = [letter for letter in "abc" if letter != gone]
         less = compact_history(
-            [compact_history(requests(*kept), 20, short), *requests(*(one for one in "d" if one != gone))], 20, short
+            [compact_history(requests(*kept), 20, short), *requests(*(letter for letter in "d" if letter != gone))],
+            20,
+            short,
         )
         assert set(whole.provenance) - set(less.provenance) == {gone}
 

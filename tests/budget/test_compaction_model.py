@@ -41,7 +41,7 @@ async def test_an_async_model_is_called_on_the_loop():
 
 async def test_a_function_of_the_caller_finds_the_text():
     answer = SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="short"))])
-    read = ModelCompactor(lambda messages: answer, read=lambda one: one.choices[0].message.content)
+    read = ModelCompactor(lambda messages: answer, read=lambda value: value.choices[0].message.content)
     result = Compactors(read).run(TEXT, 5, words)
     assert result.text == "short"
     assert result.attempts[0].compactor == "ModelCompactor"
@@ -52,10 +52,10 @@ def test_an_answer_that_is_no_text_names_the_mend_and_costs_nothing():
     with pytest.raises(ConfigurationError, match="read="):
         compactor(TEXT, 5)
     with pytest.raises(ConfigurationError, match="NoneType"):
-        ModelCompactor(lambda messages: "x", read=lambda one: None)(TEXT, 5)
+        ModelCompactor(lambda messages: "x", read=lambda value: None)(TEXT, 5)
     result = Compactors(compactor).run(TEXT, 5, words)
     named = "otel_assembly.errors.ConfigurationError"
-    assert [one.error_type for one in result.attempts] == [named, named, None]
+    assert [attempt.error_type for attempt in result.attempts] == [named, named, None]
     assert result.text
 
 

@@ -40,7 +40,7 @@ def rendered(context) -> bytes:
 
 
 def shared(before: bytes, after: bytes) -> int:
-    return next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), len(before))
+    return next((at for at, (item, other) in enumerate(zip(before, after, strict=False)) if item != other), len(before))
 
 
 def test_what_a_conversation_keeps_stands_in_front_of_what_a_question_brings():
@@ -114,7 +114,7 @@ class Chat:
 
     async def turn(self, assembler, context, turns, brought, recent):
         question, self.passages, self.memory = brought
-        events = [event for one in turns for event in one]
+        events = [event for turn in turns for event in turn]
         cut = max(0, len(events) - recent)
         task = Task(f"What of {question}?", summary="They met before.", older=events[:cut], recent=events[cut:])
         return await assembler.assemble(task, user="ada", context=context)
@@ -140,14 +140,14 @@ async def test_all_bytes_in_front_of_what_a_question_brings_are_those_of_the_tur
     assembler = chat_of(chat, window=20_000, order="cache")
     before, kept = b"", 0
     for at in range(len(turns) + 1):
-        made = await chat.turn(assembler, context, [said(one) for one in turns[:at]], brought[at], recent)
+        made = await chat.turn(assembler, context, [said(turn) for turn in turns[:at]], brought[at], recent)
         after = rendered(made)
         assert shared(before, after) >= kept
         # Of the last marker: everything in front of it stays, everything behind it was brought by the question.
         front = made.messages[: made.prompt.breakpoints[-1] + 1]
         kept = len(b"".join(json.dumps(message, sort_keys=True).encode() for message in front))
         assert [message["content"] for message in front][-1] in {
-            *(text for one in turns for text in one),
+            *(text for turn in turns for text in turn),
             "They met before.",
         }
         before = after
@@ -204,7 +204,7 @@ async def test_the_cut_moves_in_steps_and_never_leaves_half_of_the_room_unused()
             if made.allocation.dropped:
                 least = min(least, made.allocation.utilization)
             turns.append(said((f"question {at} " * 6, f"answer {at} " * 15)))
-        moved = sum(one != other for one, other in pairwise(firsts[20:]))
+        moved = sum(item != other for item, other in pairwise(firsts[20:]))
         assert (moved >= moves) if order == "attention" else (moved <= moves)
         assert least > 0.5
 
@@ -264,5 +264,5 @@ async def test_where_the_question_stands_when_the_model_is_called_again_after_it
         assert second.messages[result_at] == found[1]
         assert second.messages[0]["content"] == SYSTEM
         # What the first call was sent in front of the place where the results went is what the second begins with.
-        same = [one for one, other in zip(first.messages, second.messages, strict=False) if one == other]
+        same = [message for message, other in zip(first.messages, second.messages, strict=False) if message == other]
         assert same[: len(same)] == second.messages[: second.messages.index(found[0])]

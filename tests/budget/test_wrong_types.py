@@ -71,7 +71,7 @@ def assemble(task, *context, **settings):
 def test_candidates_are_retained():
     (kept,) = retain("yes", [CANDIDATE])
     assert kept.outcome is RetentionOutcome.WRITTEN
-    assert len(retain("yes", (one for one in [CANDIDATE, CANDIDATE]))) == 2
+    assert len(retain("yes", (item for item in [CANDIDATE, CANDIDATE]))) == 2
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _here(arguments, folder, env):
             status = main(arguments)
         except SystemExit as ended:
             status = ended.code or 0
-    return Ran(status, *(one.buffer.getvalue().decode("utf-8") for one in (out, err)))
+    return Ran(status, *(item.buffer.getvalue().decode("utf-8") for item in (out, err)))
 
 
 def _apart(arguments, folder, env):

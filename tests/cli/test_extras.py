@@ -19,7 +19,7 @@ def without(monkeypatch):
         real = importlib.util.find_spec
 
         def find_spec(name, package=None):
-            return None if any(f"{name}.".startswith(f"{one}.") for one in packages) else real(name, package)
+            return None if any(f"{name}.".startswith(f"{package}.") for package in packages) else real(name, package)
 
         version = metadata.version
 

@@ -493,7 +493,7 @@ def test_what_gzip_has_packed_is_read_as_what_it_holds(file, name):
     plain = lines(*[SHORT] * 3)
     before = read(file("plain.jsonl", plain))
     now = read(file(name, gzip.compress(plain.encode())))
-    assert [(one.messages, one.line) for one in now] == [(one.messages, one.line) for one in before]
+    assert [(item.messages, item.line) for item in now] == [(item.messages, item.line) for item in before]
     assert len(now) == 3
 
 

@@ -42,9 +42,11 @@ class Played:
     def again(self, turn, raises=(), less=0):
         """The items that a fresh assembler sends on that turn with raised limits; the last one by `less` less."""
         chain = list(self.chain)
-        for number, one in enumerate(raises):
+        for number, raised in enumerate(raises):
             off = less if number == len(raises) - 1 else 0
-            chain[one.index] = {one.policy: {**chain[one.index][one.policy], one.parameter: one.to - off}}
+            chain[raised.index] = {
+                raised.policy: {**chain[raised.index][raised.policy], raised.parameter: raised.to - off}
+            }
         return self._sends(chain, turn)
 
     def without_limits(self, turn):

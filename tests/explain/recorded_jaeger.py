@@ -41,7 +41,7 @@ def copies(count, conversation="talk-2", overflowed=False):
 
 def _tags(text):
     spans = spans_of(json.loads(text))
-    return [{"key": one["key"], **one["value"]} for span in spans for one in span["attributes"]]
+    return [{"key": attribute["key"], **attribute["value"]} for span in spans for attribute in span["attributes"]]
 
 
 BEGUN = min(map(starts, TRACES))
@@ -107,7 +107,9 @@ class Handler(BaseHTTPRequestHandler):
                 "traceID": trace,
                 "operationName": span["name"],
                 "startTime": int(span["startTimeUnixNano"]) // 1000,
-                "tags": [{"key": one["key"], "value": _plain(one["value"])} for one in span["attributes"]],
+                "tags": [
+                    {"key": attribute["key"], "value": _plain(attribute["value"])} for attribute in span["attributes"]
+                ],
             }
             for span in spans_of(self.server.traces[trace])
         ]
@@ -125,7 +127,7 @@ def _plain(value):
     """A value as the older API has it: arrays as their JSON text."""
     ((kind, held),) = value.items()
     if kind == "arrayValue":
-        return json.dumps([_plain(one) for one in held.get("values", [])])
+        return json.dumps([_plain(value) for value in held.get("values", [])])
     return int(held) if kind == "intValue" else held
 
 

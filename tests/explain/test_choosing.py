@@ -125,7 +125,7 @@ def test_the_list_has_agents_and_marks(run, tight):
 
 def test_an_assembler_is_chosen_by_its_name_and_what_overflowed_by_that(run, tight):
     ledgers = read_ledgers(read_spans(tight)).values()
-    names = {one.turns[0].attributes["assembly.name"] for one in ledgers}
+    names = {ledger.turns[0].attributes["assembly.name"] for ledger in ledgers}
     assert len(names) == 2
     for name in names:
         where = ("explain", "--traces", tight, "--conversation", "talk-1", "--assembler", name)
@@ -157,7 +157,7 @@ def test_a_file_is_chosen_by_its_name_also_where_it_names_no_conversation(run, t
 
 
 def test_a_turn_is_chosen_by_its_trace_in_a_file_too(run, traces):
-    ledger = max(read_ledgers(read_spans(traces)).values(), key=lambda one: len(one.turns))
+    ledger = max(read_ledgers(read_spans(traces)).values(), key=lambda value: len(value.turns))
     trace = ledger.turn(7).trace_id
     said = run("explain", "--traces", traces, "--trace", trace.upper())
     assert said.status == 2

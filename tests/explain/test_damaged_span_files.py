@@ -17,7 +17,7 @@ _KINDS = ("stringValue", "intValue", "boolValue", "doubleValue", "arrayValue", "
 
 def as_value(kind, anything):
     if kind == "arrayValue" and isinstance(anything, list):
-        return {kind: {"values": [{"stringValue": str(one)} for one in anything]}}
+        return {kind: {"values": [{"stringValue": str(span)} for span in anything]}}
     return {kind: anything} if kind else anything
 
 

@@ -124,8 +124,8 @@ def test_who_has_the_room_are_the_blocks_before_it_and_the_better_items_of_its_o
     _, answered = answers(blocks, 72)
     answer = answered["1"]  # rank 3
     assert answer.reason == "low_rank"
-    assert {one.item for one in answer.competitors} == set("023")
-    assert [(one.name, one.priority) for one in answer.block.before] == [("question", 3)]
+    assert {competitor.item for competitor in answer.competitors} == set("023")
+    assert [(span.name, span.priority) for span in answer.block.before] == [("question", 3)]
     assert "question 8" in dict(detail_lines(answer))["blocks before it"]
 
 
@@ -144,12 +144,12 @@ def test_what_stands_for_a_duplicate_and_for_an_old_version_is_named():
         Block("memory", 6, [BlockItem("bags may  weigh 23 kg"), BlockItem("moved away", current=False)], cuttable=True),
     ]
     _, answered = answers(blocks, 900)
-    assert {item: (one.reason, one.winner) for item, one in answered.items()} == {
+    assert {item: (value.reason, value.winner) for item, value in answered.items()} == {
         "0": ("stale", "1"),
         "3": ("duplicate", "2"),
         "4": ("stale", None),
     }
-    assert all(one.never and not one.unknown for one in answered.values())
+    assert all(span.never and not span.unknown for span in answered.values())
     assert dict(detail_lines(answered["0"]))["kept copy"] == "item 1"
     assert "kept copy" not in dict(detail_lines(answered["4"]))
 

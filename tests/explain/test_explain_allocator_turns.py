@@ -87,7 +87,7 @@ class Desk:
         """What the texts are of the items that are in the prompt as they are."""
         task, _, _ = self.turns[turn]
         context = asyncio.run(self._assembler(window).assemble(task, None, Context()))
-        return {"\n".join(texts_of(one.item)) for one in context.allocation.items if one.outcome == "kept"}
+        return {"\n".join(texts_of(item.item)) for item in context.allocation.items if item.outcome == "kept"}
 
 
 def _round(text, calls):
@@ -160,7 +160,7 @@ def test_an_item_that_left_earlier_is_explained_by_the_turn_that_is_asked_about(
     (change,) = answer.raises
     assert desk.texts[1][last] in desk.kept(1, change.to)
     assert desk.texts[1][last] not in desk.kept(1, change.to - 1)
-    assert [one.name for one in answer.block.before] == ["system", "query"]
+    assert [span.name for span in answer.block.before] == ["system", "query"]
 
 
 def test_where_what_may_not_be_cut_does_not_fit_the_window_that_holds_it_is_named():

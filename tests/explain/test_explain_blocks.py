@@ -32,7 +32,7 @@ def test_a_cut_item_has_its_block_its_rule_and_what_was_left(explainer):
     assert (answer.block.name, answer.block.kind, answer.block.priority) == ("docs", "evidence", 5)
     assert answer.block.remaining < answer.tokens + explainer.explain("2").tokens
     assert (answer.limit.setting, answer.limit.limit, answer.limit.left >= 0) == (120, 100, True)
-    assert {one.item for one in answer.competitors} == set("012")
+    assert {competitor.item for competitor in answer.competitors} == set("012")
     assert answer.unknown == ()
     (change,) = answer.raises
     assert (change.policy, change.parameter, change.to) == ("allocator", "window", 120 + change.extra)

@@ -43,7 +43,7 @@ def test_the_numbers_add_up(explain):
     answer = explain("--turn", 7, "--item", 2, "--json").json
     limit = answer["limit"]
     assert limit["left"] == limit["limit"] - limit["used"] >= 0
-    assert sum(one["tokens"] for one in answer["competitors"]) == answer["competitors_tokens"]
+    assert sum(competitor["tokens"] for competitor in answer["competitors"]) == answer["competitors_tokens"]
     assert answer["policy"] == "token_budget"
     assert answer["index"] == 1
 
@@ -51,7 +51,7 @@ def test_the_numbers_add_up(explain):
 def test_a_kept_item_has_its_place(explain):
     answers = [explain("--turn", 7, "--item", item, "--json").json for item in (12, 13, 14)]
     standings = [answer["standing"] for answer in answers]
-    assert [one["position"] for one in standings] == sorted(one["position"] for one in standings)
+    assert [standing["position"] for standing in standings] == sorted(standing["position"] for standing in standings)
     wholes = {s["tokens_before"] + a["tokens"] + s["tokens_after"] for s, a in zip(standings, answers, strict=True)}
     assert len(wholes) == 1
     assert answers[0]["reason"] == "fits"

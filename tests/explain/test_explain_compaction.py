@@ -39,7 +39,7 @@ async def prompts_of(messages, window, upto):
     return sent
 
 
-@pytest.mark.parametrize("turn", [12, 17, *(pytest.param(one, marks=pytest.mark.slow) for one in (20, 27))])
+@pytest.mark.parametrize("turn", [12, 17, *(pytest.param(number, marks=pytest.mark.slow) for number in (20, 27))])
 async def test_the_extra_that_is_named_for_a_compacted_item_keeps_it_and_one_less_does_not(turn, assembly_telemetry):
     messages = talk()
     await prompts_of(messages, WINDOW, turn)

@@ -67,9 +67,11 @@ def tidy_messages(draw):
         messages.append({"role": "user", "content": draw(said)})
         for step in range(draw(st.integers(0, 2))):
             ids = [f"{number}.{step}.{at}" for at in range(draw(st.integers(1, 3)))]
-            calls = [{"id": one, "type": "function", "function": {"name": "look", "arguments": "{}"}} for one in ids]
+            calls = [
+                {"id": item_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for item_id in ids
+            ]
             messages.append({"role": "assistant", "content": None, "tool_calls": calls})
-            messages += [{"role": "tool", "tool_call_id": one, "content": draw(said)} for one in ids]
+            messages += [{"role": "tool", "tool_call_id": item_id, "content": draw(said)} for item_id in ids]
         messages.append({"role": "assistant", "content": draw(said)})
     return messages
 
@@ -178,7 +180,7 @@ def test_a_window_and_a_budget_behind_it_are_both_raised():
     events = conversation("ask", "answer: " + "word " * 40, "ask", "answer", "ask")
     played = play([{"sliding_window": {"max_events": 2}}, {"token_budget": {"max_tokens": 66}}], events, [2, 5])
     answer = explain(played.ledger, 1, "1")
-    assert [(one.policy, one.parameter, one.unit) for one in answer.raises] == [
+    assert [(raised.policy, raised.parameter, raised.unit) for raised in answer.raises] == [
         ("sliding_window", "max_events", "events"),
         ("token_budget", "max_tokens", "tokens"),
     ]

@@ -48,7 +48,7 @@ def test_explanations_from_a_jaeger_are_those_of_the_run_itself(jaeger, lookback
 def test_numbers_are_numbers_and_every_span_is_within_the_contract(jaeger, lookback):
     spans = read_jaeger(jaeger.url, lookback=lookback)
     assert {span.scope for span in spans} == {"otel_assembly"}
-    assert [one for s in spans for one in violations(s.name, s.attributes, [])] == []
+    assert [violation for s in spans for violation in violations(s.name, s.attributes, [])] == []
     assert [span.start_ns for span in spans] == sorted(span.start_ns for span in spans)
 
 

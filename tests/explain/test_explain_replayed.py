@@ -87,21 +87,21 @@ async def verify(seed, form):
                 continue
             verified += 1
             asked = (seed, form, played.policies, turn.number, item, answer)
-            changes = [(one.index, one.parameter, one.to) for one in answer.raises]
+            changes = [(raised.index, raised.parameter, raised.to) for raised in answer.raises]
             if answer.never is not None:
                 wide = [(at, LIMITS[name], 10**6) for at, name in _limits(played.policies)]
                 assert not await played.has(item, turn.number, wide), asked
                 continue
             assert changes, asked
             assert await played.has(item, turn.number, changes), asked
-            if not any(one.at_most for one in answer.raises):
+            if not any(raised.at_most for raised in answer.raises):
                 index, setting, value = changes[-1]
                 assert not await played.has(item, turn.number, [*changes[:-1], (index, setting, value - 1)]), asked
     return verified, unknown
 
 
 def _limits(policies):
-    return [(at, next(iter(one))) for at, one in enumerate(policies) if isinstance(one, dict)]
+    return [(at, next(iter(policy))) for at, policy in enumerate(policies) if isinstance(policy, dict)]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -164,7 +164,7 @@ def test_a_frameworks_limit_of_the_messages_is_told_with_who_has_the_room():
     answer = explain(ledger, 0, "0")
     used = told["assembly.budget.used"]
     assert answer.limit == Limit("tokens", "token_limit", 50, 50, None, used, of="messages")
-    assert {one.item for one in answer.competitors} == {"4", "5", "6"}
+    assert {competitor.item for competitor in answer.competitors} == {"4", "5", "6"}
     assert answer.competitors_tokens == used
     assert f"limit: 50 tokens of the messages alone, {used} used, {50 - used} left" in text(answer)
     assert "memory is not a built-in policy" in answer.unknown[0]

@@ -84,7 +84,7 @@ def test_what_lets_a_prompt_be_sent_does_not_claim_to_keep_the_item():
 )
 def test_a_limit_that_is_said_to_do_it_does_and_one_less_does_not(says, before, tokens, on_overflow, blocks):
     says = [
-        word for at, one in enumerate(says) for word in ((f"call {at}", f"result {at}") if one == "call" else (one,))
+        word for at, span in enumerate(says) for word in ((f"call {at}", f"result {at}") if span == "call" else (span,))
     ]
     events = conversation(*says)
     budget = {"window": tokens + 5, "output_reserve": 5, "step_tokens": 0} if blocks else {"max_tokens": tokens}
@@ -228,9 +228,9 @@ def test_the_allocators_window_that_holds_what_is_fixed():
             recorder=telemetry.recorder,
         )
         context = Context()
-        for one in ("hi", query):
+        for item in ("hi", query):
             with suppress(ContextOverflowError):
-                asyncio.run(assembler.assemble(Task(query=one), None, context))
+                asyncio.run(assembler.assemble(Task(query=item), None, context))
         telemetry.shutdown()
         return as_ledger(telemetry.spans)
 

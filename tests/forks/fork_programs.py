@@ -221,7 +221,7 @@ def our_locks():
         if kind is functools.cached_property:
             values = [getattr(thing, "lock", None)] if thing.func.__module__.startswith("otel_assembly") else []
         elif ours:
-            slots = {name for one in kind.__mro__ for name in getattr(one, "__slots__", ())}
+            slots = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
             values = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
         else:
             continue

@@ -17,7 +17,9 @@ PROTOCOLS = {"grpc": receiving, "http/protobuf": receiving_http}
 
 
 def attributes(span):
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
+    }
 
 
 @pytest.mark.parametrize("framework", AGENTS)

@@ -10,7 +10,9 @@ from programs import AGENTS, EXAMPLES, HERE
 from otel_assembly.cli import main
 
 
-@pytest.mark.parametrize("framework", [one for one in HERE if one != "ag2"])  # the command's own tests run that
+@pytest.mark.parametrize(
+    "framework", [message for message in HERE if message != "ag2"]
+)  # the command's own tests run that
 def test_the_demonstration_of_a_framework_shows_its_reducer_and_where_the_first_request_went(
     run_program, framework, capsys
 ):

@@ -118,8 +118,8 @@ class Agent:
         self.history = []
 
     def prepare(self, messages):
-        for one in self.reducers:
-            messages = one.reduce(messages)
+        for reducer in self.reducers:
+            messages = reducer.reduce(messages)
         return [{"role": "system", "content": self.instructions}, *messages]
 
     def ask(self, text):
@@ -140,8 +140,8 @@ class Agent:
     async def aturn(self, text):
         self.history.append({"role": "user", "content": text})
         messages = self.history
-        for one in self.reducers:
-            messages = await one.areduce(messages)
+        for reducer in self.reducers:
+            messages = await reducer.areduce(messages)
         return await self.client.acall(messages)
 
     async def enter(self, text):

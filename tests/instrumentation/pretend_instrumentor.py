@@ -25,8 +25,8 @@ from otel_assembly.instrumentation import (
 
 def split(messages):
     """The system prompts, and what follows them."""
-    start = next((at for at, one in enumerate(messages) if one["role"] != "system"), len(messages))
-    return [one["content"] for one in messages[:start]], messages[start:]
+    start = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    return [message["content"] for message in messages[:start]], messages[start:]
 
 
 def sent(_, messages):
@@ -100,10 +100,10 @@ def assemblies(telemetry):
 def every_call(telemetry, client):
     """Each call that the client received has its assembly, which says what was received."""
     told = assemblies(telemetry)
-    assert [one.attributes["assembly.events.out"] for one in told] == [
+    assert [span.attributes["assembly.events.out"] for span in told] == [
         sum(message["role"] != "system" for message in received) for received in client.received
     ]
-    assert [one.attributes["assembly.tokens.out"] for one in told] == [
+    assert [span.attributes["assembly.tokens.out"] for span in told] == [
         prompt_tokens(*split(received)) for received in client.received
     ]
     assert telemetry.violations() == []
@@ -112,5 +112,7 @@ def every_call(telemetry, client):
 
 def steps(assembly):
     return [
-        one.attributes["assembly.policy.name"] for one in assembly.children if "assembly.policy.name" in one.attributes
+        child.attributes["assembly.policy.name"]
+        for child in assembly.children
+        if "assembly.policy.name" in child.attributes
     ]

@@ -19,7 +19,7 @@ def instrumentation(assembly_telemetry):
 
 
 def told(telemetry):
-    return [one.attributes["assembly.events.out"] for one in telemetry.spans_named("assemble_context")]
+    return [span.attributes["assembly.events.out"] for span in telemetry.spans_named("assemble_context")]
 
 
 async def answering(messages):

@@ -16,7 +16,7 @@ def test_a_retry_has_an_assembly_of_its_own_with_the_same_steps(agents, assembly
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
     assert len(told) == 4
-    assert [steps(one) for one in told[2:]] == [["window"], ["window"]]
+    assert [steps(item) for item in told[2:]] == [["window"], ["window"]]
     assert told[2].offered == told[3].offered
     assert told[3].attributes["assembly.newly_dropped.count"] == 0
 
@@ -29,7 +29,7 @@ def test_a_middleware_that_is_called_again_does_its_step_once_for_each_call(agen
     for turn in range(2):
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
-    assert [steps(one) for one in told] == [["limits"]] * 3
+    assert [steps(item) for item in told] == [["limits"]] * 3
     assert told[1].offered == told[2].offered
 
 
@@ -57,8 +57,8 @@ def test_another_call_begins_with_what_one_was_at_some_time(agents, assembly_tel
     call.another(1).receives(Sent(messages[1:]))
     call.another(0).receives(Sent(messages))
     told = assemblies(assembly_telemetry)
-    assert [steps(one) for one in told] == [["first", "second"], ["first"], []]
-    assert [one.attributes["assembly.events.in"] for one in told] == [6] * 3
+    assert [steps(item) for item in told] == [["first", "second"], ["first"], []]
+    assert [span.attributes["assembly.events.in"] for span in told] == [6] * 3
 
 
 def test_calls_of_one_run_begin_with_what_was_reduced_for_all_of_them(agents, assembly_telemetry):
@@ -75,7 +75,7 @@ def test_calls_of_one_run_begin_with_what_was_reduced_for_all_of_them(agents, as
         with call.current():
             asked.call(held)
     told = every_call(assembly_telemetry, asked)
-    assert [steps(one) for one in told] == [["window"]] * 3
-    assert [one.attributes["assembly.events.in"] for one in told] == [5, 6, 7]
-    assert [one.attributes["assembly.dropped.count"] for one in told] == [2, 2, 2]
-    assert [one.attributes["assembly.newly_dropped.count"] for one in told] == [2, 0, 0]
+    assert [steps(item) for item in told] == [["window"]] * 3
+    assert [span.attributes["assembly.events.in"] for span in told] == [5, 6, 7]
+    assert [span.attributes["assembly.dropped.count"] for span in told] == [2, 2, 2]
+    assert [span.attributes["assembly.newly_dropped.count"] for span in told] == [2, 0, 0]

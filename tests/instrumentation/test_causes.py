@@ -40,12 +40,12 @@ class Post:
         run = CausedRun(self.instrumentation, lambda: asked)
         with run.current():
             assert self.reports == [True]
-            for one in self.sent_in.pop(message, ()):
-                await self.send(one)
+            for item in self.sent_in.pop(message, ()):
+                await self.send(item)
         run.end()
         self.reports.clear()
-        for one in self.sent_after.pop(message, ()):
-            await self.send(one)
+        for item in self.sent_after.pop(message, ()):
+            await self.send(item)
 
     async def deliver(self):
         while self.waiting:

@@ -23,4 +23,4 @@ def test_a_class_that_is_made_while_a_framework_is_instrumented_lives_no_longer_
     made = [weakref.ref(a_class(agents.Client)) for _ in range(20)]
     gc.collect()
     assert len(assemblies(assembly_telemetry)) == 20
-    assert [one for one in made if one() is not None] == []
+    assert [item for item in made if item() is not None] == []

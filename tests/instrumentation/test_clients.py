@@ -35,7 +35,7 @@ def sent(messages):
 
 
 def told(telemetry):
-    return [one.attributes["assembly.events.out"] for one in telemetry.spans_named("assemble_context")]
+    return [span.attributes["assembly.events.out"] for span in telemetry.spans_named("assemble_context")]
 
 
 async def answering(messages):
@@ -175,7 +175,7 @@ async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, asse
     reduction.done([TALK[3]])
     reduction.call.end()
     made = assembly_telemetry.spans_named("compact_block summary")
-    outcomes = [one.attributes["assembly.compaction.outcome"] for one in made]
+    outcomes = [span.attributes["assembly.compaction.outcome"] for span in made]
     assert outcomes == ["compacted", "empty", "raised"]
     assert made[0].attributes["assembly.tokens.out"] == 4 + count("so it is ")
     assert await read_all(client(sent, said_in=unread)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
@@ -187,7 +187,7 @@ def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framewor
     assert call.reduced("window", [*HELLO, *TALK[2:]], TALK[3:])
     call.receives(sent(TALK[3:]))
     (assembly,) = assembly_telemetry.spans_named("assemble_context")
-    assert [one.attributes["assembly.policy.name"] for one in assembly.children] == ["framework", "window"]
+    assert [child.attributes["assembly.policy.name"] for child in assembly.children] == ["framework", "window"]
     assert assembly.attributes["assembly.events.in"] == 4
 
 

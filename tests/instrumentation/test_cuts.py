@@ -77,7 +77,9 @@ def test_settings_may_be_worked_out():
 @pytest.mark.parametrize("text", ["", "Error generating summary: 500 Server Error"], ids=["empty", "error text"])
 def test_what_no_summary_was_made_of_is_lost(text):
     made = {"role": "system", "content": text}
-    (lost,) = unsummed(TALK, [made, TALK[3]], lambda one: one["content"] if one["role"] == "system" else None)
+    (lost,) = unsummed(
+        TALK, [made, TALK[3]], lambda message: message["content"] if message["role"] == "system" else None
+    )
     assert (lost.events, lost.outcome, lost.reason) == (
         TALK[:3],
         DecisionOutcome.DROPPED,
@@ -88,7 +90,7 @@ def test_what_no_summary_was_made_of_is_lost(text):
 def test_nothing_is_lost_where_a_summary_was_made_or_none_was_to_be():
     made = {"role": "system", "content": "They counted."}
     for after in ([made, TALK[3]], TALK[2:]):
-        assert unsummed(TALK, after, lambda one: one["content"] if one["role"] == "system" else None) == []
+        assert unsummed(TALK, after, lambda message: message["content"] if message["role"] == "system" else None) == []
 
 
 def test_the_hooks_of_a_package_have_its_modules_and_the_versions_of_all():

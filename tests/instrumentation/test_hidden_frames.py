@@ -130,7 +130,8 @@ async def test_a_warning_names_the_line_that_it_would_name_without_us(wrapped, c
         with pytest.warns(DeprecationWarning, match="call something else") as caught:
             await call(warner, name)
         places.append(
-            [(one.filename, one.lineno) for one in caught] + [(one.pathname, one.lineno) for one in caplog.records]
+            [(warning.filename, warning.lineno) for warning in caught]
+            + [(record.pathname, record.lineno) for record in caplog.records]
         )
     assert places[0] == places[1]
     assert {file for file, _ in places[0]} == {__file__}
@@ -161,7 +162,7 @@ def test_a_framework_that_warns_of_a_deprecated_call_names_the_program(assembly_
             instrument("langchain")
         with pytest.warns(DeprecationWarning, match="call something else") as caught:
             run(RunnableLambda(old))
-        places.append([(one.filename, one.lineno) for one in caught])
+        places.append([(warning.filename, warning.lineno) for warning in caught])
     uninstrument("langchain")
     assert places[0] == places[1]
 

@@ -107,7 +107,7 @@ def test_before_or_after_import_and_agents_built_before_or_after(framework, pret
     early = framework().Buffer() if first == "framework" else None
     pretend.instrument()
     for buffer in filter(None, (early, framework().Buffer(), framework().Wide())):
-        assert [one["content"] for one in buffer.reduce(messages(4))] == ["message 2", "message 3"]
+        assert [message["content"] for message in buffer.reduce(messages(4))] == ["message 2", "message 3"]
     spans = [span for span in assembly_telemetry.spans if span.name == "apply_policy buffer"]
     assert len(spans) == (3 if early else 2)
     for span in spans:

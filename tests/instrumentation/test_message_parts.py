@@ -26,7 +26,7 @@ class Part(MessagePart):
 
 
 def split(messages):
-    return [(one, at, (block,), at == 0) for one in messages for at, block in enumerate(one.blocks)]
+    return [(message, at, (block,), at == 0) for message in messages for at, block in enumerate(message.blocks)]
 
 
 def part_of(message, blocks, *, framed=True):

@@ -48,7 +48,7 @@ class Chain:
         return GoingOn(
             self.instrumentation,
             made,
-            lambda one: Sent(one.messages, one.prompts),
+            lambda policy: Sent(policy.messages, policy.prompts),
             request,
             {WHERE: name},
             {WHERE: "behind"},
@@ -69,7 +69,10 @@ class Chain:
 
 def told(telemetry):
     assemblies = telemetry.spans_named("assemble_context")
-    return [(one.attributes["assembly.events.in"], one.attributes["assembly.events.out"]) for one in assemblies]
+    return [
+        (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"])
+        for assembly in assemblies
+    ]
 
 
 def test_what_it_goes_on_with_is_a_step_whether_it_makes_another_request_or_changes_that(
@@ -99,7 +102,7 @@ def test_one_that_goes_on_twice_is_told_twice(instrumentation, assembly_telemetr
 
     Chain(instrumentation).run(twice)
     assert told(assembly_telemetry) == [(5, 1), (5, 3)]
-    assert [len(one.children) for one in assembly_telemetry.spans_named("assemble_context")] == [1, 1]
+    assert [len(span.children) for span in assembly_telemetry.spans_named("assemble_context")] == [1, 1]
 
 
 def test_what_is_called_again_begins_where_it_began_before(instrumentation, assembly_telemetry):
@@ -125,7 +128,7 @@ def test_what_is_called_again_begins_where_it_began_before(instrumentation, asse
         assert outer(Request(HISTORY), lambda request: inner(request, fails_once)) == "fine"
     assert told(assembly_telemetry) == [(5, 2), (5, 2)]
     assemblies = assembly_telemetry.spans_named("assemble_context")
-    assert [[step.name for step in one.children] for one in assemblies] == [["apply_policy inner"]] * 2
+    assert [[step.name for step in assembly.children] for assembly in assemblies] == [["apply_policy inner"]] * 2
 
 
 def test_prompts_that_it_changes_are_told_with_what_they_were(instrumentation, assembly_telemetry):

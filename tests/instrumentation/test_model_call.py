@@ -72,7 +72,7 @@ def test_what_stands_around_and_between_what_was_reduced_came_in_too(agents, ass
 def test_why_a_copy_left_is_why_the_message_did(agents, assembly_telemetry):
     asked = agents.Client()
     history = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
-    copies = [dict(one) for one in history]
+    copies = [dict(event) for event in history]
     call = ModelCall(PretendInstrumentor()._instrumentation, Asker(asked, "clerk", "clerk"), messages=history)
     verdict = Verdict(copies[:2], DecisionOutcome.DROPPED, DecisionReason.STALE)
     call.reduced("window", copies, copies[2:], verdicts=[verdict])
@@ -112,9 +112,9 @@ def test_the_care_of_a_history_has_a_name_and_spares_what_it_could_not_reduce(ag
 
 async def test_calls_at_once_do_not_mix(agents, assembly_telemetry):
     several = [agents.Client() for _ in range(8)]
-    await asyncio.gather(*(agents.Agent(one).aturn(f"hello {at}") for at, one in enumerate(several)))
+    await asyncio.gather(*(agents.Agent(item).aturn(f"hello {at}") for at, item in enumerate(several)))
     assert len(assemblies(assembly_telemetry)) == 8
-    assert len({one.attributes["assembly.ledger.id"] for one in assemblies(assembly_telemetry)}) == 8
+    assert len({assembly.attributes["assembly.ledger.id"] for assembly in assemblies(assembly_telemetry)}) == 8
 
 
 def test_what_looks_at_an_answer_never_reaches_the_agent(agents, assembly_telemetry):

@@ -17,12 +17,12 @@ def instrumentation(assembly_telemetry):
     return made
 
 
-def divide(one, by):
-    return one / by
+def divide(value, by):
+    return value / by
 
 
-async def divide_later(one, by):
-    return one / by
+async def divide_later(value, by):
+    return value / by
 
 
 async def called(hook, instrumentation, seen, *args, **kwargs):
@@ -42,8 +42,8 @@ async def called(hook, instrumentation, seen, *args, **kwargs):
 async def test_an_observation_sees_arguments_and_result(instrumentation):
     seen = []
 
-    def observe(instrumentation, one, by):
-        seen.append((one, by))
+    def observe(instrumentation, value, by):
+        seen.append((value, by))
         seen.append((yield))
 
     assert await called(observe, instrumentation, seen, 6, by=3) == 2
@@ -53,7 +53,7 @@ async def test_an_observation_sees_arguments_and_result(instrumentation):
 async def test_an_observation_sees_what_is_raised_and_it_goes_through_as_it_was(instrumentation):
     seen = []
 
-    def observe(instrumentation, one, by):
+    def observe(instrumentation, value, by):
         try:
             yield
         except ZeroDivisionError as error:
@@ -71,7 +71,7 @@ async def test_an_observation_sees_what_is_raised_and_it_goes_through_as_it_was(
 async def test_what_fails_in_an_observation_is_counted_and_the_original_runs_once(
     instrumentation, assembly_telemetry, when
 ):
-    def observe(instrumentation, one, by):
+    def observe(instrumentation, value, by):
         if when == "before":
             raise LookupError
         try:
@@ -100,7 +100,7 @@ async def test_what_fails_in_an_observation_is_counted_and_the_original_runs_onc
 
 
 async def test_what_has_nothing_to_observe_ends_before_the_original_runs(instrumentation):
-    def observe(instrumentation, one, by):
+    def observe(instrumentation, value, by):
         if by:
             return
         yield
@@ -134,8 +134,8 @@ async def test_while_it_is_not_open_only_the_original_runs(instrumentation):
 
 
 async def test_what_runs_instead_is_given_the_original(instrumentation):
-    async def twice(instrumentation, original, one, by):
-        return 2 * await original(one, by)
+    async def twice(instrumentation, original, value, by):
+        return 2 * await original(value, by)
 
     work = instead(twice)(divide_later, instrumentation)
     assert inspect.iscoroutinefunction(work)

@@ -29,12 +29,12 @@ def test_a_client_of_a_class_that_a_program_defines_is_one(agents, assembly_tele
 
     for asked in (Polite(), Loud()):
         assert agents.Agent(asked).ask("hello").lower() == "fine"
-    ours = [vars(one)["call"] for one in (Polite, Loud, agents.Client)]
+    ours = [vars(item)["call"] for item in (Polite, Loud, agents.Client)]
     polite, loud = assemblies(assembly_telemetry)
     assert (polite.attributes["assembly.events.out"], loud.attributes["assembly.events.out"]) == (1, 1)
     uninstrument("pretend")
     assert not any(
-        vars(one)["call"] is wrapped for one, wrapped in zip((Polite, Loud, agents.Client), ours, strict=True)
+        vars(item)["call"] is wrapped for item, wrapped in zip((Polite, Loud, agents.Client), ours, strict=True)
     )
     assert "__init_subclass__" not in vars(agents.Client)
     instrument("pretend")
@@ -46,7 +46,9 @@ def test_an_agent_that_answers_in_a_models_place_makes_calls_of_its_own(agents, 
     agents.Agent(outer).ask("hello")
     told = assemblies(assembly_telemetry)
     received = [outer.received[0], inner.received[0]]
-    assert [one.attributes["assembly.tokens.out"] for one in told] == [prompt_tokens(*split(one)) for one in received]
+    assert [span.attributes["assembly.tokens.out"] for span in told] == [
+        prompt_tokens(*split(request)) for request in received
+    ]
 
 
 async def test_a_client_that_is_entered_is_one_call(agents, assembly_telemetry):
@@ -74,7 +76,7 @@ async def test_what_is_entered_belongs_to_every_run_around_it(agents, assembly_t
     around_it = within(Around)(agents.Client.entered, PretendInstrumentor()._instrumentation)
     monkeypatch.setattr(agents.Client, "entered", around_it)
     await agents.Agent(agents.Client()).enter("hello")
-    assert [one is not None for one in current] == [True] * 4
+    assert [item is not None for item in current] == [True] * 4
     assert current[-1] == "ended"
 
 

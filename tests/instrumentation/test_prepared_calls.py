@@ -64,7 +64,7 @@ class Steps:
 
 def told(telemetry):
     return [
-        [step.name.removeprefix("apply_policy ") for step in one.children] for one in telemetry.spans_named(ASSEMBLY)
+        [step.name.removeprefix("apply_policy ") for step in span.children] for span in telemetry.spans_named(ASSEMBLY)
     ]
 
 
@@ -119,7 +119,7 @@ def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_w
 ):
     steps = Steps(instrumentation, PreparedOutside())
     kept = steps.cuts(HISTORY, 4)
-    steps.asks([dict(one) for one in kept])
+    steps.asks([dict(message) for message in kept])
     assert told(assembly_telemetry) == [[]]
     steps.asks(kept)
     assert told(assembly_telemetry)[1:] == [["newest 4"]]

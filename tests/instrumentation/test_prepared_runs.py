@@ -86,7 +86,7 @@ def newest(messages):
 
 def steps(telemetry):
     return [
-        [step.name.removeprefix("apply_policy ") for step in one.children] for one in telemetry.spans_named(ASSEMBLY)
+        [step.name.removeprefix("apply_policy ") for step in span.children] for span in telemetry.spans_named(ASSEMBLY)
     ]
 
 
@@ -114,7 +114,7 @@ def test_nodes_at_one_place_go_on_in_one_ledger_and_others_and_other_scopes_have
 
     for scope in (None, None, "another"):
         Graph(instrumentation, model, other, scope=scope).run(HISTORY)
-    ledgers = [one.attributes["assembly.ledger.id"] for one in assembly_telemetry.spans_named(ASSEMBLY)]
+    ledgers = [span.attributes["assembly.ledger.id"] for span in assembly_telemetry.spans_named(ASSEMBLY)]
     assert ledgers[:2] == ledgers[2:4]
     assert len(set(ledgers)) == 4
 
@@ -149,12 +149,12 @@ def test_behind_a_plugin_what_came_out_is_sent(instrumentation, assembly_telemet
         return messages
 
     Graph(instrumentation, model).run(HISTORY)
-    assert [one.attributes["assembly.events.out"] for one in assembly_telemetry.spans_named(ASSEMBLY)] == [5]
+    assert [span.attributes["assembly.events.out"] for span in assembly_telemetry.spans_named(ASSEMBLY)] == [5]
 
 
 def test_outside_of_any_run_the_messages_say_whose_conversation_it_is(instrumentation, assembly_telemetry):
     for _ in range(2):
         asks(instrumentation, HISTORY)
-    told = [one.attributes for one in assembly_telemetry.spans_named(ASSEMBLY)]
-    assert len({one["assembly.ledger.id"] for one in told}) == 1
-    assert not [one for one in told if "gen_ai.agent.name" in one]
+    told = [span.attributes for span in assembly_telemetry.spans_named(ASSEMBLY)]
+    assert len({item["assembly.ledger.id"] for item in told}) == 1
+    assert not [item for item in told if "gen_ai.agent.name" in item]

@@ -68,7 +68,7 @@ class Pretend:
 
     def __init__(self, instrumentation, *, keeps=False, holds=None):
         self.instrumentation = instrumentation
-        self.readings = Readings("pretend", lambda one: one["content"] if one["role"] == "system" else None)
+        self.readings = Readings("pretend", lambda message: message["content"] if message["role"] == "system" else None)
         reads = Reducer(
             lambda store: store.held if holds else None, policy="newest", config=lambda store: {"newest": store.newest},
             said=lambda before, after, store: {"reason": DecisionReason.OUTSIDE_WINDOW},
@@ -76,7 +76,7 @@ class Pretend:
         )  # fmt: skip
         hook = self.readings.store(reads, keeps=lambda _: keeps)
         self.get, self.aget, self.failing = (
-            hook(one, instrumentation) for one in (Store.get, Store.aget, Store.failing)
+            hook(item, instrumentation) for item in (Store.get, Store.aget, Store.failing)
         )
         Store.all = self.readings.kept(Store.all, instrumentation) if holds is None else Store.all
         self.call = client(lambda model, messages: Sent(messages, model="gpt-4o"), str, told=self.readings.told)(
@@ -96,11 +96,11 @@ def instrumentation(assembly_telemetry, monkeypatch):
 def told(telemetry):
     return [
         (
-            one.attributes["assembly.events.in"],
-            one.attributes["assembly.events.out"],
-            [step.name for step in one.children],
+            span.attributes["assembly.events.in"],
+            span.attributes["assembly.events.out"],
+            [step.name for step in span.children],
         )
-        for one in telemetry.spans_named("assemble_context")
+        for span in telemetry.spans_named("assemble_context")
     ]
 
 
@@ -199,7 +199,7 @@ def test_a_model_that_is_asked_as_a_store_is_read_is_a_part_of_that(instrumentat
     pretend.call(Model(), pretend.readings.store(reads)(summed, instrumentation)(store))
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     [step] = assembly.children
-    assert [step.name, *(one.name for one in step.children)] == ["apply_policy sums", "compact_block summary"]
+    assert [step.name, *(child.name for child in step.children)] == ["apply_policy sums", "compact_block summary"]
 
 
 def test_a_store_that_raises_ends_the_call_that_is_not_made(instrumentation, assembly_telemetry):
@@ -229,7 +229,7 @@ def test_an_agent_in_a_run_of_several_asks_by_its_own_name(instrumentation, asse
         pretend.readings.agent.reset(token)
         pretend.call(Model(), [said("one")])
     run.end()
-    names = [one.attributes["gen_ai.agent.name"] for one in assembly_telemetry.spans_named("assemble_context")]
+    names = [span.attributes["gen_ai.agent.name"] for span in assembly_telemetry.spans_named("assemble_context")]
     assert names == ["writer", "team"]
 
 

@@ -15,10 +15,10 @@ def test_reductions_are_the_steps_of_the_call_that_they_are_made_for(agents, ass
     for turn in range(4):
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
-    assert [one.attributes["assembly.events.in"] for one in told] == [1, 3, 5, 7]
-    assert [one.attributes["assembly.dropped.count"] for one in told] == [0, 0, 2, 4]
-    assert [steps(one) for one in told] == [[], [], ["window"], ["window"]]
-    assert len({one.attributes["assembly.ledger.id"] for one in told}) == 1
+    assert [span.attributes["assembly.events.in"] for span in told] == [1, 3, 5, 7]
+    assert [span.attributes["assembly.dropped.count"] for span in told] == [0, 0, 2, 4]
+    assert [steps(item) for item in told] == [[], [], ["window"], ["window"]]
+    assert len({span.attributes["assembly.ledger.id"] for span in told}) == 1
 
 
 async def test_async_reducers_that_return_copies(agents, assembly_telemetry):
@@ -27,8 +27,8 @@ async def test_async_reducers_that_return_copies(agents, assembly_telemetry):
     for turn in range(5):
         await agent.aturn(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
-    assert [one.attributes["assembly.dropped.count"] for one in told] == [0, 0, 0, 1, 2]
-    assert all(one.attributes["assembly.compacted.count"] == 0 for one in told)
+    assert [span.attributes["assembly.dropped.count"] for span in told] == [0, 0, 0, 1, 2]
+    assert all(span.attributes["assembly.compacted.count"] == 0 for span in told)
 
 
 def test_what_ran_inside_of_a_reducer_and_told_all_is_not_told_again(agents, assembly_telemetry):
@@ -37,7 +37,7 @@ def test_what_ran_inside_of_a_reducer_and_told_all_is_not_told_again(agents, ass
     for turn in range(3):
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
-    assert [steps(one) for one in told] == [[], [], ["window"]]
+    assert [steps(item) for item in told] == [[], [], ["window"]]
 
 
 def test_what_reduces_outside_of_a_call_is_told_with_the_next_one(agents, assembly_telemetry):
@@ -47,7 +47,7 @@ def test_what_reduces_outside_of_a_call_is_told_with_the_next_one(agents, assemb
     for turn in range(3):
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
-    assert [steps(one) for one in told] == [[], [], ["window"]]
+    assert [steps(item) for item in told] == [[], [], ["window"]]
     assert told[2].attributes["assembly.events.in"] == 5
     assert told[2].attributes["assembly.dropped.count"] == 1
 
@@ -73,7 +73,7 @@ def test_a_reducer_may_change_the_system_prompts_and_says_itself_what_it_does(ag
         made = hook(add, call.instrumentation)(["You help."], told(["You help."], hello))
     call.receives(sent(None, made))
     (assembly,) = assemblies(assembly_telemetry)
-    assert [one.attributes["assembly.policy.kind"] for one in assembly.children] == ["injection"]
+    assert [child.attributes["assembly.policy.kind"] for child in assembly.children] == ["injection"]
     assert assembly.attributes["assembly.tokens.in"] == prompt_tokens(["You help."], hello)
     assert assembly.attributes["assembly.tokens.out"] == prompt_tokens(["You help.", "Be brief."], hello)
 
@@ -84,7 +84,7 @@ def test_around_a_plugin_of_ours_each_assembly_has_a_span_of_its_own(agents, ass
     for turn in range(3):
         agent.ask(f"question {turn}")
     told = assemblies(assembly_telemetry)
-    assert [steps(one) for one in told] == [["window"]]
+    assert [steps(item) for item in told] == [["window"]]
     assert not caplog.records
 
 
@@ -95,9 +95,9 @@ def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assem
         call.reduced("window", taken, [again])
         call.receives(Sent([*[again, other, again][: 3 - len(taken)], again]))
     told = assemblies(assembly_telemetry)
-    assert [steps(one) for one in told] == [["window"], ["window"]]
-    assert [one.attributes["assembly.events.in"] for one in told] == [3, 3]
-    assert [one.attributes["assembly.events.out"] for one in told] == [1, 2]
+    assert [steps(item) for item in told] == [["window"], ["window"]]
+    assert [span.attributes["assembly.events.in"] for span in told] == [3, 3]
+    assert [span.attributes["assembly.events.out"] for span in told] == [1, 2]
 
 
 def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tried(assembly_telemetry):
@@ -126,7 +126,7 @@ def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tri
     (step,) = told.children
     assert told.attributes["error.type"] == step.attributes["error.type"] == "RuntimeError"
     assert steps(told) == ["sums_up"]
-    assert [one.name for one in step.children] == ["compact_block summary"]
+    assert [child.name for child in step.children] == ["compact_block summary"]
     assert told.attributes["assembly.events.in"] == 3
 
 

@@ -126,8 +126,8 @@ def hook(monkeypatch):
         return hooked[-1]
 
     yield hook
-    for one in hooked:
-        one.leave()
+    for item in hooked:
+        item.leave()
 
 
 class Own:

@@ -172,9 +172,9 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
     run.end()
     assert calls.begins(HISTORY) is calls.asker is None
     told = assembly_telemetry.spans_named("assemble_context")
-    assert [one.attributes["assembly.events.in"] for one in told] == [4, 5]
-    assert [one.attributes["assembly.turn"] for one in told] == [0, 1]
-    assert [one.children[0].attributes["assembly.policy.name"] for one in told] == ["window", "window"]
+    assert [span.attributes["assembly.events.in"] for span in told] == [4, 5]
+    assert [span.attributes["assembly.turn"] for span in told] == [0, 1]
+    assert [span.children[0].attributes["assembly.policy.name"] for span in told] == ["window", "window"]
 
 
 def test_a_run_that_was_not_prepared_begins_as_it_calls_its_model(instrumentation):
@@ -229,7 +229,7 @@ async def test_a_stream_is_read_for_the_call_that_was_prepared_for_it(instrument
 
     call = call_of(instrumentation, HISTORY)
     streams = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)(stream, instrumentation)
-    assert [one async for one in streams(HISTORY[-1:])] == [call, call]
+    assert [item async for item in streams(HISTORY[-1:])] == [call, call]
     told = assembly_telemetry.span("assemble_context")
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
 
@@ -339,8 +339,8 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
 
         async def ask(self, messages):
             for behind in self.clients:
-                async for one in behind.ask(messages[-1:]):
-                    yield one
+                async for item in behind.ask(messages[-1:]):
+                    yield item
 
     def prepared(instrumentation, client, messages):
         return call_of(instrumentation, messages) if current_model_call() is None else None
@@ -348,14 +348,14 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
     wrap = innermost("ask", lambda self, messages: Sent(messages), prepared=prepared, asks=("ask",))
     following = Following("ask", wrap)
     following.tree(Client, instrumentation)
-    assert [one async for one in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
+    assert [item async for item in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
     instrumentation.patches.restore()
     following.leave()
     told = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["gen_ai.agent.name"] for span in told] == ["clerk"] * 2
     assert [span.attributes["assembly.events.in"] for span in told] == [len(HISTORY)] * 2
     assert [span.attributes["assembly.events.out"] for span in told] == [1, 1]
-    assert [[one.name for one in span.children] for span in told] == [["apply_policy framework"]] * 2
+    assert [[child.name for child in span.children] for span in told] == [["apply_policy framework"]] * 2
 
 
 def test_the_prompts_in_front_are_parts_of_messages():

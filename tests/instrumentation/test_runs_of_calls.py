@@ -176,7 +176,7 @@ class Around(Client):
         self.held = list(held)
 
     async def call(self, messages):
-        return [await one.call(messages[-1:]) for one in self.held]
+        return [await message.call(messages[-1:]) for message in self.held]
 
     def stream(self, messages):
         return self.held[0].stream(messages[-1:])
@@ -204,12 +204,12 @@ class Beside(Real):
 async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(instrumentation, assembly_telemetry):
     for method in ("call", "stream"):
         wrap = innermost(
-            method, lambda _, messages: Sent(messages), asks=(method,), holds=lambda one: isinstance(one, Client)
+            method, lambda _, messages: Sent(messages), asks=(method,), holds=lambda client: isinstance(client, Client)
         )
         Following(method, wrap).tree(Client, instrumentation)
     try:
         assert await Around(Real(), Real()).call(said(1, 2)) == ["Noted."] * 2
-        assert [one async for one in Around(Real()).stream(said(1, 2))] == ["Noted."]
+        assert [item async for item in Around(Real()).stream(said(1, 2))] == ["Noted."]
         keeps = Keeps()
         keeps._held = Real()
         assert await keeps.call(said(1, 2)) == "Noted."
@@ -227,7 +227,7 @@ async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(inst
 
     inner = within(lambda _: instrumentation.begin_run("inner", force_span=True))(steps_of, instrumentation)
     outer = within(lambda _: instrumentation.begin_run("outer", force_span=True))(lambda: inner(), instrumentation)
-    assert [one async for one in outer()] == [1]
+    assert [item async for item in outer()] == [1]
     assert assembly_telemetry.span("invoke_agent inner").parent.name == "invoke_agent outer"
 
 

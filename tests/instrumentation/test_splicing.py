@@ -23,14 +23,14 @@ def test_what_left_stands_where_it_stood(places, before):
     held = messages(*"abcd")
     now = [*(held[place] for place in places), *messages("new")]
     found = with_what_left(held, now)
-    assert "".join(one["content"] for one in found) == f"{before}new"
-    assert [one for one in found if any(one is other for other in now)] == now
+    assert "".join(message["content"] for message in found) == f"{before}new"
+    assert [item for item in found if any(item is other for other in now)] == now
     assert (found is now) is (len(places) == 4)
 
 
 def test_what_was_put_between_stays_where_it_is():
     held = messages(*"abc")
-    assert [one["content"] for one in with_what_left(held, [held[0], *messages("new"), held[2]])] == [
+    assert [message["content"] for message in with_what_left(held, [held[0], *messages("new"), held[2]])] == [
         "a",
         "b",
         "new",

@@ -26,7 +26,7 @@ def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for
     agent.ask("two")
     told = every_call(assembly_telemetry, asked)
     assert steps(told[1]) == ["summary"]
-    (block,) = [one for step in told[1].children for one in step.children]
+    (block,) = [child for step in told[1].children for child in step.children]
     assert block.name.startswith("compact_block")
     assert told[1].attributes["assembly.compacted.count"] == 1
 
@@ -52,7 +52,7 @@ def test_a_summarisers_spans_are_not_around_the_assembly_that_asked_for_it(agent
     agent = agents.Agent(asked, [agents.Summary(summariser)])
     with tracer.start_as_current_span("turn"):
         agent.ask("one")
-    assert {one.parent.name for one in assemblies(assembly_telemetry)} == {"turn"}
+    assert {assembly.parent.name for assembly in assemblies(assembly_telemetry)} == {"turn"}
 
 
 def test_a_reducer_knows_what_its_summariser_has_read_and_what_came_of_it(assembly_telemetry):
@@ -126,7 +126,7 @@ def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summar
     call.receives(Sent(call.out))
     (assembly,) = assemblies(assembly_telemetry)
     assert steps(assembly) == ["takes_it_up"]
-    assert [one.name for one in assembly.children[0].children] == ["compact_block summary"]
+    assert [child.name for child in assembly.children[0].children] == ["compact_block summary"]
 
 
 def test_what_arrives_may_be_known_to_have_been_changed_by_something(assembly_telemetry):

@@ -55,14 +55,18 @@ def test_what_the_summariser_read_is_compacted_and_what_it_never_saw_is_dropped(
     reduced(instrumentation)
     step = assembly_telemetry.span("apply_policy compactor").attributes
     assert (step["assembly.dropped.count"], step["assembly.compacted.count"]) == (3, 2)
-    assert [one.attributes["assembly.compaction.outcome"] for one in _compactions(assembly_telemetry)] == ["compacted"]
+    assert [
+        compaction.attributes["assembly.compaction.outcome"] for compaction in _compactions(assembly_telemetry)
+    ] == ["compacted"]
 
 
 def test_a_summary_that_is_none_has_lost_what_it_stands_for(instrumentation, assembly_telemetry):
     reduced(instrumentation, says="")
     step = assembly_telemetry.span("apply_policy compactor").attributes
     assert (step["assembly.dropped.count"], step["assembly.compacted.count"]) == (5, 0)
-    assert [one.attributes["assembly.compaction.outcome"] for one in _compactions(assembly_telemetry)] == ["empty"]
+    assert [
+        compaction.attributes["assembly.compaction.outcome"] for compaction in _compactions(assembly_telemetry)
+    ] == ["empty"]
 
 
 def test_outside_of_any_reducer_nothing_is_told(instrumentation, assembly_telemetry):
@@ -71,4 +75,4 @@ def test_outside_of_any_reducer_nothing_is_told(instrumentation, assembly_teleme
 
 
 def _compactions(telemetry):
-    return [one for one in telemetry.spans if one.name.startswith("compact_block")]
+    return [span for span in telemetry.spans if span.name.startswith("compact_block")]

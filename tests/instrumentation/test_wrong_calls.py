@@ -79,7 +79,7 @@ FOR |= {"around": [answers, streams, called_back], "awaited": [answers_later]}
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=["missing", "twice", "too many", "unknown"])
-@pytest.mark.parametrize(("hook", "original"), [(hook, one) for hook, ones in FOR.items() for one in ones])
+@pytest.mark.parametrize(("hook", "original"), [(hook, value) for hook, ones in FOR.items() for value in ones])
 async def test_what_a_function_refuses_it_refuses_itself(
     instrumentation, assembly_telemetry, hook, original, arguments
 ):

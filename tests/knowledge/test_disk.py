@@ -84,7 +84,7 @@ async def test_delete_removes_links_and_leaves_what_they_lead_to(root, outside):
     before = seen(outside)
     await store.delete("/link")
     await store.delete("/a")
-    assert [one.name for one in root.iterdir()] == [_descriptors.LOCK_NAME]
+    assert [path.name for path in root.iterdir()] == [_descriptors.LOCK_NAME]
     (root / "link").symlink_to(outside)
     await store.delete("/")
     assert seen(outside) == before
@@ -208,7 +208,7 @@ async def test_a_full_disk_costs_nothing(root, monkeypatch, method):
         await getattr(store, method)("/a", "new content")
     monkeypatch.undo()
     assert await store.read("/a") == "old content"
-    assert sorted(one.name for one in root.iterdir()) == [_descriptors.LOCK_NAME, "a"]
+    assert sorted(path.name for path in root.iterdir()) == [_descriptors.LOCK_NAME, "a"]
 
 
 async def test_leftovers_of_a_crash_are_neither_listed_nor_in_the_way(root):
@@ -263,4 +263,4 @@ async def test_a_writer_that_is_killed_leaves_a_whole_content(root):
         assert content in {letter * 2_000_000 for letter in "abcd"}
         assert await store.list("/dir") == ["a"]
     await store.write("/dir/a", "after the crashes")
-    assert sorted(one.name for one in (root / "dir").iterdir()) == ["a"]
+    assert sorted(path.name for path in (root / "dir").iterdir()) == ["a"]

@@ -82,11 +82,11 @@ def program(shared, name, updates, patience):
 
 
 def begin(*programs):
-    for one in programs:
-        assert one.stdout.readline() == b"ready\n", one.stderr.read()
-    for one in programs:
-        one.stdin.write(b"\n")
-        one.stdin.flush()
+    for process in programs:
+        assert process.stdout.readline() == b"ready\n", process.stderr.read()
+    for process in programs:
+        process.stdin.write(b"\n")
+        process.stdin.flush()
 
 
 async def held(kind, where, *paths):
@@ -102,7 +102,7 @@ def test_processes_that_update_one_memory_at_once_lose_nothing(shared):
     with ExitStack() as stack:
         programs = [stack.enter_context(program(shared, name, 12, 30)) for name in "xyz"]
         begin(*programs)
-        ends = [(one.communicate()[1].decode(), one.returncode) for one in programs]
+        ends = [(program.communicate()[1].decode(), program.returncode) for program in programs]
     assert ends == [("", 0)] * 3
     memory, lock = asyncio.run(held(*shared, WORKING_MEMORY_PATH, LOCK))
     assert sorted(memory.split()) == sorted(f"{name}{n}" for name in "xyz" for n in range(12))
@@ -122,7 +122,7 @@ def test_one_that_dies_in_its_turn_is_overtaken(shared):
     with ExitStack() as stack:
         programs = [stack.enter_context(program(shared, name, 3, 1)) for name in "xy"]
         begin(*programs)
-        ends = [(one.communicate()[1].decode(), one.returncode) for one in programs]
+        ends = [(program.communicate()[1].decode(), program.returncode) for program in programs]
     assert [code for _, code in ends] == [0, 0]
     # Once for the dead one; and where this machine is slow, for one that lives, which loses nothing by it.
     assert any("did not end within 1 s" in said for said, _ in ends)
@@ -150,7 +150,9 @@ def said(text):
 
 async def test_aggregates_of_one_store_wait_for_each_other(store):
     aggregates = [aggregate_of(merging()) for _ in "abcdef"]
-    await asyncio.gather(*(one.aggregate(said(c), None, store) for one, c in zip(aggregates, "abcdef", strict=True)))
+    await asyncio.gather(
+        *(aggregate.aggregate(said(c), None, store) for aggregate, c in zip(aggregates, "abcdef", strict=True))
+    )
     assert sorted(await store.read(WORKING_MEMORY_PATH)) == list("abcdef")
     assert await store.list("/memory") == ["working.md"]
 

@@ -326,7 +326,7 @@ async def test_writers_and_readers_at_once_see_whole_contents(store):
     async def reads() -> set[str | None]:
         return {await store.read("/a") for _ in range(8)}
 
-    results = await asyncio.gather(*(store.write("/a", one) for one in contents), reads(), reads())
+    results = await asyncio.gather(*(store.write("/a", content) for content in contents), reads(), reads())
     assert set().union(*results[len(contents) :]) <= set(contents)
     assert await store.read("/a") in contents
 
@@ -411,10 +411,10 @@ class Model:
         return getattr(self, method)(path, *rest)
 
     def beneath(self, path: str) -> list[str]:
-        return [one for one in self.files if one.startswith(path.rstrip("/") + "/")]
+        return [file for file in self.files if file.startswith(path.rstrip("/") + "/")]
 
     def write(self, path: str, content: str) -> Any:
-        if self.beneath(path) or any(path.startswith(f"{one}/") for one in self.files):
+        if self.beneath(path) or any(path.startswith(f"{file}/") for file in self.files):
             return KnowledgePathError
         self.files[path] = content
         return None
@@ -432,8 +432,8 @@ class Model:
         return self.write(path, old + content) or len(old.encode())
 
     def delete(self, path: str) -> None:
-        for one in [path, *self.beneath(path)]:
-            self.files.pop(one, None)
+        for item in [path, *self.beneath(path)]:
+            self.files.pop(item, None)
 
     def read(self, path: str) -> str | None:
         return self.files.get(path)
@@ -443,7 +443,7 @@ class Model:
 
     def list(self, path: str) -> Any:
         prefix = path.rstrip("/") + "/"
-        names = (one.removeprefix(prefix).partition("/") for one in self.beneath(path))
+        names = (item.removeprefix(prefix).partition("/") for item in self.beneath(path))
         return sorted({name + slash for name, slash, _ in names})
 
     def read_range(self, path: str, start: int, end: int | None) -> str:

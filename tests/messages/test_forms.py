@@ -105,14 +105,14 @@ SAID = ["Where is my bag?", "I should look.", "Let me look.", "search", '{"q": "
 @forms
 def test_a_conversation_reads_alike_in_every_form(form):
     facts = list(map(describe, conversation_of(form, "found")))
-    assert [text for one in facts for text in one.texts][: len(SAID)] == SAID
+    assert [text for fact in facts for text in fact.texts][: len(SAID)] == SAID
     assert "found" in facts[-1].texts[-1]
     assert (facts[0].kind, facts[-1].kind) == ("request", "tool_result")
-    assert {str(one.kind) for one in facts[1:-1]} <= {"response", "tool_call"}
-    opened = [call for one in facts for call in one.opens]
+    assert {str(fact.kind) for fact in facts[1:-1]} <= {"response", "tool_call"}
+    opened = [call for fact in facts for call in fact.opens]
     assert len(opened) == 1
     assert list(facts[-1].closes) == opened
-    assert not any(one.media_tokens or one.unknown for one in facts)
+    assert not any(fact.media_tokens or fact.unknown for fact in facts)
 
 
 @forms
@@ -129,8 +129,8 @@ async def test_a_window_never_parts_a_call_from_its_result_in_any_form(form):
     events = [*conversation_of(form, "found"), {"role": "user", "content": "Thanks. And my coat?"}]
     for most in range(1, len(events) + 1):
         kept = (await Assembler([SlidingWindowPolicy(most)]).assemble([], events)).events
-        opened = [call for one in map(describe, kept) for call in one.opens]
-        assert opened == [call for one in map(describe, kept) for call in one.closes]
+        opened = [call for facts in map(describe, kept) for call in facts.opens]
+        assert opened == [call for facts in map(describe, kept) for call in facts.closes]
 
 
 @forms
@@ -247,8 +247,8 @@ def test_images_beside_results_are_a_request_and_cache_points_are_not():
 
 
 async def test_parallel_results_in_one_message_answer_their_calls():
-    calls = [{"type": "tool_use", "id": one, "name": "search", "input": {"q": one}} for one in "abc"]
-    results = [{"type": "tool_result", "tool_use_id": one, "content": f"found {one}"} for one in "cab"]
+    calls = [{"type": "tool_use", "id": letter, "name": "search", "input": {"q": letter}} for letter in "abc"]
+    results = [{"type": "tool_result", "tool_use_id": letter, "content": f"found {letter}"} for letter in "cab"]
     events = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": calls},
@@ -256,7 +256,11 @@ async def test_parallel_results_in_one_message_answer_their_calls():
     ]
     assembly = await Assembler([ConversationPolicy()]).assemble([], events)
     assert assembly.events == events
-    texts = ["go", *(t for one in "abc" for t in ("search", f'{{"q": "{one}"}}')), *(f"found {one}" for one in "cab")]
+    texts = [
+        "go",
+        *(t for letter in "abc" for t in ("search", f'{{"q": "{letter}"}}')),
+        *(f"found {letter}" for letter in "cab"),
+    ]
     framing = (3 + 1) + (3 + 1) + 3 * 3 + (3 + 1) * 3 + 3
     assert assembly.totals.tokens_out == framing + sum(map(count, texts))
 

@@ -21,12 +21,13 @@ class Talk:
         return self.types.AssistantMessage(content=text, source="assistant")
 
     def calls(self, *ids):
-        content = [self.call(id=one, arguments='{"city": "Bonn"}', name="weather") for one in ids]
+        content = [self.call(id=item_id, arguments='{"city": "Bonn"}', name="weather") for item_id in ids]
         return self.types.AssistantMessage(content=content, source="assistant")
 
     def results(self, *ids, text="it rains"):
         made = [
-            self.types.FunctionExecutionResult(content=text, name="weather", call_id=one, is_error=False) for one in ids
+            self.types.FunctionExecutionResult(content=text, name="weather", call_id=item_id, is_error=False)
+            for item_id in ids
         ]
         return self.types.FunctionExecutionResultMessage(content=made)
 
@@ -50,12 +51,12 @@ class Talk:
         for number in range(turns):
             talk.append(self.user(f"request {number} " + "word " * dice.randrange(12)))
             for step in range(dice.randrange(3)):
-                ids = [f"{number}.{step}.{one}" for one in range(dice.randrange(1, 4))]
+                ids = [f"{number}.{step}.{index}" for index in range(dice.randrange(1, 4))]
                 talk.append(self.calls(*ids))
                 if dice.random() < 0.6:
                     talk.append(self.results(*ids, text="found " * dice.randrange(1, 12)))
                 else:
-                    talk += [self.results(one, text="found " * dice.randrange(1, 12)) for one in ids]
+                    talk += [self.results(item_id, text="found " * dice.randrange(1, 12)) for item_id in ids]
             if number < turns - 1 or dice.random() < 0.5:
                 talk.append(self.reply("answer " * dice.randrange(1, 12)))
         return talk
@@ -83,9 +84,9 @@ def broken(messages):
         results = type(message).__name__ == "FunctionExecutionResultMessage"
         if results and not answered(message):
             problems.append((at, "answers nothing"))
-        problems += [(at, one) for one in answered(message) if waiting.pop(one, None) is None]
+        problems += [(at, item) for item in answered(message) if waiting.pop(item, None) is None]
         if not results and waiting and type(message).__name__ == "AssistantMessage":
-            problems += [(place, one) for one, place in waiting.items()]
+            problems += [(place, key) for key, place in waiting.items()]
             waiting = {}
         waiting.update(dict.fromkeys(called(message), at))
     return problems

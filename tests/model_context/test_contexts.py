@@ -77,13 +77,13 @@ async def test_results_of_nothing_are_given_to_no_model(kind):
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(1, 14), st.integers(1, 9), st.integers(1, 9))
-async def test_no_conversation_makes_a_context_break_a_pair(seed, turns, one, other):
+async def test_no_conversation_makes_a_context_break_a_pair(seed, turns, value, other):
     talk = OURS.random(seed, turns)
     newest = max(at for at, message in enumerate(talk) if isinstance(message, UserMessage))
     for context in (
         UnboundedChatCompletionContext(talk),
-        BufferedChatCompletionContext(one, talk),
-        HeadAndTailChatCompletionContext(one, other, talk),
+        BufferedChatCompletionContext(value, talk),
+        HeadAndTailChatCompletionContext(value, other, talk),
     ):
         kept = await context.get_messages()
         found = [at for at in places(kept, talk) if at is not None]
@@ -268,7 +268,7 @@ async def test_why_a_message_is_out_is_explained(assembly_telemetry, kind, param
     (ledger,) = read_ledgers(assembly_telemetry.spans).values()
     answer = explain(ledger, 1, "60" if len(kept) < 60 else "2")
     assert (answer.outcome, answer.unknown) == ("dropped", ())
-    assert [one.parameter for one in answer.raises] == [parameter]
+    assert [raised.parameter for raised in answer.raises] == [parameter]
 
 
 async def test_what_compat_leaves_out_is_told(assembly_telemetry):

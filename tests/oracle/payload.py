@@ -70,18 +70,18 @@ def exported(telemetry):
 
     spans = [
         (
-            one.trace_id[-4:],
-            one.span_id[-4:],
-            (one.parent_id or "none")[-4:],
-            one.name,
-            one.scope,
-            plain(one.attributes),
-            events(one),
-            links(one),
-            one.status,
-            one.status_message,
+            fact.trace_id[-4:],
+            fact.span_id[-4:],
+            (fact.parent_id or "none")[-4:],
+            fact.name,
+            fact.scope,
+            plain(fact.attributes),
+            events(fact),
+            links(fact),
+            fact.status,
+            fact.status_message,
         )
-        for one in sorted(telemetry.spans, key=lambda span: span.span_id)
+        for fact in sorted(telemetry.spans, key=lambda span: span.span_id)
     ]
     logs = [(log.name, plain(log.attributes), log.severity, log.body, log.span_id[-4:]) for log in telemetry.logs]
     points = []
@@ -113,8 +113,8 @@ OVER_AGENTS = {
 def decided(held):
     """What was sent and decided, of all that was exported and answered."""
     answers = [
-        (one[0], *one[2:4], *one[6:]) if isinstance(one, tuple) and len(one) == len(ANSWER) else one
-        for one in held["answers"]
+        (answer[0], *answer[2:4], *answer[6:]) if isinstance(answer, tuple) and len(answer) == len(ANSWER) else answer
+        for answer in held["answers"]
     ]
 
     def plain(attributes, span=""):
@@ -135,7 +135,7 @@ def _measured(points):
     counts, found = Counter(), []
     for name, attributes, value in points:
         if name in OVER_AGENTS:
-            shared = tuple(one for one in attributes.items() if one[0] != "gen_ai.agent.name")
+            shared = tuple(item for item in attributes.items() if item[0] != "gen_ai.agent.name")
             counts[name, shared] += int(value)
         elif name not in UNSENT:
             found.append((name, attributes, value if isinstance(value, int) else BUCKETS.sub(")", value)))

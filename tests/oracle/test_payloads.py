@@ -58,7 +58,7 @@ def test_the_payload_of_thousands_more_is_what_it_was(family, first):
     assert digest_of(family, first) == held()[f"{family} {first}"]
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (10, 20))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (10, 20))])
 def test_the_payload_of_a_recorded_conversation_is_what_it_was(first):
     if not TRANSCRIPTS.exists():
         pytest.skip("the recorded transcripts are not beside this checkout")

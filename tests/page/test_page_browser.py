@@ -94,7 +94,7 @@ def page(chromium):
     errors = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
     assert errors == []
     sent = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    urls = [one["params"]["request"]["url"] for one in sent if one["method"] == "Network.requestWillBeSent"]
+    urls = [message["params"]["request"]["url"] for message in sent if message["method"] == "Network.requestWillBeSent"]
     assert [url for url in urls if not url.startswith(("file:", "about:", "data:"))] == []
 
 
@@ -223,10 +223,14 @@ def test_nothing_is_inaccessible(page, variants, width, dark):
     assert page.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
     assert page.run("return document.documentElement.scrollWidth") <= width
     found = Axe().run(page.driver)
-    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert [
+        (violation["id"], [node["target"] for node in violation["nodes"]]) for violation in found["violations"]
+    ] == []
     page.press("t")
     found = Axe().run(page.driver)
-    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert [
+        (violation["id"], [node["target"] for node in violation["nodes"]]) for violation in found["violations"]
+    ] == []
 
 
 def test_the_theme_can_be_turned(page, variants):

@@ -118,7 +118,7 @@ async def test_a_page_is_replaced_only_when_it_is_whole(recorder, tmp_path, monk
         write_page(recorder.spans, tmp_path / "nowhere" / "page.html", title="t")
     write_page(recorder.spans, path, title="t")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
 async def test_the_same_spans_make_the_same_page(recorder):

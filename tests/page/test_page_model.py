@@ -62,7 +62,7 @@ async def test_a_turn_says_what_its_prompt_costs_where_its_model_has_a_price(rec
         assembly = await priced.assemble(["be kind"], events, context)
     await Assembler([], model="our-own-model", recorder=recorder.recorder).assemble(["be brief"], events, Context())
     (first, second), (unpriced,) = (
-        one["ledgers"][0]["turns"] for one in page_model(recorder.spans, title="t")["conversations"]
+        conversation["ledgers"][0]["turns"] for conversation in page_model(recorder.spans, title="t")["conversations"]
     )
     sent, reused = assembly.totals.tokens_out, assembly.prefix.tokens
     assert first["cost"] == pytest.approx(sent * 2.5e-6)
@@ -153,7 +153,8 @@ async def test_without_a_conversation_id_only_what_was_given_the_same_stands_sid
         await play(recorder.recorder, turns, name=name, conversation=None, budget=300)
     await play(recorder.recorder, messages(4), name="one", conversation=None, budget=300)
     found = [
-        [ledger["name"] for ledger in one["ledgers"]] for one in page_model(recorder.spans, title="t")["conversations"]
+        [ledger["name"] for ledger in conversation["ledgers"]]
+        for conversation in page_model(recorder.spans, title="t")["conversations"]
     ]
     assert found == [["one", "other"], ["third"], ["one"]]
 
@@ -381,7 +382,9 @@ def test_an_allocation_by_itself_is_a_conversation_of_one_turn():
 async def test_a_turn_says_what_would_have_been_needed_only_where_the_budget_could_not_hold(recorder):
     await play(recorder.recorder, messages(3), budget=20)
     await play(recorder.recorder, messages(3), budget=900, conversation="roomy")
-    narrow, roomy = (one["ledgers"][0] for one in page_model(recorder.spans, title="t")["conversations"])
+    narrow, roomy = (
+        conversation["ledgers"][0] for conversation in page_model(recorder.spans, title="t")["conversations"]
+    )
     for turn in narrow["turns"]:
         (overflow,) = [signal for signal in turn["signals"] if signal["what"] == "overflow"]
         assert turn["needs"] == 20 + overflow["tokens"] > 20
@@ -410,7 +413,7 @@ async def test_texts_come_from_a_file_where_sizes_agree(recorder):
     model = page_model(recorder.spans, title="t")
     assert model["texts"] == []
     assert add_texts(model, [local(turns, name="another", prompts=()), local(turns)]) == 1
-    ((ledger,),) = [one["ledgers"] for one in model["conversations"]]
+    ((ledger,),) = [conversation["ledgers"] for conversation in model["conversations"]]
     texts = {row["o"]: model["texts"][row["x"]][0] for row in ledger["items"]}
     assert texts["0"] == turns[0][0].content
     assert texts["5"] == turns[2][1].content

@@ -38,7 +38,7 @@ def test_it_says_what_it_wrote(otel_assembly, spans, tmp_path):
     assert ran.status == 0, ran.err
     assert ran.out.startswith("wrote assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
     data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
-    assert [one["id"] for one in data["conversations"]] == ["first", "second"]
+    assert [conversation["id"] for conversation in data["conversations"]] == ["first", "second"]
     assert [ledger["name"] for ledger in data["conversations"][0]["ledgers"]] == ["budget-150", "budget-300"]
     assert data["title"] == "spans.jsonl"
 
@@ -50,15 +50,17 @@ def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assem
     assert otel_assembly("view", spans, "-o", "whole.html").status == 0
     assert otel_assembly("view", "a.jsonl", "b.jsonl", "-o", "parts.html").status == 0
     whole, parts = (embedded((tmp_path / name).read_text(encoding="utf-8"))[0] for name in ("whole.html", "parts.html"))
-    assert [one["ledgers"] for one in whole["conversations"]] == [one["ledgers"] for one in parts["conversations"]]
-    assert {one["file"] for one in parts["conversations"]} <= {"a.jsonl", "b.jsonl"}
+    assert [conversation["ledgers"] for conversation in whole["conversations"]] == [
+        conversation["ledgers"] for conversation in parts["conversations"]
+    ]
+    assert {conversation["file"] for conversation in parts["conversations"]} <= {"a.jsonl", "b.jsonl"}
 
 
 def test_one_conversation_on_stdout(otel_assembly, spans):
     ran = otel_assembly("view", spans, "--conversation", "second", "-o", "-")
     assert ran.status == 0
     data, _ = embedded(ran.out)
-    assert [one["id"] for one in data["conversations"]] == ["second"]
+    assert [conversation["id"] for conversation in data["conversations"]] == ["second"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_texts_of_the_transcripts_are_shown_where_they_are_asked_for(otel_assemb
     assert page_data(tmp_path / "none.html")["texts"] == []
     ran = otel_assembly("view", spans, "--with-text", "talks.jsonl", "-o", "with.html")
     assert (ran.status, ran.err) == (0, "")
-    texts = [one[0] for one in page_data(tmp_path / "with.html")["texts"]]
+    texts = [text[0] for text in page_data(tmp_path / "with.html")["texts"]]
     assert "Answer 0." in texts
     assert "You are terse." in texts
     ran = otel_assembly("view", spans, "--with-text", "other.jsonl", "-o", "other.html")
@@ -117,7 +119,7 @@ def test_a_replay_s_page_shows_texts_and_names_conversations_by_their_files(otel
     budgets = ("--budget", 150, "--budget", 300)
     assert otel_assembly("replay", "talks.jsonl", *budgets, "--html", "page.html", "--with-text").status == 0
     data = page_data(tmp_path / "page.html")
-    assert [(one.get("id"), one["file"]) for one in data["conversations"]] == [
+    assert [(conversation.get("id"), conversation["file"]) for conversation in data["conversations"]] == [
         ("first", "talks.jsonl:1"),
         (None, "talks.jsonl:2"),
     ]
@@ -132,7 +134,7 @@ def test_a_replay_s_page_shows_texts_and_names_conversations_by_their_files(otel
 def test_a_page_of_spans_names_their_files_and_links_their_traces(otel_assembly, spans, tmp_path):
     assert otel_assembly("view", spans, "--trace-link", "http://localhost:16686", "-o", "page.html").status == 0
     data = page_data(tmp_path / "page.html")
-    assert {one["file"] for one in data["conversations"]} == {"spans.jsonl"}
+    assert {conversation["file"] for conversation in data["conversations"]} == {"spans.jsonl"}
     assert data["traceLink"] == "http://localhost:16686/trace/{trace}?uiFind={span}"
 
 
@@ -145,11 +147,13 @@ def test_recorded_conversations_make_a_page_of_what_replay_counted(otel_assembly
     totals = json.loads(replayed.out)
     assert otel_assembly("view", "spans.jsonl", "-o", "page.html").status == 0
     data, _ = embedded((tmp_path / "page.html").read_text(encoding="utf-8"))
-    turns = [turn for one in data["conversations"] for ledger in one["ledgers"] for turn in ledger["turns"]]
+    turns = [
+        turn for conversation in data["conversations"] for ledger in conversation["ledgers"] for turn in ledger["turns"]
+    ]
     assert len(data["conversations"]) == totals["conversations"]
     assert len(turns) == totals["turns"]
     assert sum(turn["in"] for turn in turns) == totals["tokens_in"]
     assert sum(turn["out"] for turn in turns) == totals["tokens_out"]
     overflows = sum(signal["what"] == "overflow" for turn in turns for signal in turn.get("signals", []))
     assert overflows == totals["overflows"]
-    assert all("problems" not in ledger for one in data["conversations"] for ledger in one["ledgers"])
+    assert all("problems" not in ledger for conversation in data["conversations"] for ledger in conversation["ledgers"])

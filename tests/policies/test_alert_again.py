@@ -86,8 +86,8 @@ async def test_it_is_shown_again_until_the_model_has_answered(form):
     third = await talk.turn(assembler)
     talk.add(ModelRequest(content="and?"))
     fourth = await talk.turn(assembler)
-    assert [one.prompts[1:] for one in (first, second, third, fourth)] == [[SHOWN], [SHOWN], [], []]
-    assert [one.totals.alerts_delivered for one in (first, second, third, fourth)] == [1, 0, 0, 0]
+    assert [policy.prompts[1:] for policy in (first, second, third, fourth)] == [[SHOWN], [SHOWN], [], []]
+    assert [assembly.totals.alerts_delivered for assembly in (first, second, third, fourth)] == [1, 0, 0, 0]
 
 
 @FORMS
@@ -134,13 +134,13 @@ async def test_a_fatal_one_is_shown_again_where_halted_assemblies_are_returned()
     assemblies = [await talk.turn(assembler) for _ in range(2)]
     talk.add(ModelResponse(content="goodbye"))
     assemblies.append(await talk.turn(assembler))
-    assert [one.prompts[1:] for one in assemblies] == [
+    assert [assembly.prompts[1:] for assembly in assemblies] == [
         ["[FATAL ALERT] (monitor): over. Execution halting."],
         ["[FATAL ALERT] (monitor): over. Execution halting."],
         [],
     ]
-    assert [one.totals.alerts_delivered for one in assemblies] == [1, 0, 0]
-    assert [one.totals.halts_emitted for one in assemblies] == [1, 0, 0]
+    assert [assembly.totals.alerts_delivered for assembly in assemblies] == [1, 0, 0]
+    assert [assembly.totals.halts_emitted for assembly in assemblies] == [1, 0, 0]
 
 
 async def test_it_stands_beside_what_is_new():

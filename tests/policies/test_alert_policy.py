@@ -106,7 +106,7 @@ async def test_a_fatal_alert_halts_with_one_event_that_has_all_of_them():
     await AlertPolicy().apply([], stream.history, context)
     (halt,) = halts(stream.history)
     assert (halt.reason, halt.source) == ("FATAL: first", "monitor")
-    assert [one.message for one in halt.alerts] == ["first", "second"]
+    assert [alert.message for alert in halt.alerts] == ["first", "second"]
     with pytest.raises(HaltedError, match="FATAL: first"):
         context.guard.check()
 
@@ -120,8 +120,8 @@ async def test_an_alert_is_delivered_once_in_a_conversation():
     third = await assembler.assemble([], history, context)
     history.append(alert("and the second disk"))
     fourth = await assembler.assemble([], history, context)
-    assert [len(one.prompts) for one in (first, second, third, fourth)] == [1, 0, 0, 1]
-    assert [one.totals.alerts_delivered for one in (first, second, third, fourth)] == [1, 0, 0, 1]
+    assert [len(policy.prompts) for policy in (first, second, third, fourth)] == [1, 0, 0, 1]
+    assert [assembly.totals.alerts_delivered for assembly in (first, second, third, fourth)] == [1, 0, 0, 1]
 
 
 async def test_a_list_with_the_same_conversation_id_is_the_same_conversation():
@@ -129,7 +129,7 @@ async def test_a_list_with_the_same_conversation_id_is_the_same_conversation():
     first = await assembler.assemble([], events, Context(conversation_id="alerts-once"))
     second = await assembler.assemble([], [*events, answer()], Context(conversation_id="alerts-once"))
     other = await assembler.assemble([], list(events), Context(conversation_id="alerts-elsewhere"))
-    assert [len(one.prompts) for one in (first, second, other)] == [1, 0, 1]
+    assert [len(policy.prompts) for policy in (first, second, other)] == [1, 0, 1]
 
 
 async def test_one_policy_object_serves_two_conversations():
@@ -210,13 +210,13 @@ async def test_fifty_turns_at_once_deliver_a_fatal_alert_once_and_halt_once():
     context = Context(stream=stream)
     assembler = Assembler([Failing(0), AlertPolicy(), Failing(0), ConversationPolicy()], on_halt="return")
     assemblies = await asyncio.gather(*(assembler.assemble([], stream.history, context) for _ in range(50)))
-    said = [prompt for one in assemblies for prompt in one.prompts]
+    said = [prompt for assembly in assemblies for prompt in assembly.prompts]
     assert sorted(said) == [
         "[FATAL ALERT] (monitor): over. Execution halting.",
         "[OBSERVER MONITORING ALERTS]\n- [WARNING] (monitor): the disk is full",
     ]
     assert len(halts(stream.history)) == 1
-    assert sum(one.totals.halts_emitted for one in assemblies) == 1
+    assert sum(assembly.totals.halts_emitted for assembly in assemblies) == 1
 
 
 def test_eight_threads_deliver_a_fatal_alert_once_and_halt_once():
@@ -233,8 +233,8 @@ def test_eight_threads_deliver_a_fatal_alert_once_and_halt_once():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(one.totals.alerts_delivered for one in assemblies) == 1
-    assert sum(one.totals.halts_emitted for one in assemblies) == 1
+    assert sum(assembly.totals.alerts_delivered for assembly in assemblies) == 1
+    assert sum(assembly.totals.halts_emitted for assembly in assemblies) == 1
 
 
 async def test_an_alert_that_was_sent_and_halted_is_not_answered_by_a_second_halt():

@@ -67,7 +67,7 @@ async def test_a_summary_stands_where_the_cut_turns_stood(assembly_telemetry):
     assert assembly.totals.tokens_out == prompt_tokens(assembly.prompts, assembly.events) <= 600
     assert assembly.totals.dropped == 0
     assert assembly.totals.compacted == len(messages) - (len(assembly.events) - 1)
-    assert [one.item for one in assembly.decisions if one.outcome is DecisionOutcome.COMPACTED] == [
+    assert [decision.item for decision in assembly.decisions if decision.outcome is DecisionOutcome.COMPACTED] == [
         str(item) for item in range(assembly.totals.compacted)
     ]
     ((given, target),) = compactor.given

@@ -45,8 +45,8 @@ def call(*ids, awaiting=()):
     return ModelResponse(tool_calls=tuple(calls))
 
 
-def result(one, text="found"):
-    return ToolResultEvent(parent_id=one, name="search", content=text)
+def result(value, text="found"):
+    return ToolResultEvent(parent_id=value, name="search", content=text)
 
 
 def small_talk(turns):
@@ -82,7 +82,7 @@ async def test_what_it_keeps_are_the_very_objects_that_went_in():
     ]
     kept = (await assemble(300, messages, prompts=[], step_tokens=20)).events
     assert 3 < len(kept) < len(messages)
-    at = [next(n for n, one in enumerate(messages) if one is event) for event in kept]
+    at = [next(n for n, message in enumerate(messages) if message is event) for event in kept]
     assert at == sorted(at)
     assert (at[0], at[-1]) == (0, len(messages) - 1)
 

@@ -56,7 +56,7 @@ async def test_that_share_is_held_and_told(recorder, name):
     assert config.get("max_tokens", config.get("window", 0) - config.get("output_reserve", 0)) == 320
     if name == "budget":
         told = recorder.span("allocate_budget").attributes
-        assert [told[f"assembly.budget.{one}"] for one in ("window", "output_reserve", "limit")] == [450, 130, 320]
+        assert [told[f"assembly.budget.{text}"] for text in ("window", "output_reserve", "limit")] == [450, 130, 320]
 
 
 @each
@@ -65,8 +65,8 @@ async def test_the_next_assembly_of_the_conversation_holds_less_and_the_one_afte
     whole = await assembler.assemble([], history, context)
     less = await assembler.assemble([], history, context.with_budget_ratio(0.5))
     again = await assembler.assemble([], history, context)
-    assert [one.totals.budget for one in (whole, less, again)] == [400, 200, 400]
-    assert [one.turn for one in (whole, less, again)] == [0, 1, 2]
+    assert [assembly.totals.budget for assembly in (whole, less, again)] == [400, 200, 400]
+    assert [item.turn for item in (whole, less, again)] == [0, 1, 2]
     assert len(less.events) < len(whole.events) == len(again.events)
     assert context.with_budget_ratio(0.5).guard is context.guard
 

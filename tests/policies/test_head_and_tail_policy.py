@@ -15,7 +15,7 @@ from otel_assembly.testing import conversation
 
 
 def places(assembly, events):
-    return [next(at for at, one in enumerate(events) if one is event) for event in assembly.events]
+    return [next(at for at, item in enumerate(events) if item is event) for event in assembly.events]
 
 
 async def kept(policy, *lines):
@@ -107,7 +107,7 @@ def test_a_limit_that_cannot_work_is_refused(limits, said):
 async def test_both_ends_hold_whole_pairs_and_the_newest_request(events, head, tail):
     outcome = await HeadAndTailPolicy(head, tail).decide([], events, Context())
     assert_sendable(events, outcome.events)
-    found = [next(at for at, one in enumerate(events) if one is event) for event in outcome.events]
+    found = [next(at for at, item in enumerate(events) if item is event) for event in outcome.events]
     assert found == sorted(found)
     must = {*leading_systems(events)}
     if newest_request(events) is not None:

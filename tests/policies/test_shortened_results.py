@@ -28,14 +28,14 @@ def called(*ids):
     return {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": one, "function": {"name": "rows", "arguments": "{}"}} for one in ids],
+        "tool_calls": [{"id": item_id, "function": {"name": "rows", "arguments": "{}"}} for item_id in ids],
     }
 
 
 def used(*ids):
     return {
         "role": "assistant",
-        "content": [{"type": "tool_use", "id": one, "name": "rows", "input": {}} for one in ids],
+        "content": [{"type": "tool_use", "id": item_id, "name": "rows", "input": {}} for item_id in ids],
     }
 
 
@@ -44,7 +44,7 @@ def result(content, one="a"):
 
 
 SHAPES = {
-    "ours": [ModelRequest(content="?"), OURS, *(ToolResultEvent(parent_id=one, content=ROWS) for one in "ab")],
+    "ours": [ModelRequest(content="?"), OURS, *(ToolResultEvent(parent_id=letter, content=ROWS) for letter in "ab")],
     "an error of ours": [
         ModelRequest(content="?"),
         ModelResponse(tool_calls=OURS.tool_calls[:1]),
@@ -122,10 +122,10 @@ async def test_a_result_that_does_not_fit_is_shortened_in_every_shape(shape, rec
     assert len(assembly.events) == len(events)
     facts = list(map(describe, assembly.events))
     assert broken_pairs(facts) == []
-    assert [one.kind for one in facts] == [describe(event).kind for event in events]
-    assert [list(one.closes) for one in facts] == [list(describe(event).closes) for event in events]
-    assert sum(one.media_tokens for one in facts) == sum(describe(event).media_tokens for event in events)
-    assert all("Row" in " ".join(one.texts) for one in facts if one.closes)
+    assert [fact.kind for fact in facts] == [describe(event).kind for event in events]
+    assert [list(fact.closes) for fact in facts] == [list(describe(event).closes) for event in events]
+    assert sum(fact.media_tokens for fact in facts) == sum(describe(event).media_tokens for event in events)
+    assert all("Row" in " ".join(fact.texts) for fact in facts if fact.closes)
     assert {type(event) for event in assembly.events} == {type(event) for event in events}
     assert recorder.violations() == []
 

@@ -42,8 +42,8 @@ def call(*ids, awaiting=()):
     return ModelResponse(tool_calls=tuple(calls))
 
 
-def result(one, text="found"):
-    return ToolResultEvent(parent_id=one, name="search", content=text)
+def result(value, text="found"):
+    return ToolResultEvent(parent_id=value, name="search", content=text)
 
 
 def small_talk(turns):
@@ -224,7 +224,7 @@ async def test_joint_results_that_restate_results_of_two_calls_never_outlive_eit
 
 async def test_as_many_as_a_thousand_parallel_calls_are_restated_as_one():
     ids = [f"call-{n}" for n in range(1_000)]
-    results = tuple(result(one, "ok") for one in ids)
+    results = tuple(result(item_id, "ok") for item_id in ids)
     events = [ask(), call(*ids), *results, ToolResultsEvent(results=results), say()]
     outcome = await TokenBudgetPolicy(1_000_000).decide([], events, Context())
     assert len(outcome.events) == len(events)

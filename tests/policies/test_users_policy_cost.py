@@ -130,7 +130,7 @@ async def work_of_a_turn(policies, history, recorder):
 @pytest.mark.parametrize("length", [LONG, pytest.param(LONGEST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("chain", CHAINS)
 async def test_a_turn_of_a_long_conversation_does_what_one_at_1_000_events_does(chain, length, talks, recorder):
-    short, long = [await work_of_a_turn(CHAINS[chain](), talks(one), recorder) for one in (SHORT, length)]
+    short, long = [await work_of_a_turn(CHAINS[chain](), talks(item), recorder) for item in (SHORT, length)]
     assert long[0] <= short[0] * 1.1 + 50, f"{short[0]} calls at 1,000 events, {long[0]} at {length:,}"
     assert long[1:] == short[1:]
 

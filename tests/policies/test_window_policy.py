@@ -27,12 +27,12 @@ def say(text="say"):
 
 
 def call(*ids, awaiting=()):
-    calls = tuple(ToolCallEvent(id=one, name="search", awaiting_approval=one in awaiting) for one in ids)
+    calls = tuple(ToolCallEvent(id=item_id, name="search", awaiting_approval=item_id in awaiting) for item_id in ids)
     return ModelResponse(tool_calls=calls)
 
 
-def result(one, text="found"):
-    return ToolResultEvent(parent_id=one, name="search", content=text)
+def result(value, text="found"):
+    return ToolResultEvent(parent_id=value, name="search", content=text)
 
 
 def conversation(*lines):
@@ -54,7 +54,7 @@ def said(events):
         if isinstance(event, ModelRequest):
             words.append("ask")
         elif isinstance(event, ModelResponse):
-            words.append(" ".join(["call", *(one.id for one in event.tool_calls)]) if event.tool_calls else "say")
+            words.append(" ".join(["call", *(call.id for call in event.tool_calls)]) if event.tool_calls else "say")
         elif isinstance(event, ToolResultEvent):
             words.append(f"result {event.parent_id}")
         else:
@@ -80,7 +80,7 @@ async def test_window_never_parts_a_call_from_its_result():
 async def test_what_a_window_keeps_are_the_very_objects():
     events = conversation("ask", "say", "ask")
     _, kept = await SlidingWindowPolicy(2).apply([], events, Context())
-    assert all(one is other for one, other in zip(kept, events[1:], strict=True))
+    assert all(message is other for message, other in zip(kept, events[1:], strict=True))
     assert type(kept) is list
 
 

@@ -79,7 +79,9 @@ def kept_by_allocate(events, prompts, budget, reserve, drops, apart, newest=8):
         allocation = allocate(blocks, budget + reserve, reserve)
     except ContextOverflowError as overflow:
         return overflow
-    kept = {places[one.block][one.index] for one in allocation.items if one.outcome == "kept" and one.block in places}
+    kept = {
+        places[item.block][item.index] for item in allocation.items if item.outcome == "kept" and item.block in places
+    }
     if drops and newest == 8 and not kept.issuperset(places.get("newest", ())):
         # Blocks drop no newer turn before an older one. A chain that may leave its newest atom out does so by setting.
         return kept_by_allocate(events, prompts, budget, reserve, drops, apart, newest=9)

@@ -62,16 +62,16 @@ def test_a_number_is_in_the_runs_that_hold_it(some, number):
 
 
 @given(runs(), runs())
-def test_two_lists_of_runs_have_in_common_what_their_numbers_have(one, other):
-    made = intersection(one, other)
-    assert numbers(made) == numbers(one) & numbers(other)
+def test_two_lists_of_runs_have_in_common_what_their_numbers_have(value, other):
+    made = intersection(value, other)
+    assert numbers(made) == numbers(value) & numbers(other)
     assert are_runs(made)
 
 
 @given(runs(), runs())
-def test_what_runs_leave_of_others_is_what_their_numbers_leave(one, other):
-    made = difference(one, other)
-    assert numbers(made) == numbers(one) - numbers(other)
+def test_what_runs_leave_of_others_is_what_their_numbers_leave(value, other):
+    made = difference(value, other)
+    assert numbers(made) == numbers(value) - numbers(other)
     assert are_runs(made)
 
 
@@ -83,8 +83,8 @@ def test_what_runs_leave_of_a_length_is_what_their_numbers_leave(length, some):
 
 
 @given(runs(), runs(), runs())
-def test_what_is_taken_away_in_two_steps_is_taken_away_in_one(one, other, third):
-    assert numbers(difference(difference(one, other), third)) == numbers(difference(one, merged([*other, *third])))
+def test_what_is_taken_away_in_two_steps_is_taken_away_in_one(value, other, third):
+    assert numbers(difference(difference(value, other), third)) == numbers(difference(value, merged([*other, *third])))
 
 
 # --- Views ------------------------------------------------------------------------------------------------------------

@@ -47,18 +47,18 @@ METER = TokenMeter(COUNTER)
 # --- Events -----------------------------------------------------------------------------------------------------------
 
 
-def text_of(one):
-    if isinstance(one, dict):
-        return str(one.get("content"))
+def text_of(value):
+    if isinstance(value, dict):
+        return str(value.get("content"))
     for name in ("content", "summary", "message"):
-        if hasattr(one, name):
-            return getattr(one, name)
+        if hasattr(value, name):
+            return getattr(value, name)
     return ""
 
 
-def said(one):
+def said(value):
     """A number by which policies choose, the same whatever copies are made."""
-    return hashlib.blake2b(text_of(one).encode(), digest_size=2).digest()[0]
+    return hashlib.blake2b(text_of(value).encode(), digest_size=2).digest()[0]
 
 
 def _block(draw, number, chat):
@@ -104,7 +104,7 @@ class Filter:
     pure = True
 
     async def apply(self, prompts, events, context):
-        return prompts, [one for one in events if said(one) % 3 != self.rest]
+        return prompts, [event for event in events if said(event) % 3 != self.rest]
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Moody:
 
     async def apply(self, prompts, events, context):
         self.turns += 1
-        return prompts, [one for one in events if said(one) % 3 != self.turns % 3]
+        return prompts, [event for event in events if said(event) % 3 != self.turns % 3]
 
 
 @dataclass
@@ -133,8 +133,8 @@ class Reasoner:
         return list(outcome.prompts), list(outcome.events)
 
     async def decide(self, prompts, events, context):
-        gone = [one for one in events if said(one) % 4 == self.rest]
-        stays = [one for one in events if said(one) % 4 != self.rest]
+        gone = [event for event in events if said(event) % 4 == self.rest]
+        stays = [event for event in events if said(event) % 4 != self.rest]
         return Outcome(
             prompts,
             stays,
@@ -184,15 +184,19 @@ class Shortener:
     name: str = "shortener"
     pure = False
 
-    def _short(self, one):
-        if isinstance(one, dict):
-            return {**one, "content": one["content"][: self.most]} if isinstance(one.get("content"), str) else one
-        if isinstance(one, ModelRequest | ToolResultEvent):
-            return one.model_copy(update={"content": one.content[: self.most]})
-        return one
+    def _short(self, message):
+        if isinstance(message, dict):
+            return (
+                {**message, "content": message["content"][: self.most]}
+                if isinstance(message.get("content"), str)
+                else message
+            )
+        if isinstance(message, ModelRequest | ToolResultEvent):
+            return message.model_copy(update={"content": message.content[: self.most]})
+        return message
 
     async def apply(self, prompts, events, context):
-        return prompts, [self._short(one) for one in events]
+        return prompts, [self._short(event) for event in events]
 
 
 @dataclass
@@ -269,7 +273,7 @@ class Rescuer:
 
     async def apply(self, prompts, events, context):
         self.turns += 1
-        gone = all(one is not self.note for one in events)
+        gone = all(event is not self.note for event in events)
         return prompts, [*events, self.note] if gone and self.turns % self.every == 0 else events
 
 
@@ -284,12 +288,12 @@ class Flaky:
     async def apply(self, prompts, events, context):
         self.turns += 1
         if self.turns % 2:
-            for one in events:
-                if isinstance(one, dict):
-                    one.clear()
+            for item in events:
+                if isinstance(item, dict):
+                    item.clear()
             del events[:]
             raise ValueError("not today")
-        return prompts, [one for one in events if said(one) % 5]
+        return prompts, [event for event in events if said(event) % 5]
 
 
 @dataclass
@@ -369,20 +373,22 @@ class Model:
     def turn(self, assembly, offered):
         told = set()
         # What nobody offers or makes any more is gone, and no policy has decided that.
-        there = {*offered, *assembly.items, *(one.item for one in assembly.decisions)}
+        there = {*offered, *assembly.items, *(item.item for item in assembly.decisions)}
         self.items = {item: state for item, state in self.items.items() if item in there or not state.inside}
-        for one in assembly.decisions:
-            assert (one.item, one.outcome, one.index) not in told, f"{one} was told twice in one assembly"
-            told.add((one.item, one.outcome, one.index))
-            if one.outcome is DecisionOutcome.REORDERED:
-                assert self.items[one.item].inside
+        for decision in assembly.decisions:
+            assert (decision.item, decision.outcome, decision.index) not in told, (
+                f"{decision} was told twice in one assembly"
+            )
+            told.add((decision.item, decision.outcome, decision.index))
+            if decision.outcome is DecisionOutcome.REORDERED:
+                assert self.items[decision.item].inside
                 continue
-            now = State(one.outcome not in OUT, one.outcome, one.reason, one.index)
-            was = self.items.get(one.item)
-            assert was != now, f"{one} is no change"
-            if one.outcome is DecisionOutcome.INJECTED:
-                assert was is None, f"{one} was there before"
-            self.items[one.item] = now
+            now = State(decision.outcome not in OUT, decision.outcome, decision.reason, decision.index)
+            was = self.items.get(decision.item)
+            assert was != now, f"{decision} is no change"
+            if decision.outcome is DecisionOutcome.INJECTED:
+                assert was is None, f"{decision} was there before"
+            self.items[decision.item] = now
         inside = sorted(item for item, state in self.items.items() if state.inside)
         assert inside == sorted(assembly.items)
 
@@ -452,9 +458,13 @@ async def truth(chain, prompts, events, context):
         else:
             (prompts, after), verdicts = await policy.apply(prompts, list(events), context), ()
         stays = set(map(id, after))
-        why = {id(one): v.reason for v in verdicts if v.outcome in OUT for one in v.events}
+        why = {id(event): v.reason for v in verdicts if v.outcome in OUT for event in v.events}
         out.update(
-            {id(one): (index, why.get(id(one), DecisionReason.POLICY)) for one in events if id(one) not in stays}
+            {
+                id(event): (index, why.get(id(event), DecisionReason.POLICY))
+                for event in events
+                if id(event) not in stays
+            }
         )
         events = after if len(after) < len(events) else events
     return out
@@ -472,11 +482,11 @@ def restates_alike(items, came, assembly):
 
 def rendered(assembly):
     """The prompt by item: what kind of message, every text in it, and whether that is said here for the first time."""
-    facts = [describe(one) for one in assembly.events]
+    facts = [describe(event) for event in assembly.events]
     echoes = pair(assembly.events).echoes
     return [
         *(("prompt", (text,), True) for text in assembly.prompts),
-        *((str(one.kind), one.texts, at not in echoes) for at, one in enumerate(facts)),
+        *((str(fact.kind), fact.texts, at not in echoes) for at, fact in enumerate(facts)),
     ]
 
 
@@ -510,14 +520,14 @@ def check(assembly, came, items, expected, model):
     if expected is None:
         return
     event("reasons checked against the truth")
-    for item, one in zip(items, came, strict=True):
+    for item, message in zip(items, came, strict=True):
         state = model.items[item]
-        if id(one) in expected:
-            assert (state.inside, state.index, state.reason) == (False, *expected[id(one)])
+        if id(message) in expected:
+            assert (state.inside, state.index, state.reason) == (False, *expected[id(message)])
         else:
             assert state.inside
     identities = set(map(id, came))
-    made = [one for one in assembly.events if id(one) not in identities]
+    made = [event for event in assembly.events if id(event) not in identities]
     assert len(made) == totals.events_injected, "what came out is neither what came in nor a summary of it"
 
 
@@ -552,8 +562,8 @@ async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
     for turn in range(turns):
         for _ in range(data.draw(st.integers(0, 3))):
             number += 1
-            for one in _block(data.draw, number, chat):
-                events.append(one)
+            for item in _block(data.draw, number, chat):
+                events.append(item)
         if rearrange is not None:
             events = rearrange(data.draw, events, number)
         came = list(events)
@@ -576,7 +586,7 @@ async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
         check(assembly, came, items, expected, model)
         fresh = await Assembler([], counter=COUNTER).assemble(assembly.prompts, assembly.events)
         assert assembly.totals.tokens_out == fresh.totals.tokens_out
-        resumes = any(str(describe(one).kind) in {"response", "tool_call"} for one in came)
+        resumes = any(str(describe(message).kind) in {"response", "tool_call"} for message in came)
         before_it = check_prefix(assembly, before_it, exact=not (chat and rearrange), resumes=resumes)
         if reader is not None:
             reader.turn(alike=restates_alike(items, came, assembly))

@@ -214,11 +214,11 @@ async def check_policies(seed):
             expected = set()
         ids = {item: name_of(event) for item, event in zip(assembly.items, assembly.events, strict=True)}
         assert len(ids) == len(sent)
-        left = [name_of(one.event) for one in assembly.exits]
+        left = [name_of(exit_.event) for exit_ in assembly.exits]
         assert sorted(name for name in left if name in inputs) == sorted(expected), (seed, turn, "exits")
-        compacted = {name_of(one.event) for one in assembly.exits if one.outcome == "compacted"}
+        compacted = {name_of(exit_.event) for exit_ in assembly.exits if exit_.outcome == "compacted"}
         assert span.attributes["assembly.newly_dropped.count"] == len(expected - compacted), (seed, turn)
-        injected = [name_of(one.event) for one in assembly.decisions if one.outcome == "injected"]
+        injected = [name_of(decision.event) for decision in assembly.decisions if decision.outcome == "injected"]
         assert len(injected) == len(set(injected)), (seed, turn, "injected twice", injected)
         assert not set(left) & set(sent), (seed, turn, "left, and in the prompt", set(left) & set(sent))
         assert not set(injected) & set(inputs), (seed, turn, "injected, and in the input", set(injected) & set(inputs))

@@ -32,34 +32,34 @@ NAMES = ("search", "book")
 
 
 def anthropic(role, said, calls, results):
-    parts = [{"type": "tool_result", "tool_use_id": one, "content": text} for one, text in results]
+    parts = [{"type": "tool_result", "tool_use_id": item, "content": text} for item, text in results]
     parts += [{"type": "text", "text": text} for text in said]
-    parts += [{"type": "tool_use", "id": one, "name": name, "input": given} for one, name, given in calls]
+    parts += [{"type": "tool_use", "id": item, "name": name, "input": given} for item, name, given in calls]
     return [{"role": role, "content": parts}]
 
 
 def bedrock(role, said, calls, results):
-    parts = [{"toolResult": {"toolUseId": one, "content": [{"text": text}]}} for one, text in results]
+    parts = [{"toolResult": {"toolUseId": item, "content": [{"text": text}]}} for item, text in results]
     parts += [{"text": text} for text in said]
-    parts += [{"toolUse": {"toolUseId": one, "name": name, "input": given}} for one, name, given in calls]
+    parts += [{"toolUse": {"toolUseId": item, "name": name, "input": given}} for item, name, given in calls]
     return [{"role": role, "content": [*parts, {"cachePoint": {"type": "default"}}]}]
 
 
 def gemini(role, said, calls, results):
-    parts = [{"functionResponse": {"name": one, "response": {"output": text}}} for one, text in results]
+    parts = [{"functionResponse": {"name": item, "response": {"output": text}}} for item, text in results]
     parts += [{"text": text} for text in said]
-    parts += [{"functionCall": {"name": one, "args": given}} for one, _, given in calls]
+    parts += [{"functionCall": {"name": item, "args": given}} for item, _, given in calls]
     return [{"role": "model" if role == "assistant" else role, "parts": parts}]
 
 
 def responses(role, said, calls, results):
-    items = [{"type": "function_call_output", "call_id": one, "output": text} for one, text in results]
+    items = [{"type": "function_call_output", "call_id": item, "output": text} for item, text in results]
     kind = "output_text" if role == "assistant" else "input_text"
     if said or not (items or calls):
         items.append({"type": "message", "role": role, "content": [{"type": kind, "text": text} for text in said]})
     items += [
-        {"type": "function_call", "call_id": one, "name": name, "arguments": json.dumps(given, ensure_ascii=False)}
-        for one, name, given in calls
+        {"type": "function_call", "call_id": item, "name": name, "arguments": json.dumps(given, ensure_ascii=False)}
+        for item, name, given in calls
     ]
     return items
 
@@ -67,20 +67,20 @@ def responses(role, said, calls, results):
 def reads(form, role, said, calls, results):
     """What the messages are meant to be."""
     spelled = [
-        (one, [one if form is gemini else name, json.dumps(given, ensure_ascii=False)]) for one, name, given in calls
+        (item, [item if form is gemini else name, json.dumps(given, ensure_ascii=False)]) for item, name, given in calls
     ]
-    closes = [one for one, _ in results]
+    closes = [item for item, _ in results]
     told = [text for _, text in results]
     if form is gemini:  # its client sends the name and the object around the text
-        told = [part for one, text in results for part in (one, json.dumps({"output": text}, ensure_ascii=False))]
+        told = [part for item, text in results for part in (item, json.dumps({"output": text}, ensure_ascii=False))]
     if form is responses:
-        found = [Read("result", [text], closes=[one]) for one, text in results]
+        found = [Read("result", [text], closes=[item]) for item, text in results]
         if said or not (found or calls):
             found.append(Read("response" if role == "assistant" else "request", list(said)))
-        return found + [Read("call", texts_, opens=[one]) for one, texts_ in spelled]
+        return found + [Read("call", texts_, opens=[item]) for item, texts_ in spelled]
     if role == "assistant":
         written = [text for _, texts_ in spelled for text in texts_]
-        return [Read("response", [*said, *written], opens=[one for one, _ in spelled])]
+        return [Read("response", [*said, *written], opens=[item for item, _ in spelled])]
     if results:
         return [Read("request" if any(said) else "result", [*told, *said], closes=closes)]
     return [Read("request", list(said))]
@@ -107,16 +107,16 @@ def talks(draw, most=8):
             say("user", [], results=[("z", draw(texts))])
         else:
             ids = draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3))
-            calls = [(one, draw(st.sampled_from(NAMES)), {"q": draw(texts)}) for one in ids]
+            calls = [(item_id, draw(st.sampled_from(NAMES)), {"q": draw(texts)}) for item_id in ids]
             say("assistant", draw(st.lists(texts, max_size=1)), calls)
-            waiting = [one for one in ids if draw(st.integers(0, 5))]
+            waiting = [item_id for item_id in ids if draw(st.integers(0, 5))]
             together = draw(st.booleans())
-            for group in [waiting] if together else [[one] for one in waiting]:
+            for group in [waiting] if together else [[item] for item in waiting]:
                 beside = (
                     draw(st.lists(texts, max_size=1)) if form is not responses and draw(st.integers(0, 3)) == 0 else []
                 )
                 if group:
-                    say("user", beside, results=[(one, draw(texts)) for one in group])
+                    say("user", beside, results=[(item, draw(texts)) for item in group])
     return messages, meant
 
 
@@ -131,11 +131,11 @@ KINDS = {"request": "request", "response": "response", "call": "tool_call", "res
 
 async def reads_as_meant(talk):
     messages, meant = talk
-    for message, one in zip(messages, meant, strict=True):
+    for message, fact in zip(messages, meant, strict=True):
         facts = describe(message)
-        assert facts.kind == KINDS[one.kind]
-        assert list(facts.texts) == [text for text in one.texts if text]
-        assert (list(facts.opens), list(facts.closes)) == (one.opens, one.closes)
+        assert facts.kind == KINDS[fact.kind]
+        assert list(facts.texts) == [text for text in fact.texts if text]
+        assert (list(facts.opens), list(facts.closes)) == (fact.opens, fact.closes)
         assert not facts.unknown
     assembly = await Assembler([]).assemble([], messages)
     assert assembly.totals.tokens_out == prompt_tokens([], meant)
@@ -146,9 +146,9 @@ def describe_provider(messages):
     return next(filter(None, (describe(message).provider for message in messages)), "")
 
 
-def opens(one):
+def opens(fact):
     """Whether a prompt may start with a message."""
-    return one.kind == "request" and not one.closes
+    return fact.kind == "request" and not fact.closes
 
 
 async def stays_whole(talk, policy):
@@ -167,7 +167,7 @@ async def stays_whole(talk, policy):
     assert assembly.totals.tokens_out == prompt_tokens([], kept)
     request = newest_request(meant)
     if request is not None and request not in pair(meant).unsendable(len(meant)):
-        assert any(one is meant[request] for one in kept)
+        assert any(message is meant[request] for message in kept)
 
 
 @QUICK

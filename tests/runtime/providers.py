@@ -127,7 +127,7 @@ def completion_pieces(*deltas, finish="stop", usage=USAGE, done=True):
         return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
 
     lines = [line(choice({"role": "assistant", "content": "", "refusal": None}), usage=None)]
-    lines += [line(choice({"content": one} if isinstance(one, str) else one), usage=None) for one in deltas]
+    lines += [line(choice({"content": delta} if isinstance(delta, str) else delta), usage=None) for delta in deltas]
     if finish is not None:
         lines.append(line(choice({}, finish), usage=None))
     if usage is not None:
@@ -325,7 +325,7 @@ def text_block(*texts):
 
 def tool_block(call_id, *partial, name="search"):
     block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-    return block, [{"type": "input_json_delta", "partial_json": one} for one in partial]
+    return block, [{"type": "input_json_delta", "partial_json": chunk} for chunk in partial]
 
 
 def anthropic_error(kind, said):

@@ -143,7 +143,7 @@ async def test_an_id_that_is_made_up_is_none_that_the_model_gave(ids):
     def echo(text: str) -> str:
         return text
 
-    given = (ToolCallEvent(id=one, name="echo", arguments=f'{{"text": "{at}"}}') for at, one in enumerate(ids))
+    given = (ToolCallEvent(id=item_id, name="echo", arguments=f'{{"text": "{at}"}}') for at, item_id in enumerate(ids))
     model = ScriptedModel(ModelResponse(tool_calls=tuple(given)), "Done.")
     agent = Agent("helper", "", model, [echo])
     await agent.ask("Go.")

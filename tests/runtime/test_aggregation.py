@@ -447,7 +447,7 @@ async def test_the_store_of_the_conversations_context_is_written_to():
             await turn(stream, "a")
         await watching.flush()
         assert aggregate.contexts[-1] is context
-    assert [one is two for one, two in zip(aggregate.stores, stores, strict=True)] == [True, True]
+    assert [store is two for store, two in zip(aggregate.stores, stores, strict=True)] == [True, True]
 
 
 async def test_without_a_store_the_mend_is_logged(caplog):

@@ -44,7 +44,7 @@ async def test_an_attempt_ahead_of_need_is_a_span_of_the_run(telemetry, middlewa
         with telemetry.tracer().start_as_current_span("chat small"):
             return f"Trains leave: {SECRET}."
 
-    agent = helper(summarise, middlewares=[one() for one in middlewares])
+    agent = helper(summarise, middlewares=[middleware() for middleware in middlewares])
     await talk(agent)
     runs = {span.span_id: span for span in telemetry.spans_named("invoke_agent helper")}
     ahead = [span for span in attempts(telemetry) if span.parent.span_id in runs]

@@ -58,7 +58,9 @@ async def test_its_tools_are_an_agents_tools(server):
         model = ScriptedModel(calls("kitchen_multiply", '{"a": 6, "b": 7}'), calls("kitchen_burn"), "42")
         agent = Agent("cook", "", model, tools)
         assert (await agent.ask("6 * 7?")).content == "42"
-    (definition,) = [one["function"] for one in model.received[0].tools if one["function"]["name"].endswith("multiply")]
+    (definition,) = [
+        tool["function"] for tool in model.received[0].tools if tool["function"]["name"].endswith("multiply")
+    ]
     assert definition["description"] == "Multiply two numbers."
     assert set(definition["parameters"]["properties"]) == {"a", "b"}
     by_id = {event.parent_id: event for event in agent.session.history if hasattr(event, "parent_id")}

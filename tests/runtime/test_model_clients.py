@@ -133,12 +133,12 @@ async def test_calls_of_openai_come_as_the_model_wrote_them(streams):
     async with Provider(whole, completion()) as server:
         model = openai_at(server, streams=streams)
         answer, pieces = await answer_of(model, [], [ASK], tools=[TOOL])
-        assert [(one.id, one.name, one.arguments) for one in answer.tool_calls] == [
+        assert [(call.id, call.name, call.arguments) for call in answer.tool_calls] == [
             ("a", "search", '{"q": "bag"}'),
             ("b", "search", '{"q": '),
         ]
         assert (answer.content, pieces) == ("", [])
-        results = [ToolResultEvent(parent_id=one, content="found") for one in "ab"]
+        results = [ToolResultEvent(parent_id=letter, content="found") for letter in "ab"]
         await answer_of(openai_at(server), [], [ASK, answer, *results])
     assert server.requests[1]["messages"][1]["tool_calls"] == calls
 
@@ -158,7 +158,7 @@ async def test_a_server_that_numbers_no_pieces_and_bills_nothing():
     async with Provider(stream, completion("hm", [function_call("", "")], usage=None)) as server:
         streamed, _ = await answer_of(openai_at(server, streams=True), [], [ASK])
         whole, _ = await answer_of(openai_at(server), [], [ASK])
-    assert [(one.id, one.arguments) for one in streamed.tool_calls] == [("a", '{"q": 1}'), ("b", "{}")]
+    assert [(call.id, call.arguments) for call in streamed.tool_calls] == [("a", '{"q": 1}'), ("b", "{}")]
     assert streamed.usage is whole.usage is None
     assert whole.tool_calls[0].id
     assert whole.tool_calls[0].arguments == "{}"
@@ -176,12 +176,12 @@ async def test_a_server_that_gives_every_call_one_number():
     stream = Answer(pieces=completion_pieces(*({"tool_calls": [part]} for part in parts), finish="tool_calls"))
     async with Provider(stream) as server:
         answer, _ = await answer_of(openai_at(server, streams=True), [], [ASK])
-    assert [(one.name, one.arguments) for one in answer.tool_calls] == [
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [
         ("search", '{"q": 1}'),
         ("search", "{}"),
         ("search", '{"q": 3}'),
     ]
-    assert [one.id for one in answer.tool_calls[:2]] == ["a", "b"]
+    assert [call.id for call in answer.tool_calls[:2]] == ["a", "b"]
 
 
 @pytest.mark.parametrize("model", [OpenAIModel, AnthropicModel])
@@ -344,7 +344,7 @@ async def test_anthropic_is_sent_the_assembly_and_its_answer_is_a_response():
         "tool_choice": {"type": "any"},
     }
     assert answer.content == "I look."
-    assert [(one.id, one.name, one.arguments) for one in answer.tool_calls] == [
+    assert [(call.id, call.name, call.arguments) for call in answer.tool_calls] == [
         ("toolu_a", "search", '{"q": "가방"}'),
         ("toolu_b", "search", "{}"),
     ]
@@ -375,10 +375,10 @@ async def test_anthropic_streams_pieces_and_malformed_arguments_as_they_were_wri
     )
     async with Provider(Answer(pieces=message_pieces(*blocks)), message()) as server:
         answer, pieces = await answer_of(anthropic_at(server, streams=True), [], [ASK])
-        results = [ToolResultEvent(parent_id=one.id, content="found") for one in answer.tool_calls]
+        results = [ToolResultEvent(parent_id=call.id, content="found") for call in answer.tool_calls]
         await answer_of(anthropic_at(server), [], [ASK, answer, *results])
     assert (pieces, answer.content) == (["At ", "gate 14."], "At gate 14.")
-    assert [one.arguments for one in answer.tool_calls] == ['{"q": "bag"}', '{"q": ', "{}"]
+    assert [call.arguments for call in answer.tool_calls] == ['{"q": "bag"}', '{"q": ', "{}"]
     assert answer.usage == Usage(input_tokens=21 + 188 + 2048, output_tokens=15)
     sent = [block.get("input") for block in server.requests[1]["messages"][1]["content"]]
     assert sent == [None, None, {"q": "bag"}, {"malformed_arguments": '{"q": '}, {}]

@@ -398,19 +398,19 @@ async def test_nobody_who_reads_messages_is_shown_the_note_on_an_assembly():
 
 ARGUMENTS = {"q": 1}
 FORMS = {
-    "openai": lambda one: said(1, 1, one),
-    "anthropic": lambda one: {
+    "openai": lambda value: said(1, 1, value),
+    "anthropic": lambda value: {
         "role": "assistant",
-        "content": [{"type": "tool_use", "id": one, "name": "search", "input": ARGUMENTS}],
+        "content": [{"type": "tool_use", "id": value, "name": "search", "input": ARGUMENTS}],
     },
-    "responses": lambda one: {"type": "function_call", "call_id": one, "name": "search", "arguments": '{"q": 1}'},
-    "bedrock": lambda one: {
+    "responses": lambda value: {"type": "function_call", "call_id": value, "name": "search", "arguments": '{"q": 1}'},
+    "bedrock": lambda value: {
         "role": "assistant",
-        "content": [{"toolUse": {"toolUseId": one, "name": "search", "input": ARGUMENTS}}],
+        "content": [{"toolUse": {"toolUseId": value, "name": "search", "input": ARGUMENTS}}],
     },
-    "gemini": lambda one: {
+    "gemini": lambda value: {
         "role": "model",
-        "parts": [{"functionCall": {"id": one, "name": "search", "args": ARGUMENTS}}],
+        "parts": [{"functionCall": {"id": value, "name": "search", "args": ARGUMENTS}}],
     },
 }
 

@@ -43,7 +43,7 @@ PENDING = 4 + METER.text(NO_RESULT_YET)
 
 
 def call(*ids, text="", arguments="{}"):
-    calls = tuple(ToolCallEvent(id=one, name="search", arguments=arguments) for one in ids)
+    calls = tuple(ToolCallEvent(id=item_id, name="search", arguments=arguments) for item_id in ids)
     return ModelResponse(content=text, tool_calls=calls)
 
 
@@ -76,7 +76,7 @@ def test_each_of_our_events_is_its_message():
         {
             "role": "assistant",
             "content": "I look.",
-            "tool_calls": [{"id": one, "type": "function", "function": function} for one in "ab"],
+            "tool_calls": [{"id": letter, "type": "function", "function": function} for letter in "ab"],
         },
         {"role": "tool", "tool_call_id": "a", "content": "gate 14"},
         {"role": "tool", "tool_call_id": "b", "content": "timeout"},
@@ -114,7 +114,7 @@ def test_a_chat_message_goes_as_it_is():
         ChatSummary(role="system", content="earlier"),
     ]
     sent = to_openai([], events)
-    assert all(one is event for one, event in zip(sent, events, strict=True))
+    assert all(message is event for message, event in zip(sent, events, strict=True))
 
 
 def test_results_that_a_recorder_joined_are_messages_of_their_own():
@@ -165,7 +165,7 @@ def test_a_call_that_nobody_has_answered_yet_gets_an_answer_or_none():
 def test_two_calls_of_one_id_are_told_apart():
     events = [call("a", "a"), result("a", "one"), result("a", "two")]
     asked, first, second = to_openai([], events)
-    assert [one["id"] for one in asked["tool_calls"]] == ["a", "a_2"]
+    assert [call["id"] for call in asked["tool_calls"]] == ["a", "a_2"]
     assert [first["tool_call_id"], second["tool_call_id"]] == ["a", "a_2"]
     again = [*events, call("a"), result("a", "three")]
     assert pairing_of_anthropic(to_anthropic([], again)) == ["a", "a_2", "a_3"]
@@ -402,7 +402,7 @@ def unanswered(messages):
             waiting.remove(message["tool_call_id"])
             continue
         found += waiting
-        waiting = [one["id"] for one in message.get("tool_calls") or ()]
+        waiting = [call["id"] for call in message.get("tool_calls") or ()]
         assert len(set(waiting)) == len(waiting)
     return found + waiting
 
@@ -450,7 +450,7 @@ async def test_what_is_sent_to_anthropic_is_whole(events, chain, prompts):
     pairing_of_anthropic(sent)
     blocks = [*sent["system"], *(block for message in sent["messages"] for block in message["content"])]
     assert all(message["content"] for message in sent["messages"])
-    assert all(one != two for one, two in zip(roles(sent["messages"]), roles(sent["messages"])[1:], strict=False))
+    assert all(item != two for item, two in zip(roles(sent["messages"]), roles(sent["messages"])[1:], strict=False))
     assert all(block["text"].strip() for block in blocks if block["type"] == "text")
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]) for block in blocks if block["type"] == "tool_use")
     assert sum("cache_control" in block for block in blocks) <= 4

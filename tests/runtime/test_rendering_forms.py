@@ -355,8 +355,8 @@ def test_names_and_ids_that_a_model_invents_are_accepted(name, call_id):
 
 def test_long_ids_that_begin_alike_are_told_apart():
     ids = [f"{'c' * 60}{number}" for number in range(3)]
-    calls = tuple(ToolCallEvent(id=one, name="find", arguments="{}") for one in ids)
-    results = tuple(ToolResultEvent(parent_id=one, name="find", content=one[-1]) for one in ids)
+    calls = tuple(ToolCallEvent(id=item_id, name="find", arguments="{}") for item_id in ids)
+    results = tuple(ToolResultEvent(parent_id=item_id, name="find", content=item_id[-1]) for item_id in ids)
     sent = to_openai(
         [], [ModelRequest(content="go"), ModelResponse(tool_calls=calls), ToolResultsEvent(results=results)]
     )

@@ -112,8 +112,8 @@ async def test_the_tools_schema_is_counted_with_the_prompt(recorder):
     await agent.open_session().ask("Which?", structured_schema=Town)
     plain, structured = recorder.spans_named("assemble_context")
     kinds = [
-        dict(zip(*(one.attributes[f"assembly.kind.{of}"] for of in ("names", "tokens")), strict=True))
-        for one in (plain, structured)
+        dict(zip(*(span.attributes[f"assembly.kind.{of}"] for of in ("names", "tokens")), strict=True))
+        for span in (plain, structured)
     ]
     assert "tool_schemas" not in kinds[0]
     assert kinds[1]["tool_schemas"] > 50

@@ -79,7 +79,7 @@ def streamed(block):
             return tool_block(block["id"], written[:4], written[4:])
         case "thinking":
             text = block["thinking"]
-            pieces = [{"type": "thinking_delta", "thinking": one} for one in (text[:5], text[5:]) if one]
+            pieces = [{"type": "thinking_delta", "thinking": item} for item in (text[:5], text[5:]) if item]
             signed = {"type": "signature_delta", "signature": block["signature"]}
             return {**block, "thinking": "", "signature": ""}, [*pieces, signed]
         case _:
@@ -122,7 +122,7 @@ async def test_anthropic_is_sent_back_what_it_thought_where_it_stood(order, stre
     third = server.requests[2]["messages"]
     assert third[1]["content"] == sent
     assert [block["type"] for block in third[3]["content"]] == ["text"]
-    assert [one.text for one in answer.thinking] == ["I have to look it up."]
+    assert [item.text for item in answer.thinking] == ["I have to look it up."]
     assert said(agent.session)[-1].startswith("say ")
 
 
@@ -175,7 +175,7 @@ async def test_what_is_sent_to_openai_is_what_was_counted(content):
     assembly = await Assembler([ConversationPolicy()]).assemble(["Be brief."], events, Context())
     meter = TokenMeter(counter_for())
     sent = to_openai(*assembly)
-    assert sum(meter.event(describe(one)) for one in sent) + meter.priming == assembly.totals.tokens_out
+    assert sum(meter.event(describe(message)) for message in sent) + meter.priming == assembly.totals.tokens_out
     assert "reasoning_content" not in sent[4]
 
 

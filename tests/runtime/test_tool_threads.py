@@ -302,7 +302,7 @@ async def test_a_call_of_a_store_waits_for_a_thread_only_so_long(tmp_path, monke
     monkeypatch.setattr(store.__class__, "_exists", lambda *_: released.wait())
     waiting = [asyncio.ensure_future(store.exists("/notes")) for _ in range(20)]
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert all("none of 16 threads became free" in str(one.exception()) for one in done)
+    assert all("none of 16 threads became free" in str(task.exception()) for task in done)
     released.set()
     if pending:
         await asyncio.wait(pending)

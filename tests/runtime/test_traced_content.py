@@ -48,12 +48,12 @@ def texts(value):
     if isinstance(value, str):
         yield value
     elif hasattr(value, "items"):
-        for key, one in value.items():
+        for key, item in value.items():
             yield from texts(key)
-            yield from texts(one)
+            yield from texts(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from texts(one)
+        for item in value:
+            yield from texts(item)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ async def test_what_a_model_wrote_costs_no_batch_and_no_message(arguments, caplo
     with told.as_default():
         await Agent("helper", "", ScriptedModel(call, "yes"), [keep], middlewares=[TracingMiddleware()]).ask("?")
     assert not caplog.records
-    for one in [*told.spans, *told.logs]:
-        for said in texts(dict(one.attributes)):
+    for item in [*told.spans, *told.logs]:
+        for said in texts(dict(item.attributes)):
             said.encode()
     for span in told.spans_named("chat scripted"):
         for name in ("gen_ai.input.messages", "gen_ai.output.messages"):

@@ -90,16 +90,16 @@ async def test_a_run_is_one_trace_of_genais_spans(telemetry):
     agent = agent.open_session("conversation-7")
     await agent.ask("1 + 2?")
     run = telemetry.span("invoke_agent helper")
-    assert [one.name for one in telemetry.spans if one.scope == SCOPE] == [
+    assert [fact.name for fact in telemetry.spans if fact.scope == SCOPE] == [
         "chat scripted",
         "execute_tool add",
         "chat scripted",
         "invoke_agent helper",
     ]
-    assert len({one.trace_id for one in telemetry.spans}) == 1
-    for one in telemetry.spans:
-        if one.scope == SCOPE and one.name != run.name:
-            assert one.parent.span_id == run.span_id
+    assert len({item.trace_id for item in telemetry.spans}) == 1
+    for span in telemetry.spans:
+        if span.scope == SCOPE and span.name != run.name:
+            assert span.parent.span_id == run.span_id
     assert run.attributes == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "helper",
@@ -128,8 +128,10 @@ async def test_a_run_is_one_trace_of_genais_spans(telemetry):
 
 async def test_the_metrics_of_the_conventions_are_recorded(telemetry):
     await made(calls(call(), usage=Usage(input_tokens=12, output_tokens=3)), ["a", "b"]).ask("1 + 2?")
-    assert sum(one.count for one in points(telemetry, "gen_ai.client.operation.duration")) == 2
-    used = {one.attributes["gen_ai.token.type"]: one.sum for one in points(telemetry, "gen_ai.client.token.usage")}
+    assert sum(point.count for point in points(telemetry, "gen_ai.client.operation.duration")) == 2
+    used = {
+        point.attributes["gen_ai.token.type"]: point.sum for point in points(telemetry, "gen_ai.client.token.usage")
+    }
     assert used == {"input": 12, "output": 3}
     for name in ("gen_ai.invoke_agent.duration", "gen_ai.execute_tool.duration"):
         (one,) = points(telemetry, name)
@@ -281,8 +283,8 @@ async def test_tools_that_run_at_once_are_children_of_the_run(telemetry):
     answer = calls(call("meet", '{"name": "a"}', "c1"), call("meet", '{"name": "b"}', "c2"))
     await made(answer, "done", tools=[meet]).ask("?")
     run = telemetry.span("invoke_agent helper")
-    tools = {one.attributes["gen_ai.tool.call.id"]: one for one in telemetry.spans_named("execute_tool meet")}
-    assert {one.parent.span_id for one in tools.values()} == {run.span_id}
+    tools = {span.attributes["gen_ai.tool.call.id"]: span for span in telemetry.spans_named("execute_tool meet")}
+    assert {tool.parent.span_id for tool in tools.values()} == {run.span_id}
     assert telemetry.span("inside a").parent.span_id == tools["c1"].span_id
     assert telemetry.span("inside b").parent.span_id == tools["c2"].span_id
 
@@ -292,8 +294,8 @@ async def test_agents_that_run_at_once_share_no_parent(telemetry):
     await asyncio.gather(*(agent.ask("?") for agent in agents))
     runs = telemetry.spans_named("invoke_agent helper")
     assert len({run.trace_id for run in runs}) == 20
-    below = [one for one in telemetry.spans if one.scope == SCOPE and one.parent is not None]
-    assert sorted(one.parent.span_id for one in below) == sorted(run.span_id for run in runs for _ in range(3))
+    below = [span for span in telemetry.spans if span.scope == SCOPE and span.parent is not None]
+    assert sorted(span.parent.span_id for span in below) == sorted(run.span_id for run in runs for _ in range(3))
 
 
 async def test_an_agent_that_a_tool_asks_stands_under_the_tool(telemetry):
@@ -372,7 +374,7 @@ def add_later():
 async def test_what_somebody_else_ran_is_a_span_without_length(telemetry, result, error):
     agent = made(calls(call("deploy", "{}", "c2")), "done", tools=[add_later()])
     await agent.ask("?")
-    assert [one.name for one in telemetry.spans if one.name.startswith("execute_tool")] == []
+    assert [span.name for span in telemetry.spans if span.name.startswith("execute_tool")] == []
     telemetry.clear()
     await agent.ask(ExternalExecutionResultEvent(execution_results=(result,)))
     run, tool = telemetry.span("invoke_agent helper"), telemetry.span("execute_tool deploy")
@@ -502,7 +504,7 @@ async def test_a_run_that_is_not_sampled_is_measured_and_costs_no_span():
     with told.as_default():
         await made(calls(call()), "3").ask("?")
     assert told.spans == []
-    assert sum(one.count for one in points(told, "gen_ai.client.operation.duration")) == 2
+    assert sum(point.count for point in points(told, "gen_ai.client.operation.duration")) == 2
     told.shutdown()
 
 

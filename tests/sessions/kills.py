@@ -222,8 +222,8 @@ class Run:
 
     def _kill_a_poster(self) -> None:
         """One that will not die by itself: who strikes at the server outlives it."""
-        mortal = [one for one in self.posters.values() if one.strike is None or one.strike.server_data]
-        waiting = [one for one in mortal if one.ready.exists()]
+        mortal = [poster for poster in self.posters.values() if poster.strike is None or poster.strike.server_data]
+        waiting = [process for process in mortal if process.ready.exists()]
         if waiting:
             victim = self.random.choice(waiting)
             victim.kill()
@@ -231,9 +231,9 @@ class Run:
             self.start(victim.name)
 
     def _bury(self) -> None:
-        for name, one in list(self.posters.items()):
-            if one.dead:
-                self.deaths[one.strike.point if one.strike else "at no point that was named"] += 1
+        for name, item in list(self.posters.items()):
+            if item.dead:
+                self.deaths[item.strike.point if item.strike else "at no point that was named"] += 1
                 self.start(name)
         if self.server and self.server.process.poll() is not None:
             self.server.kill()
@@ -257,11 +257,11 @@ class Run:
                     f"not all have answered {word!r} for {ANSWER_SECONDS} s, but {', '.join(found) or 'nobody'}"
                 )
             self._bury()
-            for name, one in self.posters.items():
-                if one.pid not in told:
-                    told.add(one.pid)
-                    one.tell(word)
-                elif name not in found and (answer := one.answered()) is not None:
+            for name, item in self.posters.items():
+                if item.pid not in told:
+                    told.add(item.pid)
+                    item.tell(word)
+                elif name not in found and (answer := item.answered()) is not None:
                     found[name] = answer
             time.sleep(0.003)
         return found
@@ -280,22 +280,22 @@ class Run:
             count += len(accepted)
             hub = Hub(log, adapters())
             envelopes = await hub.envelopes(session_id)
-            for one in (
+            for item in (
                 defects(envelopes, tried, refusable=session_id == "in-turn"),
                 await posted_again(hub, session_id, accepted, envelopes),
                 await folded_otherwise(log, session_id, envelopes, {name: found[name][at] for name in WHO}),
                 confirmed_otherwise(await log.cursors(session_id), envelopes),
             ):
-                wrong += [f"{session_id}: {defect}" for defect in one]
+                wrong += [f"{session_id}: {defect}" for defect in item]
         await log.close()
         if wrong:
             raise LostError("\n".join([f"{self.kind}, seed {self.seed}:", *wrong[:20]]))
         return count
 
     def _end_posters(self) -> None:
-        for one in self.posters.values():
-            one.kill()
-            one.close()
+        for poster in self.posters.values():
+            poster.kill()
+            poster.close()
 
 
 class WithoutSnapshots:
@@ -365,7 +365,7 @@ async def folded_otherwise(log, session_id, envelopes, states) -> list[str]:
     states = states | {"a new hub": repr(await Hub(log, adapters()).folded(session_id))}
     wrong = [f"{who} has folded {state}, not {whole}" for who, state in states.items() if state != repr(whole)]
     said = [(e.sender_id, e.event_data["text"]) for e in envelopes if e.event_type == EV_TEXT]
-    chain = reduce(lambda chain, one: chained(chain, *one), said, 0)
+    chain = reduce(lambda chain, value: chained(chain, *value), said, 0)
     if getattr(whole.adapter_state, "chain", chain) != chain:
         wrong.append("the fold from the start has not folded what stands in the log")
     return wrong

@@ -216,7 +216,7 @@ async def _main(order: Order, orders: int, answers: int) -> None:
     await running
     os.write(answers, b"stopped\n")
     assert [await waiting, await told.get()] == ["stop", "tell"]
-    states = [repr(await poster.hub.folded(one)) for one in poster.sessions]
+    states = [repr(await poster.hub.folded(session)) for session in poster.sessions]
     os.write(answers, json.dumps(states).encode() + b"\n")
     await told.get()
 

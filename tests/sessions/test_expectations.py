@@ -31,7 +31,7 @@ class Watched:
     """A session in which every second an envelope may be accepted, and what it waits for."""
 
     def __init__(self, *expectations, adapter=DiscussionAdapter, participants=("ann", "bob", "cid")):
-        self.adapter = adapter([Expectation(*one) for one in expectations])
+        self.adapter = adapter([Expectation(*expectation) for expectation in expectations])
         self.metadata = metadata_of(self.adapter, *participants)
         self.adapter_state = self.adapter.initial_state(self.metadata)
         self.state = SessionState.PENDING
@@ -64,7 +64,7 @@ class Watched:
 
     @property
     def told(self):
-        return [(one.kind, one.action, one.waited_for, one.since.seq, one.due_at) for one in self.standing]
+        return [(fact.kind, fact.action, fact.waited_for, fact.since.seq, fact.due_at) for fact in self.standing]
 
 
 def test_acks_are_waited_for_until_each_has_answered():
@@ -132,11 +132,11 @@ class TestViolations:
     def test_each_is_told_once(self):
         watched = Watched(("turn_within", 5, "warn"), ("turn_within", 9, "notify")).opened()
         self.violated(watched)
-        assert [one[1] for one in watched.told] == ["notify"]
+        assert [item[1] for item in watched.told] == ["notify"]
         self.violated(watched)
         assert watched.told == []
         watched.add("ann")
-        assert [one[:3] for one in watched.told] == [
+        assert [item[:3] for item in watched.told] == [
             ("turn_within", "warn", ("bob",)),
             ("turn_within", "notify", ("bob",)),
         ]
@@ -153,7 +153,7 @@ class TestViolations:
         watched.add("ann")
         self.violated(watched)
         watched.add("bob")
-        assert [one for one in watched.told if "cid" in one[2]] == []
+        assert [item for item in watched.told if "cid" in item[2]] == []
 
     def test_after_a_hide_the_next_one_has_its_whole_time(self):
         watched = Watched(("turn_within", 600, "hide")).opened()
@@ -193,7 +193,7 @@ class TestViolations:
 
     def test_every_hub_says_it_alike_whatever_the_manifest_was_read_from(self):
         whole, read = (Watched(("turn_within", seconds, "warn")).opened() for seconds in (5, 5.0))
-        said = [violation(one.metadata, one.standing[0], "ag2.hub").to_json() for one in (whole, read)]
+        said = [violation(item.metadata, item.standing[0], "ag2.hub").to_json() for item in (whole, read)]
         assert said[0] == said[1]
 
 

@@ -89,7 +89,7 @@ async def test_hubs_on_one_log_agree_and_none_refuses_because_it_is_behind(open_
     for turn in range(30):
         await hubs[turn % 3].post(text(name, ("ann", "bob")[turn % 2], str(turn)))
     folded = [await hub.folded(name) for hub in (*hubs, Hub(open_log(), [Talk()]))]
-    assert all(one == folded[0] for one in folded)
+    assert all(item == folded[0] for item in folded)
     assert folded[0].adapter_state == TalkState(30, "bob", ("27", "28", "29"))
     await assert_in_order(hubs[0], name)
 

@@ -168,7 +168,7 @@ class HubsAgreeWithTheModel(RuleBasedStateMachine):
         if not self.hubs:
             return
         folded = [self.run(hub.folded(self.name)) for hub in (*self.hubs, Hub(self.log, [Talk()]))]
-        assert all(one == folded[0] for one in folded)
+        assert all(item == folded[0] for item in folded)
         assert self.run(said(self.hubs[0], self.name)) == self.model.texts
         assert folded[0].state is SessionState(self.model.state)
         assert folded[0].adapter_state.turns == len(self.model.texts)

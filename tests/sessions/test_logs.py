@@ -24,16 +24,16 @@ async def test_what_was_appended_is_read_again(open_log):
     first = await created(log, metadata='{"creator_id": "ann"}')
     second, third = row("s", 2, sender="ben", key="k", text="hö\n\x7f"), row("s", 3)
     await log.append([second, third], on(first))
-    for one in (log, open_log()):
-        assert await one.metadata("s") == '{"creator_id": "ann"}'
-        assert list(await one.tail("s", 1)) == [first, second, third]
-        assert list(await one.tail("s", 2)) == [second, third]
-        assert list(await one.tail("s", 2, 1)) == [second]
-        assert list(await one.tail("s", 4)) == []
-        assert await one.by_id("s", second.envelope_id) == second
-        assert await one.by_key("s", "ben", "k") == second
-        assert await one.by_key("s", "ann", "k") is None
-        assert await one.by_id("s", "nobody's") is None
+    for item in (log, open_log()):
+        assert await item.metadata("s") == '{"creator_id": "ann"}'
+        assert list(await item.tail("s", 1)) == [first, second, third]
+        assert list(await item.tail("s", 2)) == [second, third]
+        assert list(await item.tail("s", 2, 1)) == [second]
+        assert list(await item.tail("s", 4)) == []
+        assert await item.by_id("s", second.envelope_id) == second
+        assert await item.by_key("s", "ben", "k") == second
+        assert await item.by_key("s", "ann", "k") is None
+        assert await item.by_id("s", "nobody's") is None
 
 
 async def test_what_is_not_there_is_nothing(log):
@@ -140,14 +140,14 @@ async def test_of_many_who_append_at_once_one_is_first(open_log):
     for seq in range(2, 12):
         tried = [row("s", seq, envelope_id=f"{seq}-{number}") for number in range(8)]
         done = await asyncio.gather(
-            *(logs[number % 4].append([one], on(last)) for number, one in enumerate(tried)), return_exceptions=True
+            *(logs[number % 4].append([item], on(last)) for number, item in enumerate(tried)), return_exceptions=True
         )
-        won = [one for one, outcome in zip(tried, done, strict=True) if outcome is None]
+        won = [item for item, outcome in zip(tried, done, strict=True) if outcome is None]
         assert len(won) == 1
         assert all(isinstance(outcome, LogConflictError) for outcome in done if outcome is not None)
         (last,) = won
     rows = await logs[3].tail("s", 1)
-    assert [one.seq for one in rows] == list(range(1, 12))
+    assert [row.seq for row in rows] == list(range(1, 12))
 
 
 async def test_a_cursor_goes_forward_only(open_log):
@@ -324,7 +324,7 @@ async def test_a_task_that_outlives_the_press_has_no_part_in_it(open_log):
     assert not outlives.done()
     end.set()
     await asyncio.gather(outlives, holder)
-    assert [one.envelope_id for one in await log.tail("s", 2)] == ["outlived"]
+    assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["outlived"]
 
 
 async def test_who_is_cancelled_leaves_a_log_that_works(open_log, log_kind):
@@ -349,7 +349,7 @@ async def test_who_is_cancelled_leaves_a_log_that_works(open_log, log_kind):
         assert (last.envelope_id == after.envelope_id) == (found is not None)
     assert cut > 0 or log_kind == "memory"  # where nothing waits
     rows = await log.tail("s", 1)
-    assert [one.seq for one in rows] == list(range(1, last.seq + 1))
+    assert [row.seq for row in rows] == list(range(1, last.seq + 1))
 
 
 async def test_a_closed_log_says_so(open_log):

@@ -135,12 +135,12 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
 
-        both = [asyncio.create_task(one()) for one in (requests, answers)]
+        both = [asyncio.create_task(item()) for item in (requests, answers)]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in both:
-                one.cancel()
+            for task in both:
+                task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
             writer.close()
             to_writer.close()
@@ -177,7 +177,7 @@ async def test_an_answer_that_is_lost_leaves_each_row_once(postgres, schema, cut
             lost += unsure
         assert proxy.cuts == 10
         assert lost == 10
-        there = [one.envelope_id for one in await log.tail("s", 2)]
+        there = [envelope.envelope_id for envelope in await log.tail("s", 2)]
         assert there == [f"append-{number}" for number in range(20)]
 
 
@@ -272,7 +272,7 @@ async def test_who_waits_too_long_for_the_press_has_written_nothing(postgres, sc
                 async with other.press("s"):
                     pass
             await log.append([row("s", 2)], on(first))
-        assert [one.envelope_id for one in await log.tail("s", 2)] == [f"{2:016x}"]
+        assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == [f"{2:016x}"]
 
         async def press():
             async with other.press("s"):
@@ -301,7 +301,7 @@ async def test_connections_are_as_many_as_were_allowed(postgres, schema):
 async def test_tables_are_made_once_whoever_comes_first(postgres, schema):
     logs = [PostgresSessionLog(postgres.dsn(schema), patience=PATIENCE) for _ in range(8)]
     found = await asyncio.gather(*(log.session_ids() for log in logs))
-    assert [list(one) for one in found] == [[]] * 8
+    assert [list(item) for item in found] == [[]] * 8
     for log in logs:
         await log.close()
 
@@ -515,7 +515,7 @@ async def test_nothing_accepted_is_lost_when_the_server_is_killed(own_server):
             await asyncio.to_thread(server.start)
         stop.set()
         await writer
-        there = [one.envelope_id for one in await log.tail("s", 2)]
+        there = [envelope.envelope_id for envelope in await log.tail("s", 2)]
     assert there == accepted == [f"append-{number}" for number in range(len(accepted))]
 
 
@@ -605,7 +605,7 @@ else:
 
     async def there():
         async with PostgresSessionLog(postgres.dsn(schema), patience=PATIENCE) as log:
-            return [one.seq for one in await log.tail("s", 1)]
+            return [envelope.seq for envelope in await log.tail("s", 1)]
 
     assert asyncio.run(there()) == [1, 2, 3, 4, 5]
 

@@ -160,8 +160,8 @@ def test_what_is_refused_is_a_protocol_error_and_what_passes_keeps_the_rotation_
         turn = adapter.expected_next(metadata, state)
         waits = waits.after(envelope, metadata, turn)
         assert turn is None or turn.participant_id in participants
-        for one in deadlines(metadata, State.ACTIVE, waits):
-            assert set(one.waited_for) <= set(participants)
+        for deadline in deadlines(metadata, State.ACTIVE, waits):
+            assert set(deadline.waited_for) <= set(participants)
         if isinstance(adapter, DiscussionAdapter):
             assert state.participant_order == participants
             assert set(state.hidden) <= set(participants)

@@ -45,7 +45,9 @@ def test_each_is_an_adapter_of_version_1(adapter):
 )
 def test_manifests_are_ag2s(adapter, type_name, expected):
     assert adapter.manifest.type == type_name
-    assert [(one.kind, one.seconds, one.action) for one in adapter.manifest.expectations] == expected
+    assert [
+        (expectation.kind, expectation.seconds, expectation.action) for expectation in adapter.manifest.expectations
+    ] == expected
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def has_said(hub, name, *texts):
 
 async def all_confirmed(hub, name, *who):
     async def check():
-        return not any([await hub.inbox(name, one) for one in who])
+        return not any([await hub.inbox(name, item) for item in who])
 
     await until(check)
 
@@ -109,7 +109,7 @@ def down(problem):
 def sent(agent, call=-1):
     """The texts of a model call; that a turn began is none."""
     texts = [getattr(e, "content", None) or getattr(e, "summary", "") for e in agent.model.received[call].events]
-    return [one for one in texts if one]
+    return [text for text in texts if text]
 
 
 async def test_agents_join_and_speak_in_turn(hub):
@@ -163,7 +163,9 @@ async def test_an_answer_that_was_cut_off_says_so(open_log, kind, key, answer):
 
         await until(is_answered)
     envelopes = await reader.envelopes(name)
-    (answered,) = (one for one in envelopes if one.causation_id == asked.envelope_id and one.sender_id == "bob")
+    (answered,) = (
+        envelope for envelope in envelopes if envelope.causation_id == asked.envelope_id and envelope.sender_id == "bob"
+    )
     assert answered.event_data[key] == "It is 4"
     assert (answered.is_truncated, answered.finish_reason, asked.is_truncated) == (True, "length", False)
 

@@ -91,12 +91,12 @@ async def test_sessions_are_listed_beside_a_hub(otel_assembly, stored):
         # What is written while a hub runs is seen, and a hub goes on.
         await hub.post(text("trip", "bob", "one more"))
         told = otel_assembly("session", stored.where, "--json").json["sessions"]
-        assert [(one["id"], one["state"], one["envelopes"]) for one in told] == [
+        assert [(item["id"], item["state"], item["envelopes"]) for item in told] == [
             ("trip", "active", 9),
             ("waiting", "pending", 1),
             ("talk", "closed", 2),
         ]
-        assert [one["joined"] for one in told] == [["ann", "bob", "cid"], ["ann"], ["ann"]]
+        assert [item["joined"] for item in told] == [["ann", "bob", "cid"], ["ann"], ["ann"]]
 
 
 @both
@@ -120,7 +120,7 @@ async def test_a_session_is_shown_with_what_was_violated_and_who_is_next(otel_as
         assert line in shown.out.splitlines()
     assert "cid → bob  my.note" in shown.out
     told = otel_assembly("session", stored.where, "trip", "--json").json
-    assert [one["seq"] for one in told["envelopes"]] == list(range(1, 9))
+    assert [envelope["seq"] for envelope in told["envelopes"]] == list(range(1, 9))
     assert (told["state"], told["expected_next"], told["violations"]) == ("active", "cid", 1)
 
 
@@ -254,8 +254,8 @@ async def test_what_is_damaged_is_named_by_session_and_row(otel_assembly, stored
     assert said in verified.out
     told = otel_assembly("session", stored.where, "--verify", "--json")
     assert (told.status, told.json["whole"]) == (1, False)
-    trip = next(one for one in told.json["sessions"] if one["id"] == "trip")
-    assert any(one["row"] == row and said in one["problem"] for one in trip["problems"])
+    trip = next(session for session in told.json["sessions"] if session["id"] == "trip")
+    assert any(problem["row"] == row and said in problem["problem"] for problem in trip["problems"])
 
 
 async def test_what_cannot_be_read_is_said_where_it_is_listed_and_shown(otel_assembly, stored):
@@ -472,7 +472,7 @@ async def test_lines_fit_a_terminal_and_say_nothing_to_it(otel_assembly, stored)
         assert ran.status == 0
         assert "\x1b" not in ran.out
         # A letter of Hangul takes two columns.
-        assert all(len(line) + sum("가" <= one <= "힣" for one in line) <= 60 for line in ran.out.splitlines())
+        assert all(len(line) + sum("가" <= item <= "힣" for item in line) <= 60 for line in ran.out.splitlines())
 
 
 @pytest.mark.parametrize("column", ["envelope_id", "sender_id", "key", "body"])

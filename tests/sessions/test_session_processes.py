@@ -85,7 +85,9 @@ def test_on_postgres_each_turn_is_linked_to_the_post_of_another_process(tmp_path
 
 
 def service(resource):
-    return next(one.value.string_value for one in resource.resource.attributes if one.key == "service.name")
+    return next(
+        attribute.value.string_value for attribute in resource.resource.attributes if attribute.key == "service.name"
+    )
 
 
 def test_one_that_dies_ends_all_of_them(tmp_path):

@@ -123,7 +123,7 @@ def test_a_process_that_is_killed_in_a_sync_loses_nothing_it_accepted(tmp_path, 
 
     async def check():
         async with SqliteSessionLog(tmp_path / "log.db") as log:
-            there = [one.envelope_id for one in (await log.tail("s", 1))[1:]]
+            there = [envelope.envelope_id for envelope in (await log.tail("s", 1))[1:]]
             assert there[: len(accepted)] == accepted
             assert len(there) <= len(accepted) + 1
             return there
@@ -140,7 +140,7 @@ def test_a_sync_that_fails_leaves_the_writer_unsure_and_each_row_once(tmp_path, 
 
     async def check():
         async with SqliteSessionLog(tmp_path / "log.db") as log:
-            return [one.envelope_id for one in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
 
     assert asyncio.run(check()) == [f"x-{number}" for number in range(30)]
 
@@ -157,11 +157,11 @@ def test_processes_append_in_turn_and_nobody_starves(tmp_path):
 
     async def check():
         async with SqliteSessionLog(path) as log:
-            return [one.envelope_id for one in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
 
     there = asyncio.run(check())
     for name in "xyz":
-        assert [one for one in there if one[0] == name] == [f"{name}-{number}" for number in range(40)]
+        assert [item for item in there if item[0] == name] == [f"{name}-{number}" for number in range(40)]
 
 
 def test_a_writer_that_is_killed_lets_the_others_go_on(tmp_path):
@@ -182,7 +182,7 @@ def test_a_writer_that_is_killed_lets_the_others_go_on(tmp_path):
 
     async def check():
         async with SqliteSessionLog(path) as log:
-            return [one.envelope_id for one in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
 
     there = asyncio.run(check())
     assert len(set(there)) == len(there)
@@ -214,7 +214,7 @@ async def test_the_event_loop_never_waits_for_a_writer(tmp_path):
                 await waiting
         # It gave up, and so is never written.
         await log.append([row("s", 2, envelope_id="ours")], on(first))
-        assert [one.envelope_id for one in await log.tail("s", 2)] == ["ours"]
+        assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["ours"]
 
 
 async def cut_copy(path, where, size):
@@ -242,7 +242,7 @@ async def test_a_file_that_is_cut_has_all_that_was_accepted_before_the_cut(tmp_p
                     there = await copy.tail("s", 1)
                     caplog.clear()
                 if cut == size:
-                    assert [one.seq for one in there] == list(range(1, number + 3))
+                    assert [item.seq for item in there] == list(range(1, number + 3))
                 else:
                     assert number + 2 <= len(there) <= number + 3
 
@@ -264,7 +264,7 @@ async def test_a_log_that_was_cut_behind_an_accepted_row_names_it(tmp_path, torn
             with pytest.raises(LogDamagedError, match=r"session 's': row 11 was accepted, and is not in .*cut/log\.db"):
                 await copy.tail("s", 1)
         (tmp_path / "cut/log.db.queue").write_bytes(b"")
-        assert [one.seq for one in await copy.tail("s", 1)] == list(range(1, 7))
+        assert [envelope.seq for envelope in await copy.tail("s", 1)] == list(range(1, 7))
 
 
 async def test_a_log_that_was_deleted_begins_anew(tmp_path):
@@ -311,7 +311,7 @@ async def test_what_was_not_written_whole_is_left_out_with_a_warning(tmp_path, c
         await appended(log, 5)
         size = os.path.getsize(f"{path}-wal")
         async with await cut_copy(path, tmp_path / "cut", size - 100) as copy:
-            assert [one.seq for one in await copy.tail("s", 1)] == [1, 2, 3, 4]
+            assert [envelope.seq for envelope in await copy.tail("s", 1)] == [1, 2, 3, 4]
     assert "log.db-wal ends with an incomplete transaction" in caplog.text
 
 
@@ -556,7 +556,7 @@ async def test_a_log_that_nobody_closed_ends_its_threads(tmp_path):
     before = set(threading.enumerate())
     log = SqliteSessionLog(tmp_path / "log.db")
     await created(log)
-    (started,) = {one for one in threading.enumerate() if one not in before}
+    (started,) = {item for item in threading.enumerate() if item not in before}
     del log
     await asyncio.to_thread(started.join)
     assert not started.is_alive()
@@ -568,9 +568,9 @@ def held_in(folder):
     if not descriptors.is_dir():
         pytest.skip("the system does not list what a process holds open")
     held = []
-    for one in descriptors.iterdir():
+    for item in descriptors.iterdir():
         with contextlib.suppress(FileNotFoundError):
-            held.append(Path(os.readlink(one)))
+            held.append(Path(os.readlink(item)))
     return sorted(path.name for path in held if path.parent == folder)
 
 

@@ -39,7 +39,7 @@ def clock():
 
 
 def hub_on(log, clock, *expectations, adapter=DiscussionAdapter, **more):
-    return Hub(log, [adapter([Expectation(*one) for one in expectations])], clock=clock, **more)
+    return Hub(log, [adapter([Expectation(*expectation) for expectation in expectations])], clock=clock, **more)
 
 
 async def opened(hub, *who, **more):

@@ -152,7 +152,7 @@ async def test_who_lost_a_claim_appends_nothing(open_log):
     with pytest.raises(TurnClaimLostError):
         await log.append([row("s", 2, envelope_id="old")], on(first), claim_of("old"))
     await other.append([row("s", 2, envelope_id="new")], on(first), claim_of("new"))
-    assert [one.envelope_id for one in await log.tail("s", 2)] == ["new"]
+    assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["new"]
 
 
 async def test_of_a_post_and_a_takeover_at_once_one_is_first(open_log):
@@ -172,7 +172,7 @@ async def test_of_a_post_and_a_takeover_at_once_one_is_first(open_log):
             assert isinstance(posted, TurnClaimLostError)
             await other.append([row("s", seq)], on(last), new)
         last = row("s", seq)
-    assert [one.seq for one in await log.tail("s", 1)] == list(range(1, 12))
+    assert [envelope.seq for envelope in await log.tail("s", 1)] == list(range(1, 12))
 
 
 # --- servers
@@ -199,7 +199,7 @@ class Model:
         if results or not self.names:
             if self.answer_after is not None:
                 await self.answer_after.wait()
-            said = [getattr(one, "content", None) or one.error.partition(":")[0] for one in reversed(results)]
+            said = [getattr(result, "content", None) or result.error.partition(":")[0] for result in reversed(results)]
             return ModelResponse(content=", ".join(said) or "nothing to do")
         return ModelResponse(
             tool_calls=tuple(ToolCallEvent(id=f"c{at}", name=name) for at, name in enumerate(self.names))
@@ -326,7 +326,7 @@ async def test_a_successor_continues_from_the_results_that_were_stored(open_log,
     assert sorted(died.ran) == ["fast", "look", "slow"]
     assert alive.ran == ["look"]
     assert model.asked == 1
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "otel_assembly.sessions.audit"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "otel_assembly.sessions.audit"]
     assert line.startswith(f"outcome unknown: session={name!r} participant='bob' row=")
     assert line.endswith("tool='slow' call='c1'")
     assert await open_log().work(name, "bob") == []
@@ -482,7 +482,7 @@ async def test_a_turn_that_a_later_envelope_superseded_keeps_its_results(open_lo
 
     async with serving(hubs[1], tools.agent(Watching()), name):
         await has_said(hubs[1], name, "go", "a moment", "well", "and?", "nothing to do")
-    assert [one for one in seen[0] if one] == [
+    assert [message for message in seen[0] if message] == [
         "[ann]: go",
         "fast is done",
         "outcome unknown",

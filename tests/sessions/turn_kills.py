@@ -40,9 +40,9 @@ class Model:
     async def __call__(self, prompts, events, *, tools=(), tool_choice=None):
         newest = max(at for at, event in enumerate(events) if isinstance(event, ModelRequest))
         request = events[newest].content
-        results = [one for one in list(events)[newest:] if isinstance(one, ToolResultEvent | ToolErrorEvent)]
+        results = [event for event in list(events)[newest:] if isinstance(event, ToolResultEvent | ToolErrorEvent)]
         if results:
-            words = [getattr(one, "content", None) or one.error.partition(":")[0] for one in results]
+            words = [getattr(result, "content", None) or result.error.partition(":")[0] for result in results]
             return ModelResponse(content=f"{request}: {', '.join(sorted(words))}")
         given = f'{{"request": "{request}"}}'
         calls = [ToolCallEvent(id=f"{name} {request}", name=name, arguments=given) for name in ("pay", "look")]
@@ -83,7 +83,7 @@ async def open_session(kind, where, requests):
         await opened(hub, "ann", "bob", session_id=NAME)
     for request in requests or ():
         await hub.post(text(NAME, "ann", request))
-    envelopes = [one for one in await hub.envelopes(NAME) if one.event_type == EV_TEXT]
+    envelopes = [envelope for envelope in await hub.envelopes(NAME) if envelope.event_type == EV_TEXT]
     work = len(await log.work(NAME, "bob"))
     await hub.aclose()
     await log.close()
@@ -115,23 +115,23 @@ def main(kind, where, runs, kills, seed="0"):
         answered = []
         while len(answered) < len(requests) and time.monotonic() < until:
             envelopes, work = asyncio.run(open_session(kind, where, []))
-            answered = [one for one in envelopes if one.sender_id == "bob"]
+            answered = [envelope for envelope in envelopes if envelope.sender_id == "bob"]
             time.sleep(0.02)
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     envelopes, work = asyncio.run(open_session(kind, where, []))
-    answered = [one for one in envelopes if one.sender_id == "bob"]
-    texts = [one.event_data["text"] for one in answered]
+    answered = [envelope for envelope in envelopes if envelope.sender_id == "bob"]
+    texts = [envelope.event_data["text"] for envelope in answered]
     ran = Counter(Path(runs).read_text().split())
-    causes = Counter(one.causation_id for one in answered)
+    causes = Counter(item.causation_id for item in answered)
     print(f"{kind}: {len(requests)} requests, {len(texts)} answers, runs {dict(ran)}; {texts}")
-    assert sorted(one.partition(":")[0] for one in texts) == sorted(requests), texts
+    assert sorted(text.partition(":")[0] for text in texts) == sorted(requests), texts
     assert max(causes.values()) == 1
     assert max(ran[f"pay-{request}"] for request in requests) == 1, ran
     # A payment that was not reported as made was cut off, or its server died before it could store the result.
-    assert all(": paid" in one or "outcome unknown" in one for one in texts), texts
+    assert all(": paid" in text or "outcome unknown" in text for text in texts), texts
     assert work == 0
 
 

@@ -48,8 +48,8 @@ class Model:
             return ModelResponse(tool_calls=(ToolCallEvent(id="1", name="pay"), ToolCallEvent(id="2", name="look")))
         if self.point == "after its result":
             await stop_here(self.point)
-        results.sort(key=lambda one: one.parent_id)
-        words = [getattr(one, "content", None) or one.error.partition(":")[0] for one in results]
+        results.sort(key=lambda value: value.parent_id)
+        words = [getattr(result, "content", None) or result.error.partition(":")[0] for result in results]
         return ModelResponse(content=", ".join(words))
 
 

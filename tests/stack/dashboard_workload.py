@@ -221,7 +221,9 @@ async def constant(process):
             time.sleep(1.1)
         made.append(await assembler.assemble(*prompt(number), context))
         process.recorder.calibrated("gpt-4o", 1_040, 1_000)
-    assert {(one.totals.tokens_out, one.totals.fixed) for one in made} == {(Constant.tokens, Constant.fixed)}
+    assert {(assembly.totals.tokens_out, assembly.totals.fixed) for assembly in made} == {
+        (Constant.tokens, Constant.fixed)
+    }
     process.turns += len(made)
     process.flush()
     return made

@@ -36,15 +36,15 @@ class Seen:
         window = {"query": self.expression(target), "start": end - 20 * STEP, "end": end, "step": STEP}
         found = self._prometheus._api("query_range", {name: str(value) for name, value in window.items()})
         series = {
-            tuple(sorted(one["metric"].items())): [float(value) for _, value in one["values"]]
-            for one in found["result"]
+            tuple(sorted(series["metric"].items())): [float(value) for _, value in series["values"]]
+            for series in found["result"]
         }
         return {labels: [value for value in points if not math.isnan(value)] for labels, points in series.items()}
 
     def total(self, title, ref="A", **labels):
         """What the legend's sum, or a number panel, says of the series with these labels."""
         target = next(target for target in self.panels[title]["targets"] if target["refId"] == ref)
-        return sum(sum(points) for one, points in self.data(target).items() if labels.items() <= dict(one).items())
+        return sum(sum(points) for key, points in self.data(target).items() if labels.items() <= dict(key).items())
 
     def newest(self, title, ref="A"):
         target = next(target for target in self.panels[title]["targets"] if target["refId"] == ref)

@@ -67,7 +67,7 @@ def _told(webhook, name, service):
     """The alert as the pager was sent it."""
 
     def sent():
-        return next((one for one in webhook.alerts(name, "pager") if one["labels"].get("job") == service), None)
+        return next((alert for alert in webhook.alerts(name, "pager") if alert["labels"].get("job") == service), None)
 
     return wait_until(sent, seconds=SECONDS, what=f"{name} of {service} at the pager")
 
@@ -123,12 +123,12 @@ def test_a_halt_reaches_the_pager_with_a_link_to_its_trace(stack, webhook, lived
 def test_an_agent_that_does_not_overflow_wakes_nobody(stack, webhook, lived):
     count = '(assembly:budget_overflows:new15m{job="desk-calm"} + on (job) assembly:halts:new15m{job="desk-calm"})'
     counted = wait_until(lambda: stack.prometheus.query(count), seconds=SECONDS, what="the counters of desk-calm")
-    assert [one["value"][1] for one in counted] == ["0"]
+    assert [item["value"][1] for item in counted] == ["0"]
     # It was evaluated since: what came after it has been told of.
     _told(webhook, OVERFLOW, "desk-brief")
     assert not stack.prometheus.query('ALERTS{job="desk-calm"}')
     assert not [
-        name for name in (OVERFLOW, HALT) for one in webhook.alerts(name) if one["labels"]["job"] == "desk-calm"
+        name for name in (OVERFLOW, HALT) for alert in webhook.alerts(name) if alert["labels"]["job"] == "desk-calm"
     ]
 
 
@@ -154,13 +154,13 @@ def _post(stack, alerts):
 def _inhibited(stack, job):
     """Which of a job's alerts are held back, by name and severity, once all have been looked at."""
     with urllib.request.urlopen(f"http://{stack.alertmanager.address}/api/v2/alerts", timeout=10) as answer:
-        alerts = [one for one in json.load(answer) if one["labels"].get("job") == job]
-    if not alerts or any(one["status"]["state"] == "unprocessed" for one in alerts):
+        alerts = [alert for alert in json.load(answer) if alert["labels"].get("job") == job]
+    if not alerts or any(alert["status"]["state"] == "unprocessed" for alert in alerts):
         return None
     return {
-        (one["labels"]["alertname"], one["labels"]["gen_ai_agent_name"])
-        for one in alerts
-        if one["status"]["inhibitedBy"]
+        (alert["labels"]["alertname"], alert["labels"]["gen_ai_agent_name"])
+        for alert in alerts
+        if alert["status"]["inhibitedBy"]
     }
 
 
@@ -187,14 +187,17 @@ def test_the_example_receiver_prints_what_alertmanager_sends(stack, webhook, liv
     sent = [
         (path, notification)
         for path, notification in webhook.notifications
-        if any(one["labels"].get("job") == "desk-brief" or path == "/watchdog" for one in notification["alerts"])
+        if any(alert["labels"].get("job") == "desk-brief" or path == "/watchdog" for alert in notification["alerts"])
     ]
     command = [sys.executable, ROOT / "examples" / "alert_receiver.py", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
         try:
             url = re.search(r"http://\S+", receiver.stdout.readline())[0]
             for path, notification in sent:
-                for end in (notification, notification | {"alerts": [resolved(one) for one in notification["alerts"]]}):
+                for end in (
+                    notification,
+                    notification | {"alerts": [resolved(alert) for alert in notification["alerts"]]},
+                ):
                     body = json.dumps(end).encode()
                     with urllib.request.urlopen(urllib.request.Request(url + path, body), timeout=10) as answer:
                         assert answer.status == 200

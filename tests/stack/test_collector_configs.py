@@ -101,11 +101,11 @@ def test_its_header_names_each_variable_with_its_default(name):
 def test_traces_metrics_and_logs_pass_the_memory_limiter_first(name):
     service = CONFIGS[name]["service"]
     assert {pipeline.split("/")[0] for pipeline in service["pipelines"]} == SIGNALS
-    entered = {name: one for name, one in service["pipelines"].items() if "otlp" in one["receivers"]}
+    entered = {name: value for name, value in service["pipelines"].items() if "otlp" in value["receivers"]}
     assert {pipeline.split("/")[0] for pipeline in entered} == SIGNALS
-    for pipeline, one in entered.items():
+    for pipeline, item in entered.items():
         redaction = [] if pipeline == "metrics" else REDACTION
-        assert one["processors"][:4] == ["memory_limiter", *redaction], pipeline
+        assert item["processors"][:4] == ["memory_limiter", *redaction], pipeline
     assert "health_check" in service["extensions"]
 
 

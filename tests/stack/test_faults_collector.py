@@ -25,8 +25,8 @@ def new_collector(programs, tmp_path):
         return made[-1]
 
     yield make
-    for one in made:
-        one.kill()
+    for item in made:
+        item.kill()
 
 
 @pytest.fixture

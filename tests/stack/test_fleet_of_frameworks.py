@@ -74,7 +74,7 @@ def test_the_overview_tells_them_apart(stack, fleet):
 def test_each_overflow_pages_with_a_link_that_finds_its_trace(stack, webhook, fleet, framework):
     def sent():
         alerts = webhook.alerts("AssemblyBudgetOverflow", "pager")
-        return next((one for one in alerts if one["labels"].get("job") == service(framework)), None)
+        return next((alert for alert in alerts if alert["labels"].get("job") == service(framework)), None)
 
     alert = wait_until(sent, seconds=SECONDS, what=f"the page for {framework}")
     assert alert["labels"]["gen_ai_agent_name"] == framework
@@ -89,8 +89,8 @@ def test_each_overflow_pages_with_a_link_that_finds_its_trace(stack, webhook, fl
         for span in trace["spans"]
         if span["operationName"] == "assemble_context"
     ]
-    assert {one["assembly.framework"] for one in told} == {framework}
-    (overflowed,) = (one for one in told if one["assembly.overflowed"] in {True, "true"})
+    assert {item["assembly.framework"] for item in told} == {framework}
+    (overflowed,) = (item for item in told if item["assembly.overflowed"] in {True, "true"})
     assert overflowed["assembly.overflow.cause"] == "window"
     assert overflowed["assembly.model.window"] == 8_192
     assert overflowed["assembly.overflow.tokens"] == overflowed["assembly.tokens.out"] - 8_192

@@ -116,7 +116,7 @@ def test_the_answer_in_otlp_has_arrays_as_arrays_and_the_same_spans(stack, suppo
     assert {span["spanId"] for span in spans} == {span["spanID"] for span in trace.spans}
     window = next(span for span in spans if span["name"] == "apply_policy sliding_window")
     attributes = {attribute["key"]: attribute["value"] for attribute in window["attributes"]}
-    reasons = [one["stringValue"] for one in attributes["assembly.dropped.reasons"]["arrayValue"]["values"]]
+    reasons = [value["stringValue"] for value in attributes["assembly.dropped.reasons"]["arrayValue"]["values"]]
     assert reasons[:2] == ["outside_window", "orphaned_tool_call"]
     halted = next(span for span in spans if span["name"] == "invoke_agent support")
     assert halted["status"] == {"code": 2, "message": "the conversation was halted"}
@@ -306,10 +306,10 @@ def test_the_monitor_is_empty_for_servers_which_is_what_it_shows_first(monitored
 
 def test_the_monitor_s_numbers_are_those_of_prometheus(stack, monitored):
     calls = stack.prometheus.query(f'traces_span_metrics_calls_total{{service_name="{SUPPORT}"}}')
-    counted = sum(float(one["value"][1]) for one in calls if one["metric"]["span_name"] == "assemble_context")
+    counted = sum(float(call["value"][1]) for call in calls if call["metric"]["span_name"] == "assemble_context")
     assert counted == 10
     bucket = f'traces_span_metrics_duration_milliseconds_bucket{{service_name="{SUPPORT}",le="+Inf"}}'
-    timed = {one["metric"]["span_name"] for one in stack.prometheus.query(bucket)}
+    timed = {series["metric"]["span_name"] for series in stack.prometheus.query(bucket)}
     assert timed == set(monitored("calls"))
 
 

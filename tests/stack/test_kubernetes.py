@@ -275,6 +275,6 @@ def test_a_span_goes_from_a_node_through_both_tiers_to_jaeger(pods, stack):
 
     def arrived():
         found = stack.jaeger.get(f"/api/traces?service={service}")["data"] or []
-        return [(each["traceID"], [one["spanID"] for one in each["spans"]]) for each in found]
+        return [(each["traceID"], [span["spanID"] for span in each["spans"]]) for each in found]
 
     wait_until(lambda: arrived() == [(trace, [span])], seconds=60, what="the span in Jaeger")

@@ -152,7 +152,7 @@ def test_distributions_show_values_that_can_be(overview, detail):
 def test_what_is_the_same_in_every_turn_is_shown_as_what_it_is(dashboard, agent, stack, constants):
     process, made = constants
     seen = Seen(stack.prometheus, dashboard, job=process.job, instance=".*", agent=agent)
-    reuse = {one.prefix.reuse for one in made[1:]}
+    reuse = {item.prefix.reuse for item in made[1:]}
     assert len(reuse) == 1
     told = {
         "assembly_input_tokens": Constant.tokens,
@@ -191,10 +191,10 @@ def test_a_heatmap_has_all_prompts_of_one_size_in_one_narrow_band(stack, constan
 def test_what_prompts_cost_adds_up(stack, constants):
     process, made = constants
     seen = Seen(stack.prometheus, OVERVIEW, job=process.job, instance=".*", agent=".*")
-    reusable = sum(one.prefix.tokens for one in made)
+    reusable = sum(item.prefix.tokens for item in made)
     assert reusable > 0
     # The list price of gpt-4o, in dollars a million tokens, and half of it for what is cached.
-    cached, fresh = reusable * 1.25e-6, (sum(one.totals.tokens_out for one in made) - reusable) * 2.5e-6
+    cached, fresh = reusable * 1.25e-6, (sum(assembly.totals.tokens_out for assembly in made) - reusable) * 2.5e-6
     assert seen.total("Input cost", assembly_cost_part="reusable") == pytest.approx(cached)
     assert seen.total("Input cost", assembly_cost_part="uncached") == pytest.approx(fresh)
     assert seen.total("Input cost avoided") == 0
@@ -225,7 +225,7 @@ def test_an_alert_that_fires_is_marked_on_the_graphs_of_its_agent_and_of_no_othe
         chosen = {"$job": re.escape(lives.job), "${agent:regex}": re.escape(agent)}
         written = re.sub("|".join(map(re.escape, chosen)), lambda found: chosen[found[0]], marks["expr"])
         found = stack.prometheus.query(written.replace("\\", "\\\\"))
-        return {one["metric"]["alertname"] for one in found if one["metric"]["job"] == lives.job}
+        return {series["metric"]["alertname"] for series in found if series["metric"]["job"] == lives.job}
 
     wait_until(lambda: "AssemblyBudgetOverflow" in marked("desk"), seconds=60, what="the alert on the overflows")
     assert "AssemblyBudgetOverflow" not in marked("calm")
@@ -238,10 +238,10 @@ def test_every_metric_is_in_prometheus_under_its_documented_name_with_its_labels
     attributes, name = (re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")[3:5])
     mine = f'{{job="{processes[0].job}"}}'
     for part in ("_bucket", "_sum", "_count") if metric.instrument == "histogram" else ("",):
-        labels = {label for one in stack.prometheus.query(f"{name[0]}{part}{mine}") for label in one["metric"]}
+        labels = {label for series in stack.prometheus.query(f"{name[0]}{part}{mine}") for label in series["metric"]}
         assert {"job", "instance"} | {attribute.replace(".", "_") for attribute in attributes} <= labels
     if metric.instrument == "histogram":
-        bounds = {float(one["metric"]["le"]) for one in stack.prometheus.query(f"{name[0]}_bucket{mine}")}
+        bounds = {float(series["metric"]["le"]) for series in stack.prometheus.query(f"{name[0]}_bucket{mine}")}
         assert bounds == {*metric.buckets, math.inf}
 
 
@@ -343,7 +343,7 @@ def test_every_variable_finds_what_was_at_work(dashboard, stack, processes):
             continue
         selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
         selector = re.sub(r"\$(\w+)", lambda found: chosen[found[1]], selector)
-        found = {one["metric"].get(label) for one in stack.prometheus.query(selector)} - {None}
+        found = {series["metric"].get(label) for series in stack.prometheus.query(selector)} - {None}
         if "regex" in variable:
             found = {re.fullmatch(variable["regex"].strip("/").replace("\\/", "/"), value)[1] for value in found}
         wanted = expected[variable["name"]]

@@ -72,7 +72,7 @@ def shown(stack, sender, span):
 
     def find():
         spans = traces_in(stack.jaeger, sender.service).get(trace_id(span), [])
-        return next((one for one in spans if one["spanID"] == span_id(span)), None)
+        return next((item for item in spans if item["spanID"] == span_id(span)), None)
 
     return wait_until(find, seconds=60, what="the span in Jaeger", every=0.2)
 

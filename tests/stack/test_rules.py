@@ -110,8 +110,10 @@ def test_every_receiver_of_alertmanager_has_its_file_of_an_address():
 
 def test_inhibition_names_alerts_that_exist():
     config = yaml.safe_load((COLLECTORS / "alertmanager" / "alertmanager.yaml").read_text())
-    matchers = [one for rule in config["inhibit_rules"] for one in rule["source_matchers"] + rule["target_matchers"]]
-    named = {name for one in matchers for name in re.findall(r"Assembly\w+", one)}
+    matchers = [
+        matcher for rule in config["inhibit_rules"] for matcher in rule["source_matchers"] + rule["target_matchers"]
+    ]
+    named = {name for matcher in matchers for name in re.findall(r"Assembly\w+", matcher)}
     assert named <= {rule["alert"] for rule in ALERTS}
     assert all("job" in rule["equal"] for rule in config["inhibit_rules"])
 
@@ -139,10 +141,10 @@ def test_an_alert_says_how_bad_it_is_what_it_is_and_what_to_do(rule):
 def test_every_alert_is_unit_tested_in_its_words():
     cases = yaml.safe_load((RULES / "tests" / "annotations.yaml").read_text())["tests"]
     fired = {
-        (one["alertname"], alert["exp_labels"]["severity"])
+        (item["alertname"], alert["exp_labels"]["severity"])
         for case in cases
-        for one in case["alert_rule_test"]
-        for alert in one["exp_alerts"]
+        for item in case["alert_rule_test"]
+        for alert in item["exp_alerts"]
     }
     assert fired == {(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS}
 

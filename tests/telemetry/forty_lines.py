@@ -27,7 +27,7 @@ def steps_of(turn):
     if turn.name == "allocate_budget":
         blocks = (child for child in turn.children if child.name.startswith("allocate_block"))
         return [
-            {**whole(one), "assembly.policy.name": "allocator", "assembly.policy.index": 0} for one in (turn, *blocks)
+            {**whole(item), "assembly.policy.name": "allocator", "assembly.policy.index": 0} for item in (turn, *blocks)
         ]
     steps = map(whole, (child for child in turn.children if child.name.startswith("apply_policy")))
     return sorted(steps, key=lambda step: step["assembly.policy.index"])

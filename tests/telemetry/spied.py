@@ -24,7 +24,9 @@ class SpiedDeciding(Spied):
     async def decide(self, prompts, events, context):
         came, self.seen = list(events), None
         outcome = await self.policy.decide(prompts, events, context)
-        why = {id(event): one.reason.value for one in reversed(outcome.decisions) for event in one.events}
+        why = {
+            id(event): decision.reason.value for decision in reversed(outcome.decisions) for event in decision.events
+        }
         self.seen = came, list(outcome.events), why
         return outcome
 
@@ -36,10 +38,10 @@ def spied(policy):
 def truth(chain):
     """By object, the place of the policy that took it out in the end, and the reason that it gave."""
     out = {}
-    for index, one in enumerate(chain):
-        if one.seen is None:
+    for index, policy in enumerate(chain):
+        if policy.seen is None:
             continue
-        came, went, why = one.seen
+        came, went, why = policy.seen
         stays = set(map(id, went))
         for event in came:
             if id(event) not in stays:

@@ -217,7 +217,7 @@ def test_types_are_of_the_six():
     ],
 )
 def test_closed_values_are_those_of_the_code(name, closed):
-    assert list(ATTRIBUTES[name].values) == [str(one) for one in closed]
+    assert list(ATTRIBUTES[name].values) == [str(span) for span in closed]
 
 
 def test_no_other_set_of_values_is_closed():
@@ -482,7 +482,9 @@ def test_a_page_that_was_written_is_up_to_date(tmp_path):
 
 
 def test_the_table_of_instruments_is_what_the_registry_says(tmp_path, capsys):
-    said = [(one.name, one.instrument, one.unit, one.brief, one.buckets) for one in registry.metrics()]
+    said = [
+        (metric.name, metric.instrument, metric.unit, metric.brief, metric.buckets) for metric in registry.metrics()
+    ]
     assert list(INSTRUMENTS) == said
     page, table = tmp_path / "page.md", tmp_path / "table.py"
     assert document.main([str(page), str(table)]) == 0

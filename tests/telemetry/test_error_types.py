@@ -50,7 +50,7 @@ def types(recorder):
 
 def errors(recorder):
     points = recorder.metrics.get("assembly.policy.errors", [])
-    return [(one.attributes["assembly.policy.name"], one.attributes["error.type"], one.value) for one in points]
+    return [(point.attributes["assembly.policy.name"], point.attributes["error.type"], point.value) for point in points]
 
 
 async def cancelled(work):

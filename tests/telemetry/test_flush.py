@@ -204,7 +204,7 @@ def test_gunicorn_exports_its_turns_without_more(receiver, preload):
 
 async def lifespan(app, *types):
     """Run an application's lifespan; the messages that it sent."""
-    given = [{"type": f"lifespan.{one}"} for one in types]
+    given = [{"type": f"lifespan.{kind}"} for kind in types]
     sent = []
 
     async def receive():

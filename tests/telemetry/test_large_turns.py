@@ -51,7 +51,7 @@ def asks(count):
 def plain(value):
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        return [plain(one) for one in value.array_value.values]
+        return [plain(item) for item in value.array_value.values]
     return getattr(value, kind)
 
 
@@ -132,9 +132,9 @@ def test_arrays_are_cut_at_the_same_entry_and_nothing_is_lost(limit):
     for chunk in chunks:
         assert len(chunk.get("items", [])) == len(chunk.get("tokens", []))
         assert "empty" not in chunk
-    assert [one for chunk in chunks for one in chunk.get("alone", [])] == alone
-    assert [one for chunk in chunks for one in chunk.get("items", [])] == items
-    assert [one for chunk in chunks for one in chunk.get("tokens", [])] == tokens
+    assert [item for chunk in chunks for item in chunk.get("alone", [])] == alone
+    assert [item for chunk in chunks for item in chunk.get("items", [])] == items
+    assert [token for chunk in chunks for token in chunk.get("tokens", [])] == tokens
 
 
 def test_no_arrays_are_one_empty_chunk():

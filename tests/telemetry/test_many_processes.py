@@ -52,7 +52,7 @@ def history(rows):
 async def serve(workers, chain, load, words, *, conversations=2, turns=80, observed=False):
     """Serve conversations with so many processes; return their counts together, and how many prompts are 'first'."""
     rng, telemetries = random.Random(7), [RecordedTelemetry() for _ in range(workers)]
-    observers = [ObservedAssembler("peer", recorder=one.recorder, counter=words) for one in telemetries]
+    observers = [ObservedAssembler("peer", recorder=telemetry.recorder, counter=words) for telemetry in telemetries]
     new = first = 0
     for conversation in range(conversations):
         rows = []
@@ -74,12 +74,14 @@ async def serve(workers, chain, load, words, *, conversations=2, turns=80, obser
             first += span.attributes.get("assembly.prefix.break") == "first"
             rows.append(("assistant", f"{conversation} {turn} answer"))
     counted = sum(
-        one.metric("assembly.items.dropped") for one in telemetries if "assembly.items.dropped" in one.metrics
+        telemetry.metric("assembly.items.dropped")
+        for telemetry in telemetries
+        if "assembly.items.dropped" in telemetry.metrics
     )
     assert counted == new
-    for one in telemetries:
-        assert one.violations() == []
-        one.shutdown()
+    for item in telemetries:
+        assert item.violations() == []
+        item.shutdown()
     return new, first
 
 

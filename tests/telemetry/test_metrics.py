@@ -95,7 +95,7 @@ async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advis
     ],
 )
 def test_no_quantile_is_off_by_more_than_a_fifth(metric, lowest, highest):
-    (bounds,) = (one.buckets for one in registry.metrics() if one.name == metric)
+    (bounds,) = (item.buckets for item in registry.metrics() if item.name == metric)
     between = [bound for bound in bounds if lowest <= bound <= highest]
     assert (between[0], between[-1]) == (lowest, highest)
     assert all(upper / lower <= 1.2 for lower, upper in pairwise(between))

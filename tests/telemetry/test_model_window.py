@@ -287,10 +287,10 @@ async def test_the_tree_and_the_page_say_over_what(budget, recorder, words):
     span = recorder.span("assemble_context")
     over = span.attributes["assembly.tokens.out"] - 60
     assert overflow_text(span.attributes) == f"window: {over} tokens over the model window of 60"
-    ((ledger,),) = [one["ledgers"] for one in page_model(recorder.spans, title="t")["conversations"]]
+    ((ledger,),) = [conversation["ledgers"] for conversation in page_model(recorder.spans, title="t")["conversations"]]
     (turn,) = ledger["turns"]
     assert (turn["window"], turn.get("budget"), turn.get("needs")) == (60, budget, None)
-    assert [(one["cause"], one["tokens"]) for one in turn["signals"]] == [("window", over)]
+    assert [(signal["cause"], signal["tokens"]) for signal in turn["signals"]] == [("window", over)]
 
 
 async def test_the_line_of_an_assembly_says_the_window_where_nothing_is_tighter(words):

@@ -53,14 +53,14 @@ async def test_a_turn_of_a_generated_conversation_is_told_by_its_spans(seed):
     telemetry, context, ledger = RecordedTelemetry(), Context(), Ledger()
     drawn = [policy(r, r.choice((40, 90, 200, 900))) for _ in range(r.randint(1, 3))]
     # A shortened copy that has its original's id is that item: the objects say something else.
-    chain = [spied(one) for one in drawn if one.name != "shorten"]
+    chain = [spied(entry) for entry in drawn if entry.name != "shorten"]
     assembler = Assembler(chain, recorder=telemetry.recorder, on_policy_error=r.choice(("raise", "skip")))
     events, kind = [], r.choice(("list", "changed"))
     for turn in turns_of(r):
         events += turn
         given = events if kind == "list" else changed(r, events)
-        for one in chain:
-            one.seen = None
+        for item in chain:
+            item.seen = None
         try:
             assembly = await assembler.assemble([], given, context)
         except AssemblyError:

@@ -60,15 +60,15 @@ NAME = re.compile(r"[a-z][a-z0-9]*([._][a-z0-9]+)*")
 
 
 def every(kind):
-    return [one for file in FILES.values() for one in file.get(kind, ())]
+    return [item for file in FILES.values() for item in file.get(kind, ())]
 
 
-ATTRIBUTES = {one["key"]: one for one in every("attributes")}
-GROUPED = {one["id"]: one for one in every("attribute_groups")}
+ATTRIBUTES = {item["key"]: item for item in every("attributes")}
+GROUPED = {item["id"]: item for item in every("attribute_groups")}
 
 
 def signals():
-    return [(f"{kind}: {one[DEFINITIONS[kind][0]]}", one) for kind in SIGNALS for one in every(kind)]
+    return [(f"{kind}: {item[DEFINITIONS[kind][0]]}", item) for kind in SIGNALS for item in every(kind)]
 
 
 def listed():
@@ -76,8 +76,8 @@ def listed():
     return [*signals(), *GROUPED.items()]
 
 
-def referenced(one):
-    for ref in one["attributes"]:
+def referenced(span):
+    for ref in span["attributes"]:
         if "ref_group" in ref:
             yield from referenced(GROUPED[ref["ref_group"]])
         else:
@@ -88,10 +88,12 @@ def test_the_manifest_names_the_version_and_what_the_registry_builds_on():
     assert set(MANIFEST) == {"schema_url", "description", "stability", "dependencies"}
     assert MANIFEST["stability"] in STABILITIES
     assert MANIFEST["schema_url"] == f"https://pypi.org/project/otel-assembly/{__version__}"
-    assert {one["schema_url"] for one in MANIFEST["dependencies"]} == set(ELSEWHERE)
-    for one in MANIFEST["dependencies"]:
-        assert set(one) == {"schema_url", "registry_path"}
-        assert re.fullmatch(r"https://github\.com/.+\.git@(v[0-9.]+|[0-9a-f]{40})\[model\]", one["registry_path"]), one
+    assert {item["schema_url"] for item in MANIFEST["dependencies"]} == set(ELSEWHERE)
+    for dependency in MANIFEST["dependencies"]:
+        assert set(dependency) == {"schema_url", "registry_path"}
+        assert re.fullmatch(
+            r"https://github\.com/.+\.git@(v[0-9.]+|[0-9a-f]{40})\[model\]", dependency["registry_path"]
+        ), dependency
 
 
 def test_every_file_is_of_the_language_and_holds_nothing_else():
@@ -106,23 +108,23 @@ def test_every_file_is_of_the_language_and_holds_nothing_else():
 def test_definitions_have_what_they_must_and_nothing_unknown(kind):
     called, must, may = DEFINITIONS[kind]
     assert every(kind)
-    for one in every(kind):
-        assert {called, *must} <= set(one) <= {called, *must, *may}, one
-        assert NAME.fullmatch(one[called]), one
-        assert one[called].startswith("assembly."), one
-        assert one["brief"].endswith("."), one
-        assert one["stability"] in STABILITIES, one
-        assert set(one.get("annotations", {})) <= {"otel_assembly"}, one
-        assert set(one.get("annotations", {}).get("otel_assembly", {})) <= OWN[kind], one
+    for item in every(kind):
+        assert {called, *must} <= set(item) <= {called, *must, *may}, item
+        assert NAME.fullmatch(item[called]), item
+        assert item[called].startswith("assembly."), item
+        assert item["brief"].endswith("."), item
+        assert item["stability"] in STABILITIES, item
+        assert set(item.get("annotations", {})) <= {"otel_assembly"}, item
+        assert set(item.get("annotations", {}).get("otel_assembly", {})) <= OWN[kind], item
 
 
 def test_attributes_are_of_a_type_or_have_members():
-    for key, one in ATTRIBUTES.items():
-        if isinstance(one["type"], str):
-            assert one["type"] in TYPES, key
+    for key, item in ATTRIBUTES.items():
+        if isinstance(item["type"], str):
+            assert item["type"] in TYPES, key
             continue
-        members = one["type"]["members"]
-        assert set(one["type"]) == {"members"}, key
+        members = item["type"]["members"]
+        assert set(item["type"]) == {"members"}, key
         assert members, key
         for member in members:
             assert set(member) == {"id", "brief", "stability"}, member
@@ -133,9 +135,9 @@ def test_attributes_are_of_a_type_or_have_members():
 
 
 def test_names_are_unique():
-    assert max(Counter(one["key"] for one in every("attributes")).values()) == 1
-    assert max(Counter(one["id"] for one in every("attribute_groups")).values()) == 1
-    assert max(Counter(one[DEFINITIONS[kind][0]] for kind in SIGNALS for one in every(kind)).values()) == 1
+    assert max(Counter(item["key"] for item in every("attributes")).values()) == 1
+    assert max(Counter(item["id"] for item in every("attribute_groups")).values()) == 1
+    assert max(Counter(item[DEFINITIONS[kind][0]] for kind in SIGNALS for item in every(kind)).values()) == 1
 
 
 @pytest.mark.parametrize("flat", [str, lambda name: name.replace(".", "_")], ids=["dotted", "as a constant"])
@@ -146,7 +148,7 @@ def test_no_name_is_another_one_or_its_namespace(flat):
     assert [(a, b) for a in names for b in names if b.startswith(f"{a}.")] == [
         ("assembly.model", "assembly.model.window")
     ]
-    metrics = [one["name"] for one in every("metrics")]
+    metrics = [item["name"] for item in every("metrics")]
     # Two counters of one kind of money: what was paid, and what was not.
     assert [(a, b) for a in metrics for b in metrics if b.startswith(f"{a}.")] == [
         ("assembly.cost", "assembly.cost.avoided")
@@ -160,8 +162,8 @@ def test_groups_are_internal_or_say_what_they_are():
 
 
 @pytest.mark.parametrize(("name", "one"), listed(), ids=lambda given: given if isinstance(given, str) else "")
-def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, one):
-    for ref in one["attributes"]:
+def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, span):
+    for ref in span["attributes"]:
         if "ref_group" in ref:
             assert set(ref) == {"ref_group"}
             assert GROUPED[ref["ref_group"]]["visibility"] == "internal"
@@ -174,11 +176,11 @@ def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, one
         assert level in ("required", "opt_in") or list(level) == ["conditionally_required"], ref
         if isinstance(level, dict):
             assert level["conditionally_required"], ref
-    assert max(Counter(referenced(one)).values()) == 1
+    assert max(Counter(referenced(span)).values()) == 1
 
 
 def test_every_group_is_used_but_those_that_are_for_readers():
-    used = {ref.get("ref_group") for _, one in listed() for ref in one["attributes"]}
+    used = {ref.get("ref_group") for _, span in listed() for ref in span["attributes"]}
     for_readers = {"attributes.assembly.referenced", "attributes.assembly.model_call", "attributes.assembly.traced"}
     assert set(GROUPED) - used == for_readers
 
@@ -186,8 +188,10 @@ def test_every_group_is_used_but_those_that_are_for_readers():
 def test_a_condition_that_names_an_attribute_is_one_that_is_read():
     """Of the two forms that programs read there is no third that only looks like them."""
     read = re.compile(r"always, unless `[a-z_.]+`|if `[a-z_.]+` is (set|true)")
-    said = [ref["requirement_level"] for _, one in listed() for ref in one["attributes"] if "requirement_level" in ref]
-    for text in {one["conditionally_required"] for one in said if isinstance(one, dict)}:
+    said = [
+        ref["requirement_level"] for _, span in listed() for ref in span["attributes"] if "requirement_level" in ref
+    ]
+    for text in {message["conditionally_required"] for message in said if isinstance(message, dict)}:
         assert read.fullmatch(text) or not ("`" in text or text.startswith("always")), text
 
 
@@ -202,26 +206,28 @@ def test_what_is_defined_elsewhere_is_referenced_once_with_how_it_is_used():
 
 
 @pytest.mark.parametrize(("name", "one"), signals(), ids=lambda given: given if isinstance(given, str) else "")
-def test_signals_are_of_the_kinds_that_there_are(name, one):
-    assert one["requirement_level"] in {"recommended", "opt_in"}
+def test_signals_are_of_the_kinds_that_there_are(name, value):
+    assert value["requirement_level"] in {"recommended", "opt_in"}
     if name.startswith("spans"):
-        assert one["kind"] in {"internal", "client", "server", "producer", "consumer"}
-        assert set(one["name"]) == {"note"}
-        assert set(re.findall(r"\{(.+?)\}", one["name"]["note"])) <= set(referenced(one))
-        assert set(one["annotations"]["otel_assembly"].get("events", ())) <= {each["name"] for each in every("events")}
+        assert value["kind"] in {"internal", "client", "server", "producer", "consumer"}
+        assert set(value["name"]) == {"note"}
+        assert set(re.findall(r"\{(.+?)\}", value["name"]["note"])) <= set(referenced(value))
+        assert set(value["annotations"]["otel_assembly"].get("events", ())) <= {
+            each["name"] for each in every("events")
+        }
     if name.startswith("metrics"):
-        assert one["instrument"] in {"counter", "histogram", "updowncounter", "gauge"}
-        assert one["unit"] in {"s", "1"} or re.fullmatch(r"\{[a-z]+\}|\{USD\}", one["unit"])
+        assert value["instrument"] in {"counter", "histogram", "updowncounter", "gauge"}
+        assert value["unit"] in {"s", "1"} or re.fullmatch(r"\{[a-z]+\}|\{USD\}", value["unit"])
 
 
 def test_annotations_name_attributes_that_there_are():
-    for key, one in ATTRIBUTES.items():
-        ours = one.get("annotations", {}).get("otel_assembly", {})
+    for key, item in ATTRIBUTES.items():
+        ours = item.get("annotations", {}).get("otel_assembly", {})
         if "parallel_to" in ours:
             assert ATTRIBUTES[ours["parallel_to"]]["type"].endswith("[]"), key
         if "values_of" in ours:
             assert "members" in ATTRIBUTES[ours["values_of"]]["type"], key
-            assert one["type"] == "string[]", key
+            assert item["type"] == "string[]", key
 
 
 EXPORTS = """

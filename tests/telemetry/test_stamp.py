@@ -377,7 +377,7 @@ async def test_two_who_look_at_the_same_span_both_see_it(recorder, tracer):
             name_late(span, NAMES["OpenLLMetry"])
     call = recorder.span("openai.chat")
     assert call.attributes["assembly.id"] in ids(recorder)
-    assert {link.span_id for link in call.links} == {one.span_id for one in recorder.spans_named("assemble_context")}
+    assert {link.span_id for link in call.links} == {span.span_id for span in recorder.spans_named("assemble_context")}
 
 
 async def test_a_provider_whose_spans_cannot_be_looked_at_is_let_pass(recorder, tracer, monkeypatch):

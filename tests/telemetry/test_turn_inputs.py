@@ -161,7 +161,7 @@ async def test_what_a_framework_was_given_back_keeps_the_ids_that_it_had(recorde
     observed, ledger = ObservedAssembler("peer", recorder=recorder.recorder), Ledger()
     state, kept = [user("start")], []
     for number in range(5):
-        given = [dict(one) for one in state]
+        given = [dict(item) for item in state]
         assembly = observed.begin("thread", given)
         with assembly.step("reminds") as step:
             went = [*given[-3:], user(f"reminder {number}")]

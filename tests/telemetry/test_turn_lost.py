@@ -41,7 +41,7 @@ class Played:
     async def play(self, turns):
         notes = map("note {}".format, range(turns))
         reminds = Custom(lambda p, e: (p, [*e, *requests("be kind", next(notes))]), "reminds")
-        chain = [spied(one) for one in (reminds, SlidingWindowPolicy(12), TokenBudgetPolicy(90, on_overflow="drop"))]
+        chain = [spied(item) for item in (reminds, SlidingWindowPolicy(12), TokenBudgetPolicy(90, on_overflow="drop"))]
         assembler, context, events = Assembler(chain, recorder=self.telemetry.recorder), Context(), []
         for turn in range(turns):
             events += requests(f"question {turn}", "why " * (turn % 9 + 1))
@@ -167,7 +167,7 @@ def test_a_process_that_goes_on_with_a_conversation_tells_every_item_in_a_ledger
             assert (kept, list(out)) == (offered[-3:], offered[:-3])
             arrived = offered if number == 0 else offered[-1:]
             assert told["assembly.arrived.items"] == arrived
-            assert told["assembly.arrived.tokens"] == [event_tokens(one) for one in events[-len(arrived) :]]
+            assert told["assembly.arrived.tokens"] == [event_tokens(event) for event in events[-len(arrived) :]]
         ledgers.append({told["assembly.ledger.id"] for told, *_ in turns})
     assert [len(ids) for ids in ledgers] == [1, 1]
     assert ledgers[0] != ledgers[1]
@@ -192,17 +192,17 @@ def test_an_allocation_of_more_than_128_blocks_is_one_turn_that_is_told_whole():
     ledger.take(span)
     made = [item for item in kept if item not in offered]
     assert unlisted == {}
-    assert len([one for one in span.children if one.name.startswith("allocate_block")]) == 128
+    assert len([child for child in span.children if child.name.startswith("allocate_block")]) == 128
     assert len(whole(span)["assembly.blocks.names"]) == len(blocks) - 128
     assert len(offered) == len(allocation.items) == 1 + 100 + 40 + 2 * 90
     assert {*kept, *out} == {*offered, *made} == ledger.tokens.keys()
     told = [(item in kept, *out.get(item, ("kept", ""))[:2], ledger.tokens[item]) for item in offered]
     truth_of = [
-        (one.outcome == "kept", one.outcome.value, "" if one.outcome == "kept" else one.reason.value, one.tokens)
-        for one in allocation.items
+        (item.outcome == "kept", item.outcome.value, "" if item.outcome == "kept" else item.reason.value, item.tokens)
+        for item in allocation.items
     ]
     assert told == truth_of
     assert {name for _, name, *_ in told} == {"kept", "dropped", "compacted"}
-    assert {one[2:] for one in out.values()} == {("allocator", 0)}
+    assert {item[2:] for item in out.values()} == {("allocator", 0)}
     assert len(made) == sum(decision.made is not None for decision in allocation.decisions) > 0
     telemetry.shutdown()

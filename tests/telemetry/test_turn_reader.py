@@ -68,12 +68,12 @@ def spelled(listed):
 
 
 def read(*turns, lost=()):
-    (ledger,) = read_ledgers([span for one in turns for span in one if span.span_id not in lost]).values()
+    (ledger,) = read_ledgers([span for turn in turns for span in turn if span.span_id not in lost]).values()
     return ledger
 
 
 def why(ledger, number):
-    return {item: (one.policy, one.reason) for item, one in ledger.exits(number).items()}
+    return {item: (value.policy, value.reason) for item, value in ledger.exits(number).items()}
 
 
 def test_what_was_offered_kept_and_out_and_by_whom():
@@ -141,7 +141,11 @@ def test_of_several_the_turn_on_which_it_left_says_which():
     assert ledger.exit(2, "0") == ledger.exit(0, "0")
     assert ledger.since(2, "0") == (0, True)
     open_ = ledger.exit(2, "3")
-    assert (open_.reason, open_.policy, [one.policy for one in open_.among]) == (None, None, ["odd", "window"])
+    assert (open_.reason, open_.policy, [decision.policy for decision in open_.among]) == (
+        None,
+        None,
+        ["odd", "window"],
+    )
     assert read(*then).exit(2, "0").reason is None
     assert read(first, then[1]).exit(2, "0").reason is None  # in between it may have left by the other one
 
@@ -225,7 +229,7 @@ def test_a_malformed_span_is_a_problem_and_no_error(runs):
         f"turn 1 is skipped: {span}: assembly.kept.items has an invalid value and is ignored",
         NOT_DESCRIBED + "0",
     ]
-    assert [one.number for one in ledger.turns] == [0]
+    assert [turn.number for turn in ledger.turns] == [0]
     with pytest.raises(KeyError):
         ledger.turn(1)
 

@@ -80,14 +80,14 @@ def everything_of(spans):
     told = []
     for ledger in read_ledgers(spans, allocations=True, on_problem=problems.append).values():
         problems += ledger.problems
-        for turn in range(max((one.number for one in ledger.turns), default=-1) + 1):
+        for turn in range(max((turn.number for turn in ledger.turns), default=-1) + 1):
             if turn > 8:
                 break
             explainer = Explainer(ledger, turn)
             with suppress(AssemblyError):  # a turn that is not there
                 explainer.absent()
             answers = [explainer.explain(item) for item in list(ledger.items)[:4]]
-            told += [(headline(one), list(detail_lines(one)), json.dumps(one.as_json())) for one in answers]
+            told += [(headline(answer), list(detail_lines(answer)), json.dumps(answer.as_json())) for answer in answers]
     render_page(page_model(spans, title="t"))
     told.append(render_tree(span_tree(spans), width=80, color=False, content=True))
     return problems
@@ -164,7 +164,7 @@ def test_each_attribute_may_be_anything_in_every_conversation(first):
 def test_an_attribute_that_is_left_out_is_named_with_its_span():
     span = next(span for span in recorded() if span.name == "assemble_context")
     odd = replace(span, attributes={**span.attributes, "assembly.kind.tokens": {"secret": 1}})
-    others = [one for one in recorded() if one is not span]
+    others = [item for item in recorded() if item is not span]
     (problem,) = everything_of([odd, *others])
     assert (
         problem == f"span {span.span_id} (assemble_context): assembly.kind.tokens has an invalid value and is ignored"

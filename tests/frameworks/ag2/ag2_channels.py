@@ -120,4 +120,4 @@ async def workflow(log: Log) -> Any:
         return [(await heard.get()).event_data["body"] for _ in range(3)]
 
 
-PROGRAMS = {one.__name__: one for one in (consulting, delegation_through_channels, discussion, workflow)}
+PROGRAMS = {function.__name__: function for function in (consulting, delegation_through_channels, discussion, workflow)}

@@ -76,9 +76,9 @@ def said(sent: Any) -> list[str]:
     words = []
     for event in sent:
         if isinstance(event, events.ModelRequest):
-            words.append(" ".join(getattr(one, "content", "?") for one in event.parts))
+            words.append(" ".join(getattr(part, "content", "?") for part in event.parts))
         elif isinstance(event, events.ModelResponse):
-            words.append(event.content or "calls " + " ".join(one.name for one in event.tool_calls.calls))
+            words.append(event.content or "calls " + " ".join(call.name for call in event.tool_calls.calls))
         else:
             words.append(type(event).__name__)
     return words

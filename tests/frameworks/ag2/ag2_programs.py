@@ -308,8 +308,8 @@ async def is_resumed(log: Log) -> Any:
 
 
 PROGRAMS: dict[str, Program] = {
-    one.__name__: one
-    for one in (
+    function.__name__: function
+    for function in (
         plain,
         policies,
         middlewares,

@@ -34,8 +34,8 @@ def read(event: Any) -> Read:
     if isinstance(event, events.ToolResultEvent):
         return Read("result", _texts(event.result.parts), closes=[event.parent_id], restates=True)
     if isinstance(event, events.ToolResultsEvent):
-        said = [text for one in event.results for text in _texts(one.result.parts)]
-        return Read("result", said, closes=[one.parent_id for one in event.results], restates=True)
+        said = [text for result in event.results for text in _texts(result.result.parts)]
+        return Read("result", said, closes=[result.parent_id for result in event.results], restates=True)
     if isinstance(event, summary_type):
         return Read("summary", [f"[Summary of earlier conversation]\n{event.summary}"])
     return Read("aside")
@@ -46,7 +46,7 @@ def _spelled(calls: Any) -> list[str]:
 
 
 def _texts(parts: Any) -> list[str]:
-    return [one.content if hasattr(one, "content") else json.dumps(one.data) for one in parts]
+    return [part.content if hasattr(part, "content") else json.dumps(part.data) for part in parts]
 
 
 class Received(NamedTuple):
@@ -69,7 +69,7 @@ class Received(NamedTuple):
 
         Of networks 0.13 says in the prompt which agent it is, by an id that is another one in each run of a program.
         """
-        said = (self.model, self.prompts, sorted((one.kind, one.texts) for one in self.events), self.tools)
+        said = (self.model, self.prompts, sorted((event.kind, event.texts) for event in self.events), self.tools)
         return _MADE_UP.sub("agent_id: …", str(said))
 
 
@@ -123,7 +123,7 @@ class _Scripted(Model):
         return events.ModelResponse(message)
 
     def _receives(self, messages: Any, context: Any, tools: Any) -> None:
-        schemas = [{"type": "function", "function": asdict(one.function)} for one in tools]
+        schemas = [{"type": "function", "function": asdict(tool.function)} for tool in tools]
         # No mapper of AG2's converts a bare message: a provider never receives one.
         received = [read(event) for event in messages if not isinstance(event, events.ModelMessage)]
         self.log.calls.append(Received(self.name, list(context.prompt), received, schemas, self.log.assembled))

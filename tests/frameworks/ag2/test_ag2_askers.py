@@ -46,7 +46,9 @@ def assembler(*chain):
 
 
 async def talk(stream, turns):
-    await history_of(stream, *(one for turn in range(turns) for one in (ask(f"question {turn}"), answer(f"{turn}"))))
+    await history_of(
+        stream, *(message for turn in range(turns) for message in (ask(f"question {turn}"), answer(f"{turn}")))
+    )
 
 
 class Seen(Model):

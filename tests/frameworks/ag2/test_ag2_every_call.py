@@ -84,7 +84,7 @@ async def test_alerts_and_halts_of_a_call_that_is_tried_again_are_told_once(tele
     await agent.ask("first", stream=stream, middleware=[retry])
     assert_every_call_is_told(log)
     told = [span.events_named("assembly.alert") for span in telemetry.spans_named("apply_policy alert")]
-    assert [len(one) for one in told] == [1, 0]
+    assert [len(message) for message in told] == [1, 0]
     assert telemetry.metric("assembly.alerts.delivered", alert_severity="warning", alert_source="watch") == 1
 
 

@@ -47,7 +47,9 @@ def nothing_left(assembly, step):
 
 
 def named(telemetry, name):
-    (found,) = (one for one in telemetry.spans_named("assemble_context") if one.attributes.get("assembly.name") == name)
+    (found,) = (
+        span for span in telemetry.spans_named("assemble_context") if span.attributes.get("assembly.name") == name
+    )
     return found
 
 
@@ -106,8 +108,10 @@ async def test_the_prompt_after_a_failed_compaction_is_compared_with_the_one_bef
     for question in ("a", "b", "c"):
         with contextlib.suppress(ConnectionError):
             await agent.ask(question, stream=stream)
-    prompts = [one for one in telemetry.spans_named("assemble_context") if one.attributes.get("assembly.name") is None]
-    assert [one.attributes.get("assembly.prefix.break") for one in prompts] == ["first", None, None]
+    prompts = [
+        span for span in telemetry.spans_named("assemble_context") if span.attributes.get("assembly.name") is None
+    ]
+    assert [prompt.attributes.get("assembly.prefix.break") for prompt in prompts] == ["first", None, None]
     for name in ("assembly.items.dropped", "assembly.prefix.breaks"):
         assert not [
             point
@@ -171,4 +175,6 @@ async def test_records_of_tokens_that_ag2_puts_back_have_not_left(telemetry):
 
 
 def named_last(telemetry, name):
-    return [one for one in telemetry.spans_named("assemble_context") if one.attributes.get("assembly.name") == name][-1]
+    return [span for span in telemetry.spans_named("assemble_context") if span.attributes.get("assembly.name") == name][
+        -1
+    ]

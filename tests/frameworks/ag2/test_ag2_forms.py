@@ -24,12 +24,12 @@ async def sent(*given):
 
 
 def asked(*ids):
-    calls = [call("rows", id=one) for one in ids]
+    calls = [call("rows", id=item_id) for item_id in ids]
     return calls, events.ModelResponse(tool_calls=events.ToolCallsEvent(calls))
 
 
-def failed(one, text=ROWS):
-    event = events.ToolErrorEvent.from_call(one, RuntimeError("no such row"))
+def failed(message, text=ROWS):
+    event = events.ToolErrorEvent.from_call(message, RuntimeError("no such row"))
     event.result = events.ToolResult(text)
     return event
 
@@ -60,7 +60,7 @@ async def test_a_batch_that_stands_alone_is_shortened_and_keeps_its_files():
     )
     out = await sent(ask("which gate?"), response, batch)
     first, second = out[2].results
-    assert [type(one) for one in first.result.parts] == [events.TextInput, events.BinaryInput]
+    assert [type(part) for part in first.result.parts] == [events.TextInput, events.BinaryInput]
     assert first.result.parts[1] is file
     assert second is batch.results[1]
     assert list(describe(out[2]).closes) == ["a", "b"]

@@ -19,7 +19,9 @@ async def test_an_alert_is_told_once_on_the_span_of_its_policy(telemetry):
     await history_of(stream, ask("first"), answer("one"), alert("Slow.", "warning"), alert("Slower.", "critical"))
     await agent.ask("next", stream=stream)
     told = telemetry.span("apply_policy alert").events_named("assembly.alert")
-    assert [(one.attributes["assembly.alert.severity"], one.attributes["assembly.alert.message"]) for one in told] == [
+    assert [
+        (span.attributes["assembly.alert.severity"], span.attributes["assembly.alert.message"]) for span in told
+    ] == [
         ("warning", "Slow."),
         ("critical", "Slower."),
     ]

@@ -65,7 +65,7 @@ async def test_a_budget_holds_whatever_the_results_are(assembly_telemetry):
     meter = TokenMeter(counter_for("gpt-4o"))
     for sent, request in zip(model.sent, ("first", "first", "second", "second", "third"), strict=True):
         assert request in said(sent)
-        assert all(any(event is one for one in held) for event in sent)
+        assert all(any(event is message for message in held) for event in sent)
         assert broken_pairs([describe(event) for event in sent]) == []
         assert (
             sum(meter.event(describe(event)) for event in sent if "ToolResultsEvent" not in repr(type(event))) <= 1_000
@@ -320,7 +320,7 @@ def conversations(draw):
             calls = [call("look", id=name) for name in draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))]
             asked = events.ToolCallsEvent(calls)
             found += [events.ModelResponse(tool_calls=asked), asked, *calls]
-            results = [events.ToolResultEvent.from_call(one, draw(_WORDS)) for one in calls]
+            results = [events.ToolResultEvent.from_call(call, draw(_WORDS)) for call in calls]
             found += [*results, events.ToolResultsEvent(results)]
         found.append(answer(draw(_WORDS)))
     return [*found, ask("the newest request")]
@@ -339,7 +339,7 @@ async def test_any_conversation_comes_out_whole_and_within_its_budget(assembly_t
     facts = [describe(event) for event in out]
     assert broken_pairs(facts) == []
     meter = TokenMeter(counter_for("gpt-4o"))
-    sent = [one for one in facts if one.kind in ("request", "response") or (one.closes and not one.fields)]
-    loose = sum(meter.event(one) for one in sent)
+    sent = [fact for fact in facts if fact.kind in ("request", "response") or (fact.closes and not fact.fields)]
+    loose = sum(meter.event(message) for message in sent)
     assert meter.prompt("You help.") + meter.priming + loose <= window - 100
     assert context.prompt == []

@@ -142,7 +142,7 @@ async def test_what_a_budget_takes_out_has_its_reason(telemetry):
 async def test_a_window_that_cannot_hold_a_turn_overflows_by_items(telemetry):
     stream = MemoryStream()
     calls = [call("look", id=f"c{i}") for i in range(4)]
-    results = [events.ToolResultEvent.from_call(one, "found") for one in calls]
+    results = [events.ToolResultEvent.from_call(call, "found") for call in calls]
     response = events.ModelResponse(tool_calls=events.ToolCallsEvent(calls))
     await history_of(stream, ask("first"), response, *results)
     context = part("context").ConversationContext(stream)

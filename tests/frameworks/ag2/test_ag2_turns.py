@@ -47,7 +47,7 @@ async def test_what_was_compacted_between_two_asks_is_told_on_a_turn_of_its_own_
     for (name, offered, kept, out, _), (_, following, *_) in pairwise(turns):
         if name == "compaction":
             assert set(out) == set(offered) - set(kept) != set()
-            assert {one[:2] for one in out.values()} == {("dropped", "outside_window")}
+            assert {message[:2] for message in out.values()} == {("dropped", "outside_window")}
             assert following[: len(kept)] == kept
         else:
             assert set(offered) <= set(following)
@@ -61,7 +61,7 @@ async def test_a_summary_made_between_two_asks_stands_in_each_prompt_after_it_fo
     for (name, offered, kept, out, sources), (_, following, *_) in pairwise(turns):
         if name == "compaction":
             (made,) = set(kept) - set(offered)
-            assert {one[:2] for one in out.values()} == {("compacted", "compacted")}
+            assert {message[:2] for message in out.values()} == {("compacted", "compacted")}
             leaves += (item for item in out if not item.startswith("m"))
             assert sources[made] == f"0-{leaves[-1]}"
             assert following[: len(kept)] == kept

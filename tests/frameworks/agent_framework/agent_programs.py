@@ -328,7 +328,7 @@ async def workflow_of_two(stage: Stage) -> list[str]:
     workflow = WorkflowBuilder(start_executor=writer).add_edge(writer, critic).build()
     stage.runs += 1
     found = (await workflow.run("about rain")).get_outputs()
-    return [str(getattr(one, "text", one)) for one in found]
+    return [str(getattr(message, "text", message)) for message in found]
 
 
 async def workflow_as_an_agent_in_a_stream(stage: Stage) -> list[str]:

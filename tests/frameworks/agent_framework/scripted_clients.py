@@ -114,8 +114,8 @@ async def _streamed(answer: Message | BaseException) -> AsyncIterator[ChatRespon
         raise answer
     for part in answer.contents:
         words = [Content.from_text(f"{word} ") for word in part.text.split()] if part.type == "text" else [part]
-        for one in words:
-            yield ChatResponseUpdate(contents=[one], role="assistant", message_id=answer.message_id)
+        for message in words:
+            yield ChatResponseUpdate(contents=[message], role="assistant", message_id=answer.message_id)
 
 
 class ScriptedClient(Script, FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):
@@ -129,7 +129,7 @@ class BareClient(Script, BaseChatClient):
 def calling(*ids: str, name: str = "weather", **arguments: Any) -> Message:
     """An answer that calls a tool, once for each id."""
     given = json.dumps(arguments or {"city": "Bonn"})
-    return Message("assistant", [Content.from_function_call(one, name, arguments=given) for one in ids])
+    return Message("assistant", [Content.from_function_call(item_id, name, arguments=given) for item_id in ids])
 
 
 def weather(city: str) -> str:
@@ -150,8 +150,8 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     """
     told = [span for span in telemetry.spans_named("assemble_context") if "assembly.name" not in span.attributes]
     told.sort(key=lambda span: span.end_ns)
-    assert [span.attributes["assembly.events.out"] for span in told] == [len(one.messages) for one in received]
-    assert [span.attributes["assembly.tokens.out"] for span in told] == [one.tokens for one in received]
+    assert [span.attributes["assembly.events.out"] for span in told] == [len(request.messages) for request in received]
+    assert [span.attributes["assembly.tokens.out"] for span in told] == [request.tokens for request in received]
     return told
 
 

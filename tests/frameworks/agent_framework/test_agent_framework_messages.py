@@ -185,9 +185,12 @@ async def test_everything_is_put_back():
     uninstrument("agent_framework")
     after = held()
     assert before != changed
-    for one, other in zip(before, after, strict=True):
-        assert {name for name in one if one[name] is not other.get(name)} <= {"__abstractmethods__", "_abc_impl"}
-        assert one.keys() == other.keys()
+    for message, other in zip(before, after, strict=True):
+        assert {name for name in message if message[name] is not other.get(name)} <= {
+            "__abstractmethods__",
+            "_abc_impl",
+        }
+        assert message.keys() == other.keys()
 
 
 @pytest.mark.parametrize("kind", [ScriptedClient, BareClient])

@@ -63,13 +63,13 @@ async def test_what_is_received_is_within_the_budget_with_instructions_and_tools
     client = ScriptedClient(*two_rounds())
     await talk(how, clerk(client, budget(260)))
     assert len(client.received) == 9
-    assert max(one.tokens for one in client.received) <= 260
+    assert max(message.tokens for message in client.received) <= 260
     assert len(client.received[-1].messages) < 17
-    for one in client.received:
-        sent = list(map(read, one.messages))
+    for request in client.received:
+        sent = list(map(read, request.messages))
         assert_sendable(sent, sent)
     told = assembly_telemetry.spans_named("assemble_context")
-    assert [span.attributes["assembly.tokens.out"] for span in told] == [one.tokens for one in client.received]
+    assert [span.attributes["assembly.tokens.out"] for span in told] == [message.tokens for message in client.received]
     assert [span.attributes["assembly.events.in"] for span in told] == [1, 3, 5, 7, 9, 11, 13, 15, 17]
     assert {span.attributes["assembly.budget.limit"] for span in told} == {260}
     assert assembly_telemetry.violations() == []
@@ -171,7 +171,7 @@ async def test_a_warning_reaches_the_model_once_beside_the_instructions(assembly
     await plugin.context_of("one").send(warning)
     await agent.run("hello", session=session)
     await agent.run("and now?", session=session)
-    first, second = (one.instructions for one in client.received)
+    first, second = (request.instructions for request in client.received)
     assert first.startswith("You tell the weather.")
     assert "Half of the money is spent." in first
     assert second == "You tell the weather."
@@ -201,17 +201,17 @@ async def test_summaries_are_messages_that_a_client_can_send(assembly_telemetry)
     )
     client = ScriptedClient(*two_rounds())
     await talk("awaited", clerk(client, AssemblyMiddleware([policy])))
-    assert max(one.tokens for one in client.received) <= 300
-    assert any("summarised" in text for one in client.received for text in one.said)
+    assert max(request.tokens for request in client.received) <= 300
+    assert any("summarised" in text for request in client.received for text in request.said)
 
 
 async def test_sessions_at_once_and_runs_without_one_do_not_mix(assembly_telemetry):
     client = ScriptedClient()
     agent = clerk(client, AssemblyMiddleware([SlidingWindowPolicy(2)]))
     sessions = [agent.create_session(session_id=str(number)) for number in range(5)]
-    await asyncio.gather(*(agent.run(f"hello {number}", session=one) for number, one in enumerate(sessions)))
+    await asyncio.gather(*(agent.run(f"hello {number}", session=session) for number, session in enumerate(sessions)))
     await asyncio.gather(*(agent.run(f"hello {number}") for number in range(5)))
-    assert {len(one.messages) for one in client.received} == {1}
+    assert {len(request.messages) for request in client.received} == {1}
     told = assembly_telemetry.spans_named("assemble_context")
     assert len({span.attributes["assembly.ledger.id"] for span in told}) == 10
 
@@ -230,7 +230,7 @@ async def test_instrumenting_does_not_change_what_it_sends(assembly_telemetry):
             assert await talking == answers
         finally:
             uninstrument("agent_framework")
-    assert [one.said for one in observed.received] == [one.said for one in alone.received]
+    assert [request.said for request in observed.received] == [request.said for request in alone.received]
 
 
 def test_an_assembler_brings_its_own_name_and_model():
@@ -247,7 +247,9 @@ def conversations(draw):
         ids = [f"{turn}-{number}" for number in range(draw(st.integers(0, 3)))]
         if ids:
             found.append(calling(*ids))
-            found.append(Message("tool", [Content.from_function_result(one, result="rain " * 20) for one in ids]))
+            found.append(
+                Message("tool", [Content.from_function_result(item_id, result="rain " * 20) for item_id in ids])
+            )
         found.append(Message("assistant", [json.dumps({"turn": turn})]))
     return [*found, Message("user", ["and now?"])]
 

@@ -127,7 +127,9 @@ async def test_what_several_reducers_leave_out_has_the_reason_of_the_one_that_di
 async def test_what_middleware_puts_in_is_an_injection_and_what_it_takes_out_a_reduction(told):
     _, assemblies = await play(told, agent_programs.middleware_that_edits_in_a_stream)
     assert counts(assemblies, "events.injected") == [1] * 9
-    assert {child.attributes["assembly.policy.kind"] for one in assemblies for child in one.children} == {"injection"}
+    assert {child.attributes["assembly.policy.kind"] for assembly in assemblies for child in assembly.children} == {
+        "injection"
+    }
     told.clear()
     _, assemblies = await play(told, agent_programs.middleware_that_edits)
     assert assemblies[-1].children[0].attributes["assembly.policy.kind"] == "reduction"

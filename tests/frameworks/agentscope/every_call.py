@@ -92,7 +92,7 @@ def _parts(block: Any) -> list[Any]:
     if isinstance(block, DataBlock):
         return [block]
     held = block.output if isinstance(block, ToolResultBlock) else block.hint
-    return [held] if isinstance(held, str) else [part for one in held for part in _parts(one)]
+    return [held] if isinstance(held, str) else [part for message in held for part in _parts(message)]
 
 
 def _tokens(part: Any) -> int:

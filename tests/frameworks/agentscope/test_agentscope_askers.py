@@ -93,10 +93,10 @@ def sound(telemetry):
         assert steps[-1].end_ns <= span.end_ns
         assert steps[0].attributes["assembly.events.in"] == span.attributes["assembly.events.in"]
         assert steps[-1].attributes["assembly.events.out"] == span.attributes["assembly.events.out"]
-        for one, other in pairwise(steps):
-            assert one.end_ns <= other.start_ns
-            assert one.attributes["assembly.events.out"] == other.attributes["assembly.events.in"]
-            assert one.attributes["assembly.tokens.out"] == other.attributes["assembly.tokens.in"]
+        for message, other in pairwise(steps):
+            assert message.end_ns <= other.start_ns
+            assert message.attributes["assembly.events.out"] == other.attributes["assembly.events.in"]
+            assert message.attributes["assembly.tokens.out"] == other.attributes["assembly.tokens.in"]
 
 
 async def test_a_prompt_a_compression_and_a_window_make_one_assembly(telemetry):
@@ -132,8 +132,8 @@ async def test_every_round_has_its_own_and_all_are_turns_of_one_ledger(telemetry
     spans = telemetry.spans_named(ASSEMBLY)
     assert [span.attributes["assembly.turn"] for span in spans] == [0, 1, 2, 3]
     assert len({span.attributes["assembly.ledger.id"] for span in spans}) == 1
-    for one, other in pairwise(spans):
-        assert other.attributes["assembly.previous.id"] == one.attributes["assembly.id"]
+    for message, other in pairwise(spans):
+        assert other.attributes["assembly.previous.id"] == message.attributes["assembly.id"]
     sound(telemetry)
 
 
@@ -164,7 +164,7 @@ async def test_a_compression_that_is_asked_for_outside_of_any_reply_waits_for_no
 
 async def test_agents_at_once_prepare_each_its_own_call(telemetry):
     agents = [long(agent(ScriptedModel(), name=f"agent{n}", middlewares=[Polite(), Newest()])) for n in range(4)]
-    await asyncio.gather(*(talk(one, "and now?") for one in agents))
+    await asyncio.gather(*(talk(agent, "and now?") for agent in agents))
     assert chains(telemetry) == [["Polite", "compress_context", "Newest"]] * 4
     for span in telemetry.spans_named(ASSEMBLY):
         assert span.parent.name == f"invoke_agent {span.attributes['gen_ai.agent.name']}"

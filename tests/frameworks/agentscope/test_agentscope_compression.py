@@ -93,10 +93,12 @@ async def test_the_cut_inside_a_message_keeps_each_call_with_its_result(telemetr
 
     span = telemetry.spans_named("apply_policy compress_context")[0].parent
     kept = span.kept
-    arrived = {item: one for each in telemetry.spans_named("assemble_context") for item, one in each.arrived.items()}
-    kinds = {item: one.kind for item, one in arrived.items()}
+    arrived = {
+        item: value for each in telemetry.spans_named("assemble_context") for item, value in each.arrived.items()
+    }
+    kinds = {item: value.kind for item, value in arrived.items()}
     assert "tool_result" in {kinds[item] for item in kept}
-    calls = {one.atom for item, one in arrived.items() if item in kept and one.kind == "tool_result"}
+    calls = {value.atom for item, value in arrived.items() if item in kept and value.kind == "tool_result"}
     assert calls <= set(kept)
     assert "assembly.pairs.broken" not in span.attributes or span.attributes["assembly.pairs.broken"] == 0
 
@@ -126,7 +128,7 @@ async def test_what_a_second_attempt_could_not_read_is_dropped_and_not_compacted
     await someone.compress_context()
 
     attempts = telemetry.spans_named("compact_block summary")
-    assert [one.attributes["assembly.compaction.outcome"] for one in attempts] == ["raised", "compacted"]
+    assert [attempt.attributes["assembly.compaction.outcome"] for attempt in attempts] == ["raised", "compacted"]
     policy = telemetry.span("apply_policy compress_context")
     assert "0" in policy.dropped_reasons
     assert policy.compacted
@@ -311,7 +313,7 @@ async def test_an_agent_compresses_by_its_own_tool_and_the_unfinished_call_stays
 
     span = telemetry.span("apply_policy compress_context").parent
     spans = telemetry.spans_named("assemble_context")
-    kinds = {item: one.kind for each in spans for item, one in each.arrived.items()}
+    kinds = {item: value.kind for each in spans for item, value in each.arrived.items()}
     assert "tool_call" in {kinds[item] for item in span.kept}
     assert span.status == "UNSET"
 

@@ -239,8 +239,8 @@ async def test_several_agents_of_one_session_each_with_a_context_of_its_own(run)
         ben.state.session_id = anna.state.session_id
         message = UserMsg("user", "Shall we?")
         for _ in range(2):
-            for one, other in ((anna, ben), (ben, anna)):
-                message = await one.reply(message)
+            for entry, other in ((anna, ben), (ben, anna)):
+                message = await entry.reply(message)
                 await other.observe(message)
         return message.get_text_content()
 

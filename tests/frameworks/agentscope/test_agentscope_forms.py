@@ -29,7 +29,7 @@ def picture():
 
 async def test_a_result_of_several_blocks_is_shortened_and_keeps_its_pictures():
     held = picture()
-    calls = [ToolCallBlock(id=one, name="rows", input="{}") for one in "ab"]
+    calls = [ToolCallBlock(id=letter, name="rows", input="{}") for letter in "ab"]
     several = ToolResultBlock(id="a", name="rows", output=[TextBlock(text=ROWS), held, TextBlock(text="end")])
     short = ToolResultBlock(id="b", name="rows", output="It rains.")
     given = [UserMsg("user", "which gate?"), AssistantMsg("Friday", calls), AssistantMsg("Friday", [several, short])]

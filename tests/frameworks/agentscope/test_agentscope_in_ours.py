@@ -14,7 +14,7 @@ class Theirs(MiddlewareBase):
         return await next_handler()
 
 
-@pytest.mark.parametrize("middleware", [TracingMiddleware(), Theirs()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("middleware", [TracingMiddleware(), Theirs()], ids=lambda message: type(message).__name__)
 def test_a_middleware_of_agentscopes_is_refused_by_its_name(middleware):
     name = type(middleware).__name__
     with pytest.raises(

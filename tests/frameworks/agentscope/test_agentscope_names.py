@@ -111,10 +111,10 @@ async def test_the_tools_names_that_a_formatter_sends_are_counted(kind):
         result = ToolResultBlock(id="c1", name=tool, output=[TextBlock(text="found")])
         said = [AssistantMsg("bob", [call]), AssistantMsg("bob", [result])]
         messages = await kind().format(said)
-        sent = [one["function"]["name"] for message in messages for one in message.get("tool_calls") or ()]
+        sent = [call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()]
         results = [message for message in messages if message.get("role") == "tool"]
         sent += [message[key] for message in results for key in ("name", "tool_name") if key in message]
-        return sum(map(count, sent)), sum(meter.event(describe(one)) for one in said)
+        return sum(map(count, sent)), sum(meter.event(describe(message)) for message in said)
 
     (sent, counted), (sent_short, counted_short) = await costs(LONG), await costs("x")
     assert counted - counted_short == sent - sent_short > 0

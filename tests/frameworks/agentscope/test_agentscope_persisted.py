@@ -55,7 +55,7 @@ async def test_our_policies_take_the_work_of_a_short_session_in_a_long_one():
                 with Work(None, counted) as done:
                     await talk(someone, f"and at {length}, {number}?")
                 turns.append(done)
-        work.append([max(getattr(one, name) for one in turns) for name in ("counts", "calls")])
+        work.append([max(getattr(turn, name) for turn in turns) for name in ("counts", "calls")])
     (counts, made), (long_counts, long_made) = work
     assert long_counts <= counts <= 3
     assert long_made <= made * 1.1 + 50

@@ -115,7 +115,7 @@ async def test_each_try_of_a_model_call_has_an_assembly(assembly_telemetry):
         await talk(someone, "hello")
     assert model.tries == 3
     told = assembly_telemetry.spans_named("assemble_context")
-    assert [one.attributes["assembly.events.out"] for one in told] == [1, 1, 1]
+    assert [span.attributes["assembly.events.out"] for span in told] == [1, 1, 1]
     assert assembly_telemetry.violations() == []
 
 
@@ -240,10 +240,10 @@ async def test_a_compressed_summary_is_a_summary_to_the_policies(assembly_teleme
         someone.state.summary = "Earlier, a flight was booked."
         await talk(someone, "hello", "hello again")
     first = assembly_telemetry.spans_named("assemble_context")[0]
-    assert [one.kind for one in first.arrived.values()] == ["summary", "request"]
+    assert [fact.kind for fact in first.arrived.values()] == ["summary", "request"]
     second = assembly_telemetry.spans_named("assemble_context")[1]
     assert "0" in second.offered
-    assert [one.kind for one in second.arrived.values()] == ["response", "request"]
+    assert [fact.kind for fact in second.arrived.values()] == ["response", "request"]
 
 
 async def test_with_agentscopes_tracing_the_model_call_knows_its_assembly(assembly_telemetry, monkeypatch):
@@ -288,8 +288,8 @@ def test_no_pair_is_broken_and_the_budget_holds(replies, window):
                 continue
             ids = [f"call-{number + n}" for n in range(1 if kind == "call" else 2)]
             number += len(ids)
-            own.content += [ToolCallBlock(id=one, name="look_up", input="{}", state="finished") for one in ids]
-            own.content += [ToolResultBlock(id=one, name="look_up", output=words(size)) for one in ids]
+            own.content += [ToolCallBlock(id=item_id, name="look_up", input="{}", state="finished") for item_id in ids]
+            own.content += [ToolResultBlock(id=item_id, name="look_up", output=words(size)) for item_id in ids]
         context.append(own)
     model = ScriptedModel(context_size=1_000_000)
     someone = agent(model, middlewares=[AssemblyMiddleware([BudgetPolicy(window=window, output_reserve=0)])])

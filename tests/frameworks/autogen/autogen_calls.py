@@ -107,7 +107,7 @@ def _read(message):
     if isinstance(message, SystemMessage):
         return Read("system", [content])
     if isinstance(message, FunctionExecutionResultMessage):
-        return Read("result", [one.content for one in content], closes=[one.call_id for one in content])
+        return Read("result", [message.content for message in content], closes=[call.call_id for call in content])
     if isinstance(message, AssistantMessage):
         if isinstance(content, str):
             return Read("response", [content])
@@ -124,7 +124,9 @@ def _tool_tokens(tools):
 
 def _schema_tokens(schema):
     properties = schema["parameters"]["properties"]
-    said = [f"{name}:{one['type']}:{one.get('description', '').removesuffix('.')}" for name, one in properties.items()]
+    said = [
+        f"{name}:{value['type']}:{value.get('description', '').removesuffix('.')}" for name, value in properties.items()
+    ]
     own = count(f"{schema['name']}:{schema['description'].removesuffix('.')}")
     return 7 + own + (3 if said else 0) + sum(3 + count(text) for text in said)
 

@@ -73,7 +73,7 @@ class Forgetful(BufferedChatCompletionContext):
 
     async def get_messages(self):
         kept = await super().get_messages()
-        return [one for one in kept if not (isinstance(one, AssistantMessage) and one.content == "hm")]
+        return [message for message in kept if not (isinstance(message, AssistantMessage) and message.content == "hm")]
 
 
 class Rewriting(UnboundedChatCompletionContext):
@@ -81,7 +81,9 @@ class Rewriting(UnboundedChatCompletionContext):
 
     async def get_messages(self):
         kept = await super().get_messages()
-        return [one.model_copy(update={"thought": None}) if hasattr(one, "thought") else one for one in kept]
+        return [
+            message.model_copy(update={"thought": None}) if hasattr(message, "thought") else message for message in kept
+        ]
 
 
 class Summarising(UnboundedChatCompletionContext):
@@ -171,7 +173,7 @@ async def memories(log):
         memory=[memory, plain, Unrelated()],
         model_context=BufferedChatCompletionContext(4),
     )
-    return [one for task in "123" for one in said(await clerk.run(task=task))]
+    return [message for task in "123" for message in said(await clerk.run(task=task))]
 
 
 assert not issubclass(Unrelated, Memory)
@@ -336,7 +338,7 @@ async def a_summary_of_a_models(log):
     clerk = AssistantAgent(
         "clerk", Scripted(log, "clerk", "one", "two", "three"), model_context=Summarising(summarises)
     )
-    return [one for task in "123" for one in said(await clerk.run(task=task))]
+    return [message for task in "123" for message in said(await clerk.run(task=task))]
 
 
 async def a_cache_in_front(log):

@@ -24,12 +24,14 @@ def reply(text):
 
 
 def calls(*ids, thought=None):
-    content = [FunctionCall(id=one, arguments='{"city": "Bonn"}', name="weather") for one in ids]
+    content = [FunctionCall(id=item_id, arguments='{"city": "Bonn"}', name="weather") for item_id in ids]
     return AssistantMessage(content=content, thought=thought, source="assistant")
 
 
 def results(*ids, text="it rains"):
-    content = [FunctionExecutionResult(content=text, name="weather", call_id=one, is_error=False) for one in ids]
+    content = [
+        FunctionExecutionResult(content=text, name="weather", call_id=item_id, is_error=False) for item_id in ids
+    ]
     return FunctionExecutionResultMessage(content=content)
 
 

@@ -74,13 +74,13 @@ def society(log, name="society", **more):
 
 async def a_society_of_mind(log):
     group = society(log)
-    return [one for task in ("think", "again", "once more") for one in said(await group.run(task=task))]
+    return [message for task in ("think", "again", "once more") for message in said(await group.run(task=task))]
 
 
 async def a_society_that_may_say_system(log):
     group = society(log, model_context=BufferedChatCompletionContext(1))
     group._model_client.info["multiple_system_messages"] = True
-    return [one for task in ("think", "again") for one in said(await group.run(task=task))]
+    return [message for task in ("think", "again") for message in said(await group.run(task=task))]
 
 
 async def a_team_in_a_team(log):

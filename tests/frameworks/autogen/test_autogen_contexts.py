@@ -386,7 +386,9 @@ async def test_the_same_objects_come_back(kind, size, told):
     alone = await asked(made())
     instrument("autogen")
     assert watched == alone
-    assert [id(one) for one in watched if one in TALK] == [id(one) for one in alone if one in TALK]
+    assert [id(message) for message in watched if message in TALK] == [
+        id(message) for message in alone if message in TALK
+    ]
 
 
 async def test_uninstrumenting_puts_the_same_functions_back(assembly_telemetry):
@@ -395,7 +397,7 @@ async def test_uninstrumenting_puts_the_same_functions_back(assembly_telemetry):
             return await super().get_messages()
 
     classes = (Before, BufferedChatCompletionContext, UnboundedChatCompletionContext, HeadAndTailChatCompletionContext)
-    originals = [vars(one)["get_messages"] for one in classes]
+    originals = [vars(kind)["get_messages"] for kind in classes]
     base = dict(vars(ChatCompletionContext))
     instrument("autogen")
     held = vars(Before)["get_messages"]
@@ -410,7 +412,7 @@ async def test_uninstrumenting_puts_the_same_functions_back(assembly_telemetry):
     assert len(assembly_telemetry.spans_named("assemble_context")) == 2
     uninstrument("autogen")
     assembly_telemetry.clear()
-    assert [vars(one)["get_messages"] for one in classes] == originals
+    assert [vars(kind)["get_messages"] for kind in classes] == originals
     assert dict(vars(ChatCompletionContext)) == base
     assert said(await asked(built)) == ["c"]
     assert said(await held(built)) == ["c"]

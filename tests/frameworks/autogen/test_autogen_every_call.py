@@ -79,7 +79,7 @@ async def test_what_a_society_does_not_hand_over_is_told_as_no_call(told):
 
 async def test_a_selectors_template_and_its_retries_are_steps_of_what_it_is_sent(told):
     log = []
-    program = next(one for one in PROGRAMS if one.__name__ == "a_selector_that_has_to_be_asked_again")
+    program = next(program for program in PROGRAMS if program.__name__ == "a_selector_that_has_to_be_asked_again")
     await program(log)
     selections = [
         span
@@ -93,7 +93,7 @@ async def test_a_selectors_template_and_its_retries_are_steps_of_what_it_is_sent
 async def test_who_is_asked_again_has_the_same_ledger(told):
     log = []
     clerk = AssistantAgent("clerk", Scripted(log, "clerk", *"abc"))
-    shown = [one for task in "123" for one in said(await clerk.run(task=task))]
+    shown = [message for task in "123" for message in said(await clerk.run(task=task))]
     assert shown
     spans = told.spans_named("assemble_context")
     assert [span.attributes["assembly.turn"] for span in spans] == [0, 1, 2]

@@ -22,7 +22,7 @@ async def test_a_limit_that_is_let_pass_is_an_overflow_of_the_framework(told):
 
 
 async def test_a_limit_that_holds_as_well_as_its_client_can_count_is_none(told):
-    talk = [one(f"this is message {number} of a talk") for number in range(9) for one in (user, reply)]
+    talk = [message(f"this is message {number} of a talk") for number in range(9) for message in (user, reply)]
     context = await filled(TokenLimitedChatCompletionContext(model(), token_limit=60), *talk)
     assert len(await asked(context)) < len(talk)
     assert told.span("assemble_context").attributes["assembly.overflowed"] is False

@@ -17,7 +17,7 @@ from otel_assembly.messages import result_texts, shortened, summary_like
 def test_what_each_message_is():
     messages = [SystemMessage(content="be kind"), user("hello", "ann"), reply("hi"), calls("1", "2"), results("1", "2")]
     facts = [describe(message) for message in messages]
-    assert [one.kind for one in facts] == ["system", "request", "response", "response", "tool_result"]
+    assert [fact.kind for fact in facts] == ["system", "request", "response", "response", "tool_result"]
     assert facts[1].name == "ann"
     assert (facts[3].opens, facts[4].closes) == (["1", "2"], ["1", "2"])
     assert facts[3].texts == ("weather", '{"city": "Bonn"}') * 2
@@ -66,5 +66,5 @@ def test_a_shorter_result_answers_the_same_call():
     assert result.content[0].content == "a long story"
     two = results("1", "2", text="a long story")
     assert result_texts(two) == ["a long story", "a long story"]
-    assert [one.content for one in shortened(two, ["a", "b"]).content] == ["a", "b"]
+    assert [message.content for message in shortened(two, ["a", "b"]).content] == ["a", "b"]
     assert result_texts(user("x")) == ()

@@ -219,12 +219,12 @@ def outline(messages, talk):
 
 @SLOW
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 9), st.integers(1, 9), st.integers(5, 200))
-async def test_compat_is_autogen_bug_for_bug(seed, turns, one, other, limit):
+async def test_compat_is_autogen_bug_for_bug(seed, turns, message, other, limit):
     talk, client = untidy(seed, turns), WordClient(window=limit)
     for make in (
         lambda home, **more: home.UnboundedChatCompletionContext(talk, **more),
-        lambda home, **more: home.BufferedChatCompletionContext(one, talk, **more),
-        lambda home, **more: home.HeadAndTailChatCompletionContext(one, other, talk, **more),
+        lambda home, **more: home.BufferedChatCompletionContext(message, talk, **more),
+        lambda home, **more: home.HeadAndTailChatCompletionContext(message, other, talk, **more),
         lambda home, **more: home.TokenLimitedChatCompletionContext(
             client, token_limit=limit, initial_messages=talk, **more
         ),
@@ -254,12 +254,12 @@ async def test_compat_gives_the_list_itself_where_autogen_does(home):
 
 @SLOW
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 9), st.integers(1, 9))
-async def test_safe_never_breaks_a_pair_of_autogens_messages(seed, turns, one, other):
+async def test_safe_never_breaks_a_pair_of_autogens_messages(seed, turns, message, other):
     talk = TALK.random(seed, turns)
     for context in (
         inside.UnboundedChatCompletionContext(talk),
-        inside.BufferedChatCompletionContext(one, talk),
-        inside.HeadAndTailChatCompletionContext(one, other, talk),
+        inside.BufferedChatCompletionContext(message, talk),
+        inside.HeadAndTailChatCompletionContext(message, other, talk),
     ):
         assert broken(await context.get_messages()) == []
 
@@ -355,7 +355,7 @@ class LikeOllama:
         content = message.content
         if isinstance(content, str):
             return 3 + len(self._encode(content))
-        return 3 + sum(len(self._encode(one.content)) for one in content if hasattr(one, "content"))
+        return 3 + sum(len(self._encode(message.content)) for message in content if hasattr(message, "content"))
 
     def remaining_tokens(self, messages, *, tools=()):
         return 131_072 - self.count_tokens(messages, tools=tools)

@@ -62,7 +62,7 @@ async def test_a_turn_of_a_long_conversation_takes_the_work_of_a_turn_of_a_short
                 with Work(reads, counted) as done:
                     await turn(context, f"and at {length}, {number}?")
                 turns.append(done)
-        work.append([max(getattr(one, name) for one in turns) for name in ("reads", "counts", "calls")])
+        work.append([max(getattr(turn, name) for turn in turns) for name in ("reads", "counts", "calls")])
     (reads, counts, made), (long_reads, long_counts, long_made) = work
     assert long_reads <= reads <= 3
     assert long_counts <= counts <= 3

@@ -59,7 +59,7 @@ async def test_an_agent_runs_on_our_policies(told):
     sent = [call["messages"][1:] for call in clerk._model_client.create_calls]
     assert said(sent[1]) == ["the weather in Bonn?", "AssistantMessage", "FunctionExecutionResultMessage"]
     assert said(sent[2])[-1] == "and in Ulm?"
-    assert all(any(one is message for one in context._messages) for message in sent[2])
+    assert all(any(item is message for item in context._messages) for message in sent[2])
     # One assembly each: the instrumentation sees a plug-in and leaves it to tell of itself.
     assert [span.name for span in told.spans if span.name.startswith("a")] == [
         "apply_policy sliding_window",
@@ -82,12 +82,12 @@ def conversation(seed, turns):
     for number in range(turns):
         talk.append(user(f"request {number} " + "word " * dice.randrange(30)))
         if dice.random() < 0.6:
-            ids = [f"{number}.{one}" for one in range(dice.randrange(1, 4))]
+            ids = [f"{number}.{index}" for index in range(dice.randrange(1, 4))]
             talk.append(calls(*ids, thought="well " * dice.randrange(8) or None))
             if dice.random() < 0.5:
                 talk.append(results(*ids, text="result " * dice.randrange(1, 40)))
             else:
-                talk += [results(one, text="result " * dice.randrange(1, 40)) for one in ids]
+                talk += [results(item_id, text="result " * dice.randrange(1, 40)) for item_id in ids]
         if number < turns - 1 or dice.random() < 0.5:
             talk.append(reply("answer " * dice.randrange(1, 30)))
     return talk
@@ -95,7 +95,7 @@ def conversation(seed, turns):
 
 def recounted(messages, count, framing):
     """Counted with nothing of the engine's sums: text by text, message by message."""
-    return sum(sum(map(count, describe(one).texts)) + framing.message(describe(one)) for one in messages)
+    return sum(sum(map(count, describe(message).texts)) + framing.message(describe(message)) for message in messages)
 
 
 def unpaired(messages):
@@ -134,9 +134,9 @@ async def test_within_the_budget_and_pairs_whole(seed, turns, window):
     total = recounted(sent, count, framing) + count("be kind") + framing.prompt() + framing.reply_priming
     assert total <= window - 100
     assert unpaired(sent) == 0
-    positions = [next(at for at, one in enumerate(talk) if one is message) for message in sent]
+    positions = [next(at for at, item in enumerate(talk) if item is message) for message in sent]
     assert positions == sorted(positions)
-    newest = max(at for at, one in enumerate(talk) if isinstance(one, UserMessage))
+    newest = max(at for at, message in enumerate(talk) if isinstance(message, UserMessage))
     assert newest in positions
 
 

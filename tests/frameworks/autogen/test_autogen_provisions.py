@@ -36,7 +36,7 @@ def clerk(client, context, **settings):
 
 def sent(client):
     """What each model call was sent, as one text."""
-    return ["\n".join(str(message.content) for message in one["messages"]) for one in client.create_calls]
+    return ["\n".join(str(message.content) for message in call["messages"]) for call in client.create_calls]
 
 
 async def test_memory_policies_read_the_store_that_the_plugin_is_given(told):

@@ -42,18 +42,19 @@ def provide(processor):
 def main(first, others, program, spans):
     exporter = InMemorySpanExporter()
     theirs = [
-        getattr(importlib.import_module(one.partition(":")[0]), one.partition(":")[2])() for one in others.split(",")
+        getattr(importlib.import_module(message.partition(":")[0]), message.partition(":")[2])()
+        for message in others.split(",")
     ]
-    provides = next((one.provide for one in theirs if hasattr(one, "provide")), provide)
+    provides = next((message.provide for message in theirs if hasattr(message, "provide")), provide)
     provides(SimpleSpanProcessor(exporter))
 
     def they_come():
-        for one in theirs:
-            one.instrument()
+        for message in theirs:
+            message.instrument()
 
     def they_leave():
-        for one in theirs:
-            one.uninstrument()
+        for message in theirs:
+            message.uninstrument()
 
     for comes in (instrument, they_come) if first == "ours" else (they_come, instrument):
         comes()
@@ -64,7 +65,7 @@ def main(first, others, program, spans):
         leaves()
     runpy.run_path(program, run_name="__main__")
     ours = [span for span in exporter.get_finished_spans() if span.instrumentation_scope.name == "otel_assembly"]
-    Path(spans).write_text("\n".join(json.dumps(one) for one in [*heard, len(ours)]), encoding="utf-8")
+    Path(spans).write_text("\n".join(json.dumps(text) for text in [*heard, len(ours)]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -101,11 +101,11 @@ def loads_first(folder, who):
     from importlib.metadata import entry_points
 
     entries = entry_points(group="opentelemetry_instrumentor")
-    chosen = [one for one in entries if one.value.startswith(OURS) is (who == "ours")]
+    chosen = [entry for entry in entries if entry.value.startswith(OURS) is (who == "ours")]
     told = folder / "loads_first-0.dist-info"
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: loads-first\nVersion: 0\n", encoding="utf-8")
-    lines = [f"{number}_{one.name} = {one.value}" for number, one in enumerate(chosen)]
+    lines = [f"{number}_{message.name} = {message.value}" for number, message in enumerate(chosen)]
     (told / "entry_points.txt").write_text("[opentelemetry_instrumentor]\n" + "\n".join(lines) + "\n", encoding="utf-8")
     return os.pathsep.join((str(folder), str(ROOT)))
 
@@ -132,4 +132,4 @@ def test_under_opentelemetry_instrument_it_runs_as_alone_and_is_told_of(run_prog
     if name in {"autogen", "openai", "langchain"}:  # what theirs take on
         assert {span.attributes.get("openinference.span.kind") for span in spans} - {None}
     if name in {"openai", "langchain"}:
-        assert [one for one in spans if is_model_call(one.attributes) and "assembly.id" in one.attributes]
+        assert [span for span in spans if is_model_call(span.attributes) and "assembly.id" in span.attributes]

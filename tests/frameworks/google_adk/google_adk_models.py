@@ -49,11 +49,19 @@ class Received:
         """What the model may call, as its provider is told of it."""
         found = []
         for tool in self.config.tools or ():
-            for one in tool.function_declarations or ():
-                parameters = one.parameters_json_schema
+            for declaration in tool.function_declarations or ():
+                parameters = declaration.parameters_json_schema
                 if not parameters:
-                    parameters = one.parameters.model_dump(mode="json", exclude_none=True) if one.parameters else {}
-                function = {"name": one.name, "description": one.description or "", "parameters": parameters}
+                    parameters = (
+                        declaration.parameters.model_dump(mode="json", exclude_none=True)
+                        if declaration.parameters
+                        else {}
+                    )
+                function = {
+                    "name": declaration.name,
+                    "description": declaration.description or "",
+                    "parameters": parameters,
+                }
                 found.append({"type": "function", "function": function})
         return found
 
@@ -61,7 +69,9 @@ class Received:
     def tokens(self) -> int:
         """What all of it takes, counted anew."""
         tools = MessageFraming().tool_schemas(self.tools, count) if self.tools else 0
-        shown = sum(bool(part.inline_data or part.file_data) for one in self.contents for part in one.parts or ())
+        shown = sum(
+            bool(part.inline_data or part.file_data) for content in self.contents for part in content.parts or ()
+        )
         return prompt_tokens(self.prompts, self.events, tools) + shown * MEDIA_TOKENS
 
     @property
@@ -70,7 +80,7 @@ class Received:
         return (
             self.model,
             [_TIME.sub("", prompt) for prompt in self.prompts],
-            [(one.kind, [_TIME.sub("", text) for text in one.texts]) for one in self.events],
+            [(event.kind, [_TIME.sub("", text) for text in event.texts]) for event in self.events],
             self.tools,
         )
 
@@ -151,7 +161,7 @@ class ScriptedLlm(BaseLlm):
             raise line
         if isinstance(line, types.Content):
             return line
-        parts = [part_of(one) for one in (line if isinstance(line, list) else [line])]
+        parts = [part_of(message) for message in (line if isinstance(line, list) else [line])]
         return types.Content(role="model", parts=parts)
 
 
@@ -213,9 +223,9 @@ def assert_told(telemetry: Any, received: list[Received], unsent: Any = ()) -> l
     assemblies.sort(key=lambda span: span.end_ns)
     assemblies = [span for place, span in enumerate(assemblies) if place not in unsent]
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
         assert not span.attributes.get("assembly.input.unknown")
     return assemblies

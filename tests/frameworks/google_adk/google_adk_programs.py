@@ -184,7 +184,7 @@ async def filtered(stage: Stage) -> Any:
 
 async def filtered_by_the_program(stage: Stage) -> Any:
     def without_answers(contents: list[Any]) -> list[Any]:
-        return [one for one in contents if one.role != "model" or one.parts[0].function_call]
+        return [content for content in contents if content.role != "model" or content.parts[0].function_call]
 
     return await _long(stage, plugins=[ContextFilterPlugin(custom_filter=without_answers)])
 
@@ -257,7 +257,7 @@ async def asks_a_model_in_a_callback(stage: Stage) -> Any:
 
 async def raised(stage: Stage) -> Any:
     talk = Talk(Agent(name="raising", model=ScriptedLlm(stage, ConnectionError("gone"))))
-    return [type(one).__name__ for one in await asyncio.gather(talk.say("Go"), return_exceptions=True)]
+    return [type(message).__name__ for message in await asyncio.gather(talk.say("Go"), return_exceptions=True)]
 
 
 async def raised_and_caught(stage: Stage) -> Any:
@@ -379,10 +379,10 @@ async def answered_later(stage: Stage) -> Any:
     talk = Talk(Agent(name="orders", model=model, tools=[LongRunningFunctionTool(order), look]))
     stage.runs = 3
     said = [await talk.say("Order tea"), await talk.say("Is it here?")]
-    call = next(one for event in await talk.events() for one in event.get_function_calls() if one.name == "order")
+    call = next(call for event in await talk.events() for call in event.get_function_calls() if call.name == "order")
     answer = types.FunctionResponse(id=call.id, name="order", response={"status": "done", "item": "tea"})
     said.append(await talk.say(types.Content(role="user", parts=[types.Part(function_response=answer)])))
-    return [len(one) for one in said]
+    return [len(message) for message in said]
 
 
 def erase(what: str) -> str:
@@ -397,8 +397,8 @@ async def _confirmed(stage: Stage, **app: Any) -> Any:
     stage.runs = 2
     first = await talk.say("Erase all")
     asked = next(
-        (event, one) for event in await talk.events() for one in event.get_function_calls()
-        if one.name == "adk_request_confirmation"
+        (event, call) for event in await talk.events() for call in event.get_function_calls()
+        if call.name == "adk_request_confirmation"
     )  # fmt: skip
     answer = types.FunctionResponse(id=asked[1].id, name=asked[1].name, response={"confirmed": True})
     how = {"invocation_id": asked[0].invocation_id} if app else {}

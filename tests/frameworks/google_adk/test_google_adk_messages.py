@@ -83,9 +83,9 @@ def test_a_call_is_known_by_the_provider_s_id_else_by_its_tool(call_id, answer_i
 
 
 def test_a_copy_is_known_by_what_a_model_reads_of_it(assembly_telemetry):
-    def alike(one, other):
+    def alike(message, other):
         with assembly_telemetry.as_default():
-            return ModelCall(Instrumentation("pretend"), messages=[one]).reduced("window", [other], [])
+            return ModelCall(Instrumentation("pretend"), messages=[message]).reduced("window", [other], [])
 
     one = Content(role="model", parts=[Part(text="I think.", thought=True), asked(call_id="adk-1", q="a")])
     sent = deepcopy(one)
@@ -151,7 +151,7 @@ def test_tools_are_offered_by_either_form_of_schema():
             tools=[types.Tool(function_declarations=declared), types.Tool(google_search=types.GoogleSearch())]
         )
 
-    found = [one["function"] for one in rows.schemas_of(Request)]
-    assert [one["name"] for one in found] == ["one", "two", "three"]
+    found = [call["function"] for call in rows.schemas_of(Request)]
+    assert [message["name"] for message in found] == ["one", "two", "three"]
     assert found[0]["parameters"] == {"type": "OBJECT", "properties": {"q": {"type": "STRING"}}}
     assert (found[1]["parameters"], found[2]["parameters"]) == ({"type": "object"}, {})

@@ -116,7 +116,7 @@ async def test_inside_an_instrumented_app_it_is_told_once(told):
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {conversation.session}
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_what_other_plugins_and_callbacks_do_is_told_beside_it(told):
@@ -134,7 +134,7 @@ async def test_what_other_plugins_and_callbacks_do_is_told_beside_it(told):
     steps = {child.name.partition(" ")[2] for span in spans for child in span.children}
     assert steps == {"context_filter", "sliding_window", "reminds"}
     sent = [span for span in spans if any(child.name.endswith("reminds") for child in span.children)]
-    assert [span.attributes["assembly.tokens.out"] for span in sent] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in sent] == [request.tokens for request in stage.received]
 
 
 async def test_an_alert_is_told_the_model_once():
@@ -340,7 +340,7 @@ async def test_observers_are_shown_every_message_once():
     conversation = talk(stage, plugin, lines=["call:look", "Yes.", "Yes.", "Yes."])
     for text in ("One", "Two", "Two"):
         await conversation.say(text)
-    kinds = [str(describe(one).kind) for one in notes.seen]
+    kinds = [str(describe(message).kind) for message in notes.seen]
     assert kinds == ["request", "response", "tool_result", "response", *(["request", "response"] * 2)]
 
 
@@ -393,5 +393,5 @@ async def test_whatever_a_run_does_its_requests_hold_the_budget_and_whole_pairs(
         assert received.tokens <= window - 50
         assert whole_pairs(received.contents)
         assert received.contents[-1].role == "user"
-    results = [one for event in await conversation.events() for one in event.get_function_responses()]
+    results = [response for event in await conversation.events() for response in event.get_function_responses()]
     assert len(results) == sum(calls)

@@ -115,7 +115,7 @@ async def test_a_summary_made_between_runs_is_an_attempt_in_the_next_call_and_st
     await talk_of(3, events_compaction_config=config)
     (between,) = [span for span in told.spans_named(ASSEMBLY) if "assembly.name" in span.attributes]
     assemblies = [span for span in told.spans_named(ASSEMBLY) if "assembly.name" not in span.attributes]
-    compacting = [one for one in assemblies if steps_of(one)]
+    compacting = [assembly for assembly in assemblies if steps_of(assembly)]
     assert assemblies.index(compacting[0]) == 4
     (block,) = told.spans_named("compact_block summary")
     assert block.parent.parent_id == between.span_id
@@ -206,7 +206,7 @@ async def test_a_model_that_ends_a_request_with_a_user_s_message_is_told_to_be_g
     monkeypatch.setattr(Gemini, "api_client", Client())
     worker = Agent(name="worker", model=Gemini(model="gemini-2.5-flash"))
     await Talk(LoopAgent(name="loop", sub_agents=[worker], max_iterations=2)).say("Work")
-    assert [len(one) for one in sent] == [1, 3]
+    assert [len(message) for message in sent] == [1, 3]
     assert [span.attributes["assembly.events.out"] for span in told.spans_named(ASSEMBLY)] == [1, 3]
 
 

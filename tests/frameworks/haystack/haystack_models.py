@@ -33,17 +33,19 @@ class Received:
 
     @property
     def _split(self) -> int:
-        return next((at for at, one in enumerate(self.messages) if one.role.value != "system"), len(self.messages))
+        return next(
+            (at for at, message in enumerate(self.messages) if message.role.value != "system"), len(self.messages)
+        )
 
     @property
     def prompts(self) -> list[str]:
         """The system prompts in front."""
-        return [one.text for one in self.messages[: self._split]]
+        return [message.text for message in self.messages[: self._split]]
 
     @property
     def events(self) -> list[Read]:
         """The messages behind them."""
-        return [read(one) for one in self.messages[self._split :]]
+        return [read(message) for message in self.messages[self._split :]]
 
     @property
     def tokens(self) -> int:
@@ -54,7 +56,7 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs."""
-        return self.model, self.prompts, [(one.kind, one.texts) for one in self.events], self.tools
+        return self.model, self.prompts, [(event.kind, event.texts) for event in self.events], self.tools
 
 
 def read(message: ChatMessage) -> Read:
@@ -66,7 +68,7 @@ def read(message: ChatMessage) -> Read:
             if part.id is not None:
                 found.opens.append(part.id)
         elif hasattr(part, "origin"):
-            said = [part.result] if isinstance(part.result, str) else [one.text for one in part.result]
+            said = [part.result] if isinstance(part.result, str) else [message.text for message in part.result]
             found.texts += said
             if part.origin.id is not None:
                 found.closes.append(part.origin.id)
@@ -114,7 +116,7 @@ class ScriptedGenerator:
 
     def _answer(self, messages: Any, tools: Any) -> ChatMessage:
         written = self.stage.summaries if self.summarises else self.stage.received
-        offered = [tool for one in tools or () for tool in (one if hasattr(one, "tools") else [one])]
+        offered = [tool for message in tools or () for tool in (message if hasattr(message, "tools") else [message])]
         written.append(Received(deepcopy(list(messages)), [described(tool) for tool in offered], self.model))
         line = self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
         if callable(line):
@@ -124,8 +126,8 @@ class ScriptedGenerator:
         if isinstance(line, ChatMessage):
             return line
         lines = line if isinstance(line, list) else [line]
-        said = " ".join(one for one in lines if not one.startswith("call:"))
-        calls = [self._call(one) for one in lines if one.startswith("call:")]
+        said = " ".join(line for line in lines if not line.startswith("call:"))
+        calls = [self._call(line) for line in lines if line.startswith("call:")]
         meta = {"model": self.model, "finish_reason": "tool_calls" if calls else "stop"}
         return ChatMessage.from_assistant(said or None, tool_calls=calls, meta=meta)
 
@@ -206,9 +208,9 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") in sent]
     assemblies.sort(key=lambda span: span.end_ns)
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
         assert not span.attributes.get("assembly.input.unknown")
     return assemblies

@@ -291,12 +291,16 @@ def offloaded(stage: Stage) -> Any:
         )  # fmt: skip
         result = agent.run([asked("Go")])
     # Each run has a folder of its own.
-    stage.received = [Received(_elsewhere(one.messages, root), one.tools, one.model) for one in stage.received]
+    stage.received = [
+        Received(_elsewhere(request.messages, root), request.tools, request.model) for request in stage.received
+    ]
     return _said(result)
 
 
 def _elsewhere(messages: list[Any], root: str) -> list[Any]:
-    return [ChatMessage.from_dict(json.loads(json.dumps(one.to_dict()).replace(root, "/root"))) for one in messages]
+    return [
+        ChatMessage.from_dict(json.loads(json.dumps(message.to_dict()).replace(root, "/root"))) for message in messages
+    ]
 
 
 def in_a_pipeline(stage: Stage) -> Any:
@@ -376,7 +380,7 @@ def chats_by_itself(stage: Stage) -> Any:
     for said in ("And?", ""):
         messages += generator.run(messages=messages)["replies"]
         messages += [asked(said)] if said else []
-    return [one.text for one in messages]
+    return [message.text for message in messages]
 
 
 def says_much(stage: Stage) -> Any:
@@ -439,7 +443,7 @@ async def at_once(stage: Stage) -> Any:
     )  # fmt: skip
     stage.runs = 3
     runs = [agent.run_async([asked(f"Go {number}")]) for number in range(3)]
-    return [one["last_message"].text for one in await asyncio.gather(*runs)]
+    return [run["last_message"].text for run in await asyncio.gather(*runs)]
 
 
 PROGRAMS = [
@@ -456,7 +460,7 @@ if COMPACTORS:
     def compacting(stage: Stage, compactor: Any, lines: Any = None, **settings: Any) -> Any:
         """An agent that looks up and up, whose conversation is compacted."""
         made = {"context_window": 300, "compact_at": 0.7, "compact_to": 0.4, **settings}
-        lines = lines or [*([f'call:look {{"q": "{one}"}}'] * 2 for one in "abc"), "Done."]
+        lines = lines or [*([f'call:look {{"q": "{letter}"}}'] * 2 for letter in "abc"), "Done."]
         generator = ScriptedGenerator(stage, *lines)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -23,7 +23,9 @@ async def ran(program: Any, stage: Stage) -> Any:
 
 def said(received: list[Received]) -> list[Any]:
     """What the models were given, one conversation behind the other: threads settle which of several asks first."""
-    return [one.said for one in sorted(received, key=lambda one: [event.texts for event in one.events[:1]])]
+    return [
+        request.said for request in sorted(received, key=lambda message: [event.texts for event in message.events[:1]])
+    ]
 
 
 @every_program

@@ -67,7 +67,7 @@ def test_a_call_without_an_id_is_owed_nothing():
 
 
 def test_every_content_that_this_release_has_is_known():
-    known = {one.__name__ for one in chat._CONTENT_PART_CLASSES_TO_SERIALIZATION_KEYS}
+    known = {function.__name__ for function in chat._CONTENT_PART_CLASSES_TO_SERIALIZATION_KEYS}
     assert known <= set(rows._ROWS)
 
 
@@ -92,7 +92,7 @@ def test_the_system_prompts_in_front():
     front = [ChatMessage.from_system("One."), ChatMessage.from_system("Two.")]
     prompts, held = rows.behind_prompts([*front, asked, later])
     assert prompts == ["One.", "Two."]
-    assert [one is other for one, other in zip(held, (asked, later), strict=True)] == [True, True]
+    assert [message is other for message, other in zip(held, (asked, later), strict=True)] == [True, True]
     assert rows.behind_prompts(front) == (["One.", "Two."], [])
     assert rows.behind_prompts([]) == ([], [])
 
@@ -101,9 +101,9 @@ def test_a_summary_survives_being_stored():
     message = ChatMessage.from_user("x")
     summary = summary_like(message, "they met", [message])
     stored = ChatMessage.from_dict(summary.to_dict())
-    for one in (summary, stored):
-        assert describe(one).kind == "summary"
-        assert "they met" in describe(one).texts[0]
+    for event in (summary, stored):
+        assert describe(event).kind == "summary"
+        assert "they met" in describe(event).texts[0]
 
 
 def test_haystack_takes_a_summary_of_ours_for_nobody_s_request():

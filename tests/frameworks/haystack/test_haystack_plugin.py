@@ -94,7 +94,7 @@ def test_no_call_is_over_the_budget_and_the_history_stays_whole(made, assembly_t
     assert all("Find all" in str(received.messages) for received in stage.received)
     messages = result["messages"]
     assert len(messages) == 1 + 9 + 6 * 3 + 1
-    assert [one is other for one, other in zip(messages[1:10], given_messages, strict=True)] == [True] * 9
+    assert [message is other for message, other in zip(messages[1:10], given_messages, strict=True)] == [True] * 9
     assert type(messages) is list
     assert whole_pairs(messages)
     spans = assembly_telemetry.spans_named("assemble_context")
@@ -112,7 +112,7 @@ def test_inside_an_instrumented_agent_it_is_told_once(made, told):
     assert {child.name for span in spans for child in span.children} == {"apply_policy budget"}
     assert {span.parent.name for span in spans} == {"invoke_agent Agent"}
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"Agent"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_awaited_runs_are_held_as_well():
@@ -277,7 +277,7 @@ def test_policies_are_given_what_the_run_has():
         variables=lambda state: {"step": state.data["step_count"]},
     )
     agent(stage, plugin, lines=["Done."]).run([asked("Go")], hook_context={"order": Order()})
-    assert [one[:2] for one in seen] == [(4711, 0)]
+    assert [message[:2] for message in seen] == [(4711, 0)]
     assert stage.received[0].prompts == ["You look.\n\nRemember the order."]
 
 
@@ -305,7 +305,7 @@ def test_observers_are_shown_every_message_once(how):
         talker = in_front(stage, [SlidingWindowPolicy(4)], lines, observers=[notes])
     first = talker.run([asked("One")])
     talker.run([*first["messages"][1:], asked("Two")])
-    kinds = [describe(one).kind for one in notes.seen if not one.is_from("system")]
+    kinds = [describe(message).kind for message in notes.seen if not message.is_from("system")]
     # Nobody hooks the end of a run: what it came to is shown with the next one.
     assert kinds == ["request", "response", "tool_result", "response", "request", *(["response"] * (how != "hook"))]
 
@@ -345,9 +345,9 @@ def test_it_is_written_down_and_read_again():
             return prompts, events
 
     plugin = AssemblyHook([SlidingWindowPolicy(3)], name="window")
-    for one in (plugin, plugin.tools):
-        read = type(one).from_dict(one.to_dict())
-        assert type(read) is type(one)
+    for message in (plugin, plugin.tools):
+        read = type(message).from_dict(message.to_dict())
+        assert type(read) is type(message)
     read = AssemblyHook.from_dict(plugin.to_dict())
     assert read.assembler.to_config() == plugin.assembler.to_config()
     with pytest.raises(ConfigurationError):
@@ -420,7 +420,7 @@ def test_whatever_a_run_does_its_calls_hold_the_budget_and_whole_pairs(turns, ca
     for received in stage.received:
         assert received.tokens <= window - 50
         assert whole_pairs(received.messages)
-    assert sum(len(one.tool_call_results) for one in result["messages"]) == sum(calls)
+    assert sum(len(message.tool_call_results) for message in result["messages"]) == sum(calls)
 
 
 @component

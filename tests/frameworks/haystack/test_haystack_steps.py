@@ -288,7 +288,7 @@ async def test_summaries_and_what_each_stands_for(told, program):
     blocks = compacted[0].children[0].children
     assert [block.name for block in blocks] == ["compact_block summary"] * 2
     assert {block.attributes["assembly.compaction.outcome"] for block in blocks} == {"compacted"}
-    assert len(stage.summaries) == len([one for one in told.spans if one.name.startswith("compact_block")])
+    assert len(stage.summaries) == len([span for span in told.spans if span.name.startswith("compact_block")])
     assert len(assemblies(told)) == len(stage.received)
 
 

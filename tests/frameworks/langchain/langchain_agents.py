@@ -26,7 +26,7 @@ class Scripted(GenericFakeChatModel):
         return self._sent
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self.bind(tools=[convert_to_openai_tool(one) for one in tools], **kwargs)
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _generate(self, messages: list[Any], *args: Any, **kwargs: Any) -> Any:
         self._sent.append(list(messages))
@@ -34,7 +34,7 @@ class Scripted(GenericFakeChatModel):
 
 
 def scripted(*answers: Any) -> Scripted:
-    return Scripted(messages=iter([AIMessage(one) if isinstance(one, str) else one for one in answers]))
+    return Scripted(messages=iter([AIMessage(answer) if isinstance(answer, str) else answer for answer in answers]))
 
 
 def call(number: int) -> AIMessage:

@@ -33,13 +33,15 @@ class Received:
     @property
     def leading(self) -> int:
         """How many system messages stand in front."""
-        return next((at for at, one in enumerate(self.messages) if one.type != "system"), len(self.messages))
+        return next((at for at, message in enumerate(self.messages) if message.type != "system"), len(self.messages))
 
     @property
     def tokens(self) -> int:
         """The whole prompt, counted anew from what was received."""
         names = sum(
-            1 + prompt_tokens([one.name], []) - prompt_tokens([], []) - 4 for one in self.messages if _named(one)
+            1 + prompt_tokens([message.name], []) - prompt_tokens([], []) - 4
+            for message in self.messages
+            if _named(message)
         )
         tools = MessageFraming().tool_schemas(self.tools, _count) if self.tools else 0
         return prompt_tokens([], [*map(_as_dict, self.messages)], tools) + names
@@ -47,7 +49,9 @@ class Received:
     @property
     def plain(self) -> Any:
         """What was said, without ids that are made anew in each run."""
-        return self.model, [(one.type, one.text, len(getattr(one, "tool_calls", ()))) for one in self.messages]
+        return self.model, [
+            (message.type, message.text, len(getattr(message, "tool_calls", ()))) for message in self.messages
+        ]
 
 
 def _count(text: str) -> int:
@@ -65,7 +69,8 @@ def _as_dict(message: Any) -> dict[str, Any]:
     calls = getattr(message, "tool_calls", None)
     if calls:
         held["tool_calls"] = [
-            {"id": one["id"], "function": {"name": one["name"], "arguments": json.dumps(one["args"])}} for one in calls
+            {"id": call["id"], "function": {"name": call["name"], "arguments": json.dumps(call["args"])}}
+            for call in calls
         ]
     return held
 
@@ -82,7 +87,7 @@ class Client(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Any, **settings: Any) -> Any:
-        return self.bind(tools=[convert_to_openai_tool(one) for one in tools], **settings)
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **settings)
 
     def _generate(self, messages: list[Any], stop: Any = None, run_manager: Any = None, **settings: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._answer(messages, settings))])
@@ -101,7 +106,7 @@ class Streaming(Client):
 
     def _stream(self, messages: list[Any], stop: Any = None, run_manager: Any = None, **settings: Any) -> Any:
         answer = self._answer(messages, settings)
-        calls = [{**one, "args": json.dumps(one["args"]), "index": 0} for one in answer.tool_calls]
+        calls = [{**call, "args": json.dumps(call["args"]), "index": 0} for call in answer.tool_calls]
         words = answer.text.split(" ") if answer.text else []
         for word in words:
             chunk = ChatGenerationChunk(message=AIMessageChunk(f"{word} "))
@@ -121,7 +126,7 @@ def client(log: list[Any], *answers: Any, of: type[Client] = Client, name: str =
 
 def assert_every_call_is_told(telemetry: Any, log: list[Received]) -> list[Any]:
     """Each call has an assembly of its own, in order and before it, and that says what the client received."""
-    spans = sorted((one for one in telemetry.spans_named(ASSEMBLY)), key=lambda span: span.end_ns)
+    spans = sorted((span for span in telemetry.spans_named(ASSEMBLY)), key=lambda span: span.end_ns)
     sent = [span for span in spans if "assembly.model" in span.attributes]  # others are of reductions without a call
     assert [(span.attributes["assembly.model"], *_size(span)) for span in sent] == [
         (call.model, call.leading, len(call.messages) - call.leading) for call in log

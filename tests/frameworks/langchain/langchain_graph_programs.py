@@ -62,7 +62,7 @@ async def a_graph_that_summarises_in_a_node(log):
         if len(state["messages"]) < 5:
             return {}
         asked = [*state["messages"], HumanMessage("Sum that up.")]
-        gone = [RemoveMessage(one.id) for one in state["messages"][:-2]]
+        gone = [RemoveMessage(message.id) for message in state["messages"][:-2]]
         return {"summary": model.invoke(asked).text, "messages": gone}
 
     graph = line(State, answer=answer, summarise=summarise).compile(checkpointer=InMemorySaver())
@@ -95,7 +95,7 @@ async def work_that_is_sent_out_at_once(log):
 
     builder = StateGraph(State).add_node("write", write).add_node("work", work).add_node("report", report)
     builder.add_edge(START, "write").add_edge("work", "report").add_edge("report", END)
-    builder.add_conditional_edges("write", lambda state: [Send("work", one) for one in state["topics"]], ["work"])
+    builder.add_conditional_edges("write", lambda state: [Send("work", topic) for topic in state["topics"]], ["work"])
     return await builder.compile().ainvoke({})
 
 
@@ -128,8 +128,8 @@ async def a_model_that_is_simply_called(log):
     found += [*model.stream(given), *[part async for part in model.astream([("human", "Hello?")])]]
     found.append((prompt | model).invoke({"who": "Ada", "what": "What now?"}))
     found.append(await (prompt | model).ainvoke({"who": "Bob", "what": "And now?"}))
-    found += [one.message for many in model.generate([given]).generations for one in many]
-    found += [one.message for many in (await model.agenerate([given])).generations for one in many]
+    found += [record.message for many in model.generate([given]).generations for record in many]
+    found += [record.message for many in (await model.agenerate([given])).generations for record in many]
     found.append(model.bind_tools([weather]).invoke(given))
     streaming = client(log, "In many words.", of=Streaming, name="gpt-4.1")
     found += [*streaming.stream(given), *[part async for part in streaming.astream(given)]]

@@ -104,9 +104,9 @@ def sound(telemetry):
         assert told[-1].attributes["assembly.events.out"] == span.attributes["assembly.events.out"]
         for step in told:
             assert all(step.start_ns <= child.start_ns <= child.end_ns <= step.end_ns for child in step.children)
-        for one, other in pairwise(told):
-            assert one.end_ns <= other.start_ns
-            assert one.attributes["assembly.events.out"] == other.attributes["assembly.events.in"]
+        for message, other in pairwise(told):
+            assert message.end_ns <= other.start_ns
+            assert message.attributes["assembly.events.out"] == other.attributes["assembly.events.in"]
 
 
 class Heard(type(scripted())):
@@ -122,7 +122,7 @@ class Heard(type(scripted())):
 
 
 def heard(telemetry, *answers):
-    model = Heard(messages=iter([AIMessage(one) if isinstance(one, str) else one for one in answers]))
+    model = Heard(messages=iter([AIMessage(answer) if isinstance(answer, str) else answer for answer in answers]))
     object.__setattr__(model, "_telemetry", telemetry)
     return model
 
@@ -581,7 +581,7 @@ async def test_agents_in_a_graph_have_each_their_own(telemetry, how):
         await either(how, graph, f"Question {number}?", configurable={"thread_id": "one"})
     found = turns(telemetry)
     assert len(found) == 2
-    assert all(one == list(range(len(one))) for one in found)
+    assert all(message == list(range(len(message))) for message in found)
     assert ["summarization", "Newest"] in chains(telemetry)
     sound(telemetry)
 

@@ -94,8 +94,8 @@ def adds_up(span):
     """Whether the tokens that went out of a span are those that came in, less what left, and what was put in."""
     came, left = ("in", "injected"), ("out", "dropped", "compacted")
     names = {"in": "assembly.tokens.in", "out": "assembly.tokens.out"}
-    tokens = {one: span.attributes[names.get(one, f"assembly.{one}.tokens")] for one in (*came, *left)}
-    return sum(tokens[one] for one in came) == sum(tokens[one] for one in left)
+    tokens = {message: span.attributes[names.get(message, f"assembly.{message}.tokens")] for message in (*came, *left)}
+    return sum(tokens[message] for message in came) == sum(tokens[message] for message in left)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -116,13 +116,13 @@ async def test_what_each_model_call_was_sent_is_what_its_assembly_let_out(teleme
         messages = [] if kept else asked["messages"]
 
     spans = {span.attributes["assembly.id"]: span for span in telemetry.spans_named(ASSEMBLY)}
-    stamped = [one for one in telemetry.spans_named(CALL) if "assembly.id" in one.attributes]
-    assert {one.attributes["asks"] for one in stamped} <= {"agent"}
-    assert len({one.attributes["assembly.id"] for one in stamped}) == len(stamped)
-    for one in stamped:
-        span = spans.pop(one.attributes["assembly.id"])
-        assert span.attributes["assembly.events.out"] == one.attributes["sent"]
-        assert span.end_ns <= one.start_ns
+    stamped = [span for span in telemetry.spans_named(CALL) if "assembly.id" in span.attributes]
+    assert {span.attributes["asks"] for span in stamped} <= {"agent"}
+    assert len({span.attributes["assembly.id"] for span in stamped}) == len(stamped)
+    for message in stamped:
+        span = spans.pop(message.attributes["assembly.id"])
+        assert span.attributes["assembly.events.out"] == message.attributes["sent"]
+        assert span.end_ns <= message.start_ns
         assert adds_up(span)
         assert all(map(adds_up, span.children))
     # No model is called with what is left but for what comes after its answer.

@@ -60,4 +60,4 @@ async def test_an_agent_that_was_started_and_not_waited_for_asks_by_itself(where
     starts.done.set()
     await starts.running[0]
     told = assert_every_call_is_told(telemetry, log)
-    assert [one.attributes["gen_ai.agent.name"] for one in told] == ["clerk", "clerk", "aside"]
+    assert [span.attributes["gen_ai.agent.name"] for span in told] == ["clerk", "clerk", "aside"]

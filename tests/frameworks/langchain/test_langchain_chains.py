@@ -269,7 +269,7 @@ async def test_a_trim_that_nothing_is_sent_of_is_no_step_of_the_call(telemetry):
     chain = RunnableLambda(counts) | PROMPT | model()
     for number in (2, 3, 4):
         chain.invoke(asks(number))
-    called = [one for one in told(telemetry) if one[1] > 2]
+    called = [message for message in told(telemetry) if message[1] > 2]
     assert called == [(2 * number + 1, 2 * number + 1, 0, []) for number in (2, 3, 4)]
 
 
@@ -295,7 +295,7 @@ async def test_conversations_that_take_turns_in_one_thread_are_told_apart(teleme
         (1, 1, 0, []),
         *((held + 1, min(held, 3) + 1, 0, [("trim_messages", held + 1, min(held, 3) + 1)]) for held in (2, 4, 6)),
     ]
-    assert told(telemetry) == [one for one in expected for _ in "ab"]
+    assert told(telemetry) == [message for message in expected for _ in "ab"]
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def wrapped():
     return found
 
 
-def same_objects(one, other):
-    return list(map(id, one)) == list(map(id, other))
+def same_objects(message, other):
+    return list(map(id, message)) == list(map(id, other))
 
 
 def test_every_hook_takes_on_this_version_and_is_undone(caplog):
@@ -76,7 +76,7 @@ async def test_the_model_is_sent_the_same_with_us_and_without(assembly_telemetry
         result = run(graph, messages) if how == "sync" else await arun(graph, messages)
         return [
             [
-                {**message, "id": message["id"] if message["id"] in {one.id for one in messages} else None}
+                {**message, "id": message["id"] if message["id"] in {message.id for message in messages} else None}
                 for message in each
             ]
             for each in _sent(model, result)
@@ -95,7 +95,7 @@ async def test_the_model_is_sent_the_same_with_us_and_without(assembly_telemetry
 def test_trimming_gives_the_very_objects(telemetry):
     messages = chat(6)
     kept = trim_messages(messages, max_tokens=4, token_counter=len)
-    assert all(one is other for one, other in zip(kept, messages[-4:], strict=True))
+    assert all(message is other for message, other in zip(kept, messages[-4:], strict=True))
 
 
 async def test_what_was_made_meanwhile_goes_quiet(assembly_telemetry):

@@ -59,7 +59,7 @@ def reminds(request, handler):
 
 @wrap_model_call
 def filters(request, handler):
-    asked = [one for one in request.messages if one.type == "human"]
+    asked = [message for message in request.messages if message.type == "human"]
     return handler(request.override(messages=[*request.messages[:2], *asked[-9:]]))
 
 
@@ -71,7 +71,7 @@ def looks(state, runtime):
 def takes(messages):
     """Tokens of a prompt of these messages, counted by themselves."""
     meter = TokenMeter(TiktokenCounter("o200k_base"))
-    return meter.priming + sum(meter.event(describe(one)) for one in messages)
+    return meter.priming + sum(meter.event(describe(message)) for message in messages)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ async def test_the_newest_request_stays_and_the_objects_are_the_very_ones(assemb
     result = await either(how, graph, messages)
     sent = model.sent[0][1:]
     assert 3 < len(sent) < len(messages)
-    assert all(any(one is message for message in messages) for one in sent)
+    assert all(any(item is message for message in messages) for item in sent)
     assert sent[0].content == messages[31].content  # the request of the tool loop
     assert [message.tool_call_id for message in sent if message.type == "tool"] == [
         call["id"] for message in sent if message.type == "ai" for call in message.tool_calls
@@ -317,7 +317,7 @@ async def test_instrumenting_does_not_change_what_it_sends(assembly_telemetry):
     async def sent():
         graph, model = agent(2, AssemblyMiddleware([SlidingWindowPolicy(4)]))
         await arun(graph, tool_loop(3))
-        return [[message.content for message in one] for one in model.sent]
+        return [[message.content for message in item] for item in model.sent]
 
     without = await sent()
     instrument("langchain")
@@ -342,7 +342,7 @@ def conversations(draw):
             for call in range(draw(st.integers(1, 3)))
         ]
         messages.append(AIMessage(draw(texts), tool_calls=calls, id=f"c{number}"))
-        messages += [ToolMessage(draw(texts), tool_call_id=one["id"], id=f"r{one['id']}") for one in calls]
+        messages += [ToolMessage(draw(texts), tool_call_id=call["id"], id=f"r{call['id']}") for call in calls]
     return messages
 
 
@@ -359,7 +359,9 @@ def test_whatever_the_conversation_pairs_are_whole_and_the_budget_holds(messages
         assert model.sent == []
         return
     (sent,) = model.sent
-    counted = METER.priming + METER.prompt(sent[0].content) + sum(METER.event(describe(one)) for one in sent[1:])
+    counted = (
+        METER.priming + METER.prompt(sent[0].content) + sum(METER.event(describe(message)) for message in sent[1:])
+    )
     assert counted <= budget
     open_calls = set()
     for message in sent[1:]:

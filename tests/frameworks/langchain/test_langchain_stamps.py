@@ -59,7 +59,7 @@ def stamped(telemetry):
     assert all("assembly.id" not in span.attributes for span in telemetry.spans_named("tool"))
     linked = {link.span_id for call in calls for link in call.links}
     assemblies = [span for span in telemetry.spans_named("assemble_context") if span.span_id in linked]
-    return [one.attributes["assembly.id"] for one in assemblies], [
+    return [assembly.attributes["assembly.id"] for assembly in assemblies], [
         call.attributes["assembly.id"] for call in calls if "assembly.id" in call.attributes
     ]
 

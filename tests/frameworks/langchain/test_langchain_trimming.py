@@ -72,8 +72,8 @@ def test_whatever_it_is_given(telemetry, form):
     dicts = [{"role": "user", "content": f"question {number}"} for number in range(6)]
     given = {
         "dicts": dicts,
-        "pairs": [("user", one["content"]) for one in dicts],
-        "generator": (HumanMessage(one["content"]) for one in dicts),
+        "pairs": [("user", message["content"]) for message in dicts],
+        "generator": (HumanMessage(message["content"]) for message in dicts),
     }[form]
     imported_early(given, max_tokens=2, token_counter=len)
     assert telemetry.span(ASSEMBLY).kept == ["4", "5"]
@@ -221,6 +221,8 @@ def test_what_cannot_be_read_costs_the_telemetry_and_not_the_agent(assembly_tele
         finally:
             uninstrument("langchain")
     told = [record.getMessage() for record in caplog.records]
-    assert len([one for one in told if "hologram of a trim" in one]) == 1
-    assert len([one for one in told if "DescribeError" in one and "the agent is not affected" in one]) == 1
+    assert len([message for message in told if "hologram of a trim" in message]) == 1
+    assert (
+        len([message for message in told if "DescribeError" in message and "the agent is not affected" in message]) == 1
+    )
     assert assembly_telemetry.spans_named(ASSEMBLY)

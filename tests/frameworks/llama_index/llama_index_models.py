@@ -51,7 +51,7 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs."""
-        return self.model, [(one.role.value, read(one).texts) for one in self.messages], self.tools
+        return self.model, [(message.role.value, read(message).texts) for message in self.messages], self.tools
 
 
 def read(message: ChatMessage) -> Read:
@@ -116,7 +116,7 @@ class Scripted(FunctionCallingLLM):
         if isinstance(line, BaseException):
             raise line
         return ChatMessage(
-            role="assistant", blocks=[self._block(one) for one in (line if isinstance(line, list) else [line])]
+            role="assistant", blocks=[self._block(message) for message in (line if isinstance(line, list) else [line])]
         )
 
     def _block(self, line: str) -> Any:
@@ -192,9 +192,9 @@ class Scripted(FunctionCallingLLM):
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
         return [
-            ToolSelection(tool_id=one.tool_call_id or "", tool_name=one.tool_name, tool_kwargs=one.tool_kwargs)
-            for one in response.message.blocks
-            if isinstance(one, ToolCallBlock)
+            ToolSelection(tool_id=block.tool_call_id or "", tool_name=block.tool_name, tool_kwargs=block.tool_kwargs)
+            for block in response.message.blocks
+            if isinstance(block, ToolCallBlock)
         ]
 
 
@@ -252,12 +252,12 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     ]
     assemblies.sort(key=lambda span: span.end_ns)
     assert len(assemblies) == len(received)
-    for span, one in zip(assemblies, received, strict=True):
+    for span, request in zip(assemblies, received, strict=True):
         told = span.attributes
         prompts = told["assembly.prompts.out"]
-        assert told["assembly.events.out"] + prompts == len(one.messages)
-        assert told["assembly.tokens.out"] == one.tokens(prompts)
-        assert all(message.role in SYSTEM for message in one.messages[:prompts])
-        assert told["assembly.model"] == one.model
+        assert told["assembly.events.out"] + prompts == len(request.messages)
+        assert told["assembly.tokens.out"] == request.tokens(prompts)
+        assert all(message.role in SYSTEM for message in request.messages[:prompts])
+        assert told["assembly.model"] == request.model
         assert not told.get("assembly.input.unknown")
     return assemblies

@@ -151,7 +151,7 @@ async def stopped_early(stage: Stage) -> Any:
 async def stopped_by_force(stage: Stage) -> Any:
     agent = FunctionAgent(name="endless", llm=Scripted(stage, "call:look"), tools=[look])
     ended = await asyncio.gather(_ran(agent, "Where?", max_iterations=3), return_exceptions=True)
-    return [type(one).__name__ for one in ended]
+    return [type(outcome).__name__ for outcome in ended]
 
 
 async def _ran(agent: Any, *said: Any, **given: Any) -> str:
@@ -169,7 +169,7 @@ async def chatted(stage: Stage) -> Any:
     three = "".join(streamed.response_gen)
     awaited = await engine.astream_chat("Fourth")
     four = "".join([token async for token in awaited.async_response_gen()])
-    return one, two, three, four, [str(one) for one in engine.chat_history]
+    return one, two, three, four, [str(event) for event in engine.chat_history]
 
 
 async def chatted_with_context(stage: Stage) -> Any:
@@ -289,7 +289,7 @@ async def summariser_fails(stage: Stage) -> Any:
     agent = FunctionAgent(name="summed", llm=Scripted(stage, "Never."))
     ended = await asyncio.gather(_ran(agent, "Go", memory=memory), return_exceptions=True)
     stage.runs = 2
-    return str(await FunctionAgent(llm=Scripted(stage, "Hi.")).run("Hi")), [type(one).__name__ for one in ended]
+    return str(await FunctionAgent(llm=Scripted(stage, "Hi.")).run("Hi")), [type(outcome).__name__ for outcome in ended]
 
 
 async def composed(stage: Stage) -> Any:
@@ -426,7 +426,7 @@ async def asked_a_person(stage: Stage) -> Any:
 async def completed(stage: Stage) -> Any:
     llm = Completing(stage, "One.", "Two.", "Three.")
     stage.runs = 3
-    streamed = [one.delta async for one in await llm.astream_complete("Stream it")]
+    streamed = [chunk.delta async for chunk in await llm.astream_complete("Stream it")]
     return str(llm.complete("Say it")), str(await llm.acomplete("Say more")), streamed
 
 
@@ -436,17 +436,17 @@ async def called_directly(stage: Stage) -> Any:
     said: list[Any] = [llm.predict_and_call(tools, "Look it up").response]
     said.append(llm.chat(messages=talk).message.content)
     said.append((await llm.achat(talk)).message.content)
-    said += [one.delta for one in llm.stream_chat(talk)]
-    said += [one.delta async for one in await llm.astream_chat(talk)]
+    said += [chunk.delta for chunk in llm.stream_chat(talk)]
+    said += [chunk.delta async for chunk in await llm.astream_chat(talk)]
     said.append(str(llm.complete("Say it")))
     said.append(str(await llm.acomplete("Say it")))
-    said += [one.delta for one in llm.stream_complete("Say it")]
-    said += [one.delta async for one in await llm.astream_complete("Say it")]
+    said += [chunk.delta for chunk in llm.stream_complete("Say it")]
+    said += [chunk.delta async for chunk in await llm.astream_complete("Say it")]
     said.append(llm.predict(PromptTemplate("Say {what}"), what="it"))
     said.append(await llm.apredict(ChatPromptTemplate(message_templates=talk)))
     said += list(llm.stream(PromptTemplate("Say {what}"), what="it"))
     said.append((await llm.achat_with_tools(tools, user_msg="Go")).message.content)
-    said += [one.delta async for one in await llm.astream_chat_with_tools(tools, user_msg="Go")]
+    said += [tool.delta async for tool in await llm.astream_chat_with_tools(tools, user_msg="Go")]
     stage.runs = len(stage.received)
     return said
 
@@ -496,7 +496,7 @@ async def cancelled(stage: Stage) -> Any:
     await started.wait()
     await handler.cancel_run()
     ended = await asyncio.gather(_done(handler), return_exceptions=True)
-    return [type(one).__name__ for one in ended], len(stage.received)
+    return [type(outcome).__name__ for outcome in ended], len(stage.received)
 
 
 async def _done(handler: Any) -> Any:
@@ -508,7 +508,7 @@ async def raised(stage: Stage) -> Any:
     engine = SimpleChatEngine.from_defaults(llm=Scripted(stage, ConnectionError("gone")))
     stage.runs = 2
     ended = await asyncio.gather(_ran(agent, "Go"), engine.achat("Go"), return_exceptions=True)
-    return [type(one).__name__ for one in ended]
+    return [type(outcome).__name__ for outcome in ended]
 
 
 async def at_once(stage: Stage) -> Any:

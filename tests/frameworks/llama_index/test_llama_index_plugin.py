@@ -53,7 +53,7 @@ def agent(stage: Stage, memory: AssemblyMemory | None, lines: Any = LOOKS, **mor
 
 
 def tokens(received: Received) -> int:
-    return received.tokens(next(n for n, one in enumerate(received.messages) if one.role != "system"))
+    return received.tokens(next(n for n, message in enumerate(received.messages) if message.role != "system"))
 
 
 def whole_pairs(messages: list[ChatMessage]) -> bool:
@@ -82,14 +82,14 @@ async def test_no_call_is_over_the_budget_and_the_history_is_left_alone(assembly
     spans = assembly_telemetry.spans_named("assemble_context")
     assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"llama_index"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(one) for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(request) for request in stage.received]
     assert assembly_telemetry.violations() == []
 
 
 async def test_the_very_objects_come_out():
     held = history(6)
     memory = AssemblyMemory([SlidingWindowPolicy(3)], ChatMemoryBuffer.from_defaults(chat_history=held))
-    assert [any(one is message for message in held) for one in await memory.aget()] == [True] * 3
+    assert [any(item is message for message in held) for item in await memory.aget()] == [True] * 3
     assert memory.get() == held[-3:]
     assert memory.get_all() == held
 
@@ -121,7 +121,7 @@ async def test_inside_an_instrumented_agent_it_is_told_once(told):
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
     assert spans[0].parent.attributes["gen_ai.conversation.id"] == "one"
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(one) for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(request) for request in stage.received]
 
 
 async def test_by_itself_it_is_told_once_and_what_comes_behind_it_as_well(told):
@@ -223,7 +223,7 @@ async def test_policies_are_given_what_the_memory_has():
     memory = AssemblyMemory([Looks()], variables=lambda memory: {"held": len(memory.get_all())}, agent_name="bob")
     await agent(stage, memory, lines=["Done."]).run("Go", memory=memory)
     assert seen == [(1, "bob", "gpt-4o", 1)]
-    assert [one.content for one in stage.received[0].messages] == ["You look.", "Remember the order.", "Go"]
+    assert [message.content for message in stage.received[0].messages] == ["You look.", "Remember the order.", "Go"]
 
 
 async def test_a_summary_is_a_request_that_any_model_can_be_sent(assembly_telemetry):
@@ -234,8 +234,12 @@ async def test_a_summary_is_a_request_that_any_model_can_be_sent(assembly_teleme
     )
     await agent(stage, memory).run("Find all", memory=memory)
     assert max(tokens(received) for received in stage.received) <= 450
-    said = [one for one in stage.received[0].messages if str(one.content).startswith("[Earlier messages, summarised")]
-    assert [one.role.value for one in said] == ["user"]
+    said = [
+        message
+        for message in stage.received[0].messages
+        if str(message.content).startswith("[Earlier messages, summarised")
+    ]
+    assert [message.role.value for message in said] == ["user"]
     block = assembly_telemetry.spans_named("compact_block older")[0]
     assert block.attributes["assembly.compaction.outcome"] == "compacted"
 
@@ -257,7 +261,7 @@ async def test_observers_are_shown_every_message_once(kept):
     talker = agent(stage, memory, lines=["call:look", "Done."])
     for _ in range(2):
         await talker.run("The same", memory=memory)
-    assert [describe(one).kind for one in notes.seen] == [
+    assert [describe(message).kind for message in notes.seen] == [
         "request", "response", "tool_result", "response", "request", "response"
     ]  # fmt: skip
 
@@ -270,13 +274,13 @@ async def test_every_way_to_call_a_model_is_held():
     await asyncio.to_thread(llm.chat, messages)
     llm.chat(messages)
     await llm.achat(messages)
-    assert [one.delta for one in llm.stream_chat(messages)] == ["Done."]
-    assert [one.delta async for one in await llm.astream_chat(messages)] == ["Done."]
-    assert [len(one.messages) for one in stage.received] == [len(stage.received[0].messages)] * 5
+    assert [chunk.delta for chunk in llm.stream_chat(messages)] == ["Done."]
+    assert [chunk.delta async for chunk in await llm.astream_chat(messages)] == ["Done."]
+    assert [len(request.messages) for request in stage.received] == [len(stage.received[0].messages)] * 5
     assert max(tokens(received) for received in stage.received) <= 70
     assert llm.complete("Say it").text == str(await llm.acomplete("Say it")) == "Done."
-    assert [one.delta for one in llm.stream_complete("Say it")] == ["Done."]
-    assert [one.delta async for one in await llm.astream_complete("Say it")] == ["Done."]
+    assert [chunk.delta for chunk in llm.stream_complete("Say it")] == ["Done."]
+    assert [chunk.delta async for chunk in await llm.astream_complete("Say it")] == ["Done."]
     assert (llm.model, llm.metadata.context_window) == ("gpt-4o", 128_000)
 
 
@@ -327,7 +331,7 @@ def test_it_is_made_as_memories_are():
     memory.reset()
     assert memory.get() == []
     asyncio.run(memory.aput(ChatMessage(content="Hi")))
-    assert [one.content for one in asyncio.run(memory.aget_all())] == ["Hi"]
+    assert [message.content for message in asyncio.run(memory.aget_all())] == ["Hi"]
     asyncio.run(memory.areset())
     assert memory.get_all() == []
 

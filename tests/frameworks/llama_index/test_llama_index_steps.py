@@ -99,8 +99,8 @@ async def test_what_tools_answer_in_a_run_is_not_under_the_limit_of_a_buffer(tol
     memory = ChatMemoryBuffer.from_defaults(token_limit=200, chat_history=history(12))
     agent = FunctionAgent(llm=Scripted(Stage(), "call:report", "Done."), tools=[report])
     await agent.run("Go", memory=memory)
-    assert [steps(one) for one in assemblies(told)] == [["chat_memory_buffer"]] * 2
-    assert not any("error.type" in one.attributes for one in assemblies(told))
+    assert [steps(assembly) for assembly in assemblies(told)] == [["chat_memory_buffer"]] * 2
+    assert not any("error.type" in assembly.attributes for assembly in assemblies(told))
 
 
 async def test_a_buffer_leaves_out_what_is_over_its_limit(told):
@@ -313,7 +313,7 @@ async def test_agents_at_once_do_not_take_one_another_s_steps(told):
     stage = Stage()
     agents = [FunctionAgent(name=f"agent{n}", llm=Scripted(stage, "Done.")) for n in range(4)]
     memories = [programs.Newest(messages=history(n), keep=1 + n) for n in range(4)]
-    await asyncio.gather(*(programs._ran(one, f"Go {words(n)}", memory=held) for n, (one, held) in enumerate(zip(agents, memories, strict=True))))  # fmt: skip  # noqa: E501
+    await asyncio.gather(*(programs._ran(message, f"Go {words(n)}", memory=held) for n, (message, held) in enumerate(zip(agents, memories, strict=True))))  # fmt: skip  # noqa: E501
     said = {span.attributes["gen_ai.agent.name"]: span.attributes for span in assemblies(told)}
     got = [(said[f"agent{n}"]["assembly.events.in"], said[f"agent{n}"]["assembly.events.out"]) for n in range(4)]
     assert got == [(1, 1), (3, 2), (5, 3), (7, 4)]

@@ -155,7 +155,7 @@ class ScriptedModel(Model):
             line = line(items)
         if isinstance(line, Exception):
             raise line
-        return [self._part(one) for one in (line if isinstance(line, list) else [line])]
+        return [self._part(message) for message in (line if isinstance(line, list) else [line])]
 
     def _part(self, line: str) -> Any:
         place = len(self.stage.received) * 10 + self.calls
@@ -206,9 +206,9 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") is None]
     assemblies.sort(key=lambda span: span.end_ns)
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
-        assert span.attributes.get("assembly.input.unknown") is (True if one.continued else None)
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
+        assert span.attributes.get("assembly.input.unknown") is (True if request.continued else None)
     return assemblies

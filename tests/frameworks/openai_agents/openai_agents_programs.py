@@ -267,7 +267,7 @@ async def filter_answers_with_objects(stage: Stage) -> Any:
 
     agent = Agent("objects", model=ScriptedModel(stage, "One."))
     first = await Runner.run(agent, "First")
-    held.extend(one.raw_item for one in first.new_items if isinstance(one.raw_item, ResponseOutputMessage))
+    held.extend(message.raw_item for message in first.new_items if isinstance(message.raw_item, ResponseOutputMessage))
     stage.runs = 2
     config = RunConfig(call_model_input_filter=keeps)
     return (await Runner.run(agent, "Second", run_config=config)).final_output
@@ -463,7 +463,7 @@ async def by_provider(stage: Stage) -> Any:
 async def at_once(stage: Stage) -> Any:
     agent = Agent("many", model=ScriptedModel(stage, "Done."), instructions="Be quick.")
     stage.runs = 3
-    return [one.final_output for one in await asyncio.gather(*(Runner.run(agent, "Go") for _ in range(3)))]
+    return [message.final_output for message in await asyncio.gather(*(Runner.run(agent, "Go") for _ in range(3)))]
 
 
 async def cancelled(stage: Stage) -> Any:
@@ -486,7 +486,7 @@ async def cancelled(stage: Stage) -> Any:
 async def raised(stage: Stage) -> Any:
     agent = Agent("raising", model=ScriptedModel(stage, RuntimeError("gone")))
     with_error = await asyncio.gather(Runner.run(agent, "Go"), return_exceptions=True)
-    return [type(one).__name__ for one in with_error]
+    return [type(error).__name__ for error in with_error]
 
 
 async def stops_at_a_tool(stage: Stage) -> Any:

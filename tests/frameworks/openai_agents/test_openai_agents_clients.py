@@ -66,14 +66,16 @@ class Server:
                  "content": said}
             ]  # fmt: skip
             if calls:
-                output = [{"type": "function_call", "id": f"fc_{one}", "call_id": one, "name": "look",
-                           "arguments": "{}", "status": "completed"} for one in ids]  # fmt: skip
+                output = [{"type": "function_call", "id": f"fc_{item_id}", "call_id": item_id, "name": "look",
+                           "arguments": "{}", "status": "completed"} for item_id in ids]  # fmt: skip
             return {"id": f"r{len(self.sent)}", "object": "response", "created_at": 0, "model": body["model"],
                       "output": output, "tool_choice": "auto", "tools": [], "parallel_tool_calls": True,
                       "usage": usage}  # fmt: skip
         message: dict[str, Any] = {"role": "assistant", "content": "Done."}
         if calls:
-            asked = [{"id": one, "type": "function", "function": {"name": "look", "arguments": "{}"}} for one in ids]
+            asked = [
+                {"id": item_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for item_id in ids
+            ]
             message = {"role": "assistant", "content": None, "tool_calls": asked}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         return {"id": "c", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice],
@@ -88,7 +90,7 @@ def said(body: dict[str, Any]) -> list[str]:
             continue
         content = item.get("content") or item.get("output") or ""
         found += [content] if isinstance(content, str) else [part["text"] for part in content]
-        calls = [one["function"] for one in item.get("tool_calls") or ()]
+        calls = [call["function"] for call in item.get("tool_calls") or ()]
         calls += [item] if item.get("type") == "function_call" else []
         found += [text for call in calls for text in (call["name"], call["arguments"])]
     return [text for text in found if text]
@@ -147,7 +149,7 @@ async def test_a_guardrail_s_agent_beside_the_first_turn_is_in_the_same_trace(to
     assert sorted(span.attributes["gen_ai.agent.name"] for span in spans) == ["checker", "guarded", "guarded"]
     assert [span.name for span in told.spans if span.parent is None] == ["invoke_agent guarded"]
     assert sorted(span.attributes["assembly.tokens.out"] for span in spans) == sorted(
-        one.tokens for one in stage.received
+        request.tokens for request in stage.received
     )
 
 

@@ -36,6 +36,6 @@ async def test_a_program_says_and_sends_the_same_with_and_without_us(program, ca
         finally:
             uninstrument("openai_agents")
     assert capsys.readouterr() == printed
-    assert [one.said for one in observed.received] == [one.said for one in alone.received]
-    assert [one.said for one in observed.summaries] == [one.said for one in alone.summaries]
+    assert [request.said for request in observed.received] == [request.said for request in alone.received]
+    assert [summary.said for summary in observed.summaries] == [summary.said for summary in alone.summaries]
     telemetry.shutdown()

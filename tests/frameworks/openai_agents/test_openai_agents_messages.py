@@ -71,8 +71,8 @@ OBJECTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "kind", "texts", "files"), ITEMS, ids=lambda one: one.get("type", "message")
-                         if isinstance(one, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(("item", "kind", "texts", "files"), ITEMS, ids=lambda message: message.get("type", "message")
+                         if isinstance(message, dict) else "")  # fmt: skip
 def test_what_is_read_of_an_item(item, kind, texts, files):
     facts = describe(item)
     assert (facts.kind, facts.texts, facts.media_tokens) == (kind, texts, files * MEDIA_TOKENS)

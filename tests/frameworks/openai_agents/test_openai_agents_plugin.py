@@ -89,7 +89,7 @@ async def test_no_call_is_over_the_budget_and_the_run_s_result_is_left_alone(ass
     spans = assembly_telemetry.spans_named("assemble_context")
     assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"openai_agents"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
     assert assembly_telemetry.violations() == []
 
 
@@ -115,7 +115,7 @@ async def test_the_very_objects_go_in_and_come_out():
 
     class Notes(RunHooks[Any]):
         async def on_llm_start(self, context: Any, agent: Any, system_prompt: Any, input_items: Any) -> None:
-            assert all(any(one is other for other in seen) for one in input_items)
+            assert all(any(message is other for other in seen) for message in input_items)
             assert len(input_items) <= 2
 
     stage = Stage()
@@ -151,7 +151,7 @@ async def test_inside_an_instrumented_run_it_is_told_once(told):
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {"one"}
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_what_was_done_before_it_is_told_of_beside_it(told, caplog):
@@ -166,7 +166,7 @@ async def test_what_was_done_before_it_is_told_of_beside_it(told, caplog):
     assert not caplog.records
     spans = told.spans_named("assemble_context")
     sent = [span for span in spans if span.attributes.get("assembly.name") == "window"]
-    assert [span.attributes["assembly.tokens.out"] for span in sent] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in sent] == [request.tokens for request in stage.received]
     before = [span for span in spans if span not in sent]
     assert {child.name for span in before for child in span.children} == {"apply_policy newest_three"}
 
@@ -326,7 +326,7 @@ async def test_observers_are_shown_every_item_once():
     with trace("one"):
         first = await run(plugin, talker, "Yes")
         await run(plugin, talker, [*first.to_input_list(), {"role": "user", "content": "Yes"}])
-    assert [describe(one).kind for one in notes.seen] == [
+    assert [describe(message).kind for message in notes.seen] == [
         "request", "tool_call", "tool_result", "response", "request", "response"
     ]  # fmt: skip
 
@@ -350,7 +350,7 @@ async def test_runs_that_are_asked_the_same_at_once_are_conversations_of_their_o
     slow = Agent("slow", model=Waits(stage, "call:look", "Done."), tools=[look])
     quick = Agent("quick", model=ScriptedModel(stage, "call:look", "Done."), tools=[look])
     with assembly_telemetry.as_default(), trace("both"):
-        await asyncio.gather(*(run(plugin, one, "Yes") for one in (slow, quick)))
+        await asyncio.gather(*(run(plugin, message, "Yes") for message in (slow, quick)))
     turns: dict[str, list[Any]] = {}
     for span in sorted(assembly_telemetry.spans_named("assemble_context"), key=lambda span: span.start_ns):
         told = turns.setdefault(span.attributes["gen_ai.agent.name"], [])
@@ -367,7 +367,7 @@ async def test_agents_that_are_tools_are_held_and_shown_apart():
     helper = Agent("helper", model=ScriptedModel(stage, "call:look", "It helps."), tools=[look])
     boss = agent(stage, ['call:ask {"input": "Help"}', "Done."], tools=[helper.as_tool("ask", "Ask.", hooks=plugin)])
     assert (await run(plugin, boss, "Go")).final_output == "Done."
-    assert len(notes.seen) == len({str(one) for one in notes.seen}) == 4 + 4
+    assert len(notes.seen) == len({str(message) for message in notes.seen}) == 4 + 4
     assert len(stage.received) == 4
 
 
@@ -409,7 +409,7 @@ async def test_whatever_a_run_does_its_calls_hold_the_budget_and_whole_pairs(tur
         assert received.tokens <= window - 50
         assert whole_pairs(received.items)
         assert "Find all" in str(received.items)
-    assert sum(one.get("type") == "function_call_output" for one in result.to_input_list()) == sum(calls)
+    assert sum(message.get("type") == "function_call_output" for message in result.to_input_list()) == sum(calls)
 
 
 class AnthropicModel(ScriptedModel):

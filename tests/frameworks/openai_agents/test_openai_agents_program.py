@@ -45,7 +45,7 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
             agent = Agent("later", model=LazyModule(Stage(), "Done."))
             await Runner.run(agent, "Go", session=SQLiteSession("given back"))
             now = [dict(vars(owner)) for owner in owners]
-            assert all(one != other for one, other in zip(now, before, strict=True))
+            assert all(message != other for message, other in zip(now, before, strict=True))
         finally:
             uninstrument("openai_agents")
     assert [dict(vars(owner)) for owner in owners] == before

@@ -109,9 +109,9 @@ async def test_a_filter_that_raises_is_told_with_its_error_and_nothing_was_sent(
 
 async def test_the_framework_s_trimmer_is_a_step_with_its_settings(told):
     await programs.trimmed_outputs(Stage())
-    named = {name for one in assemblies(told) for name in steps(one)}
+    named = {name for assembly in assemblies(told) for name in steps(assembly)}
     assert named == {"tool_output_trimmer"}
-    step = next(child for one in assemblies(told) for child in one.children)
+    step = next(child for assembly in assemblies(told) for child in assembly.children)
     assert json.loads(said(step, "policy.config")) == {"recent_turns": 1, "max_output_chars": 100, "preview_chars": 20}
     assert said(step, "tokens.out") < said(step, "tokens.in")
 
@@ -126,9 +126,14 @@ async def test_what_a_limit_leaves_in_the_session_is_known_by_what_was_read_and_
     assert said(limit, "dropped.items")[0].startswith("0")
     # Earlier releases send a model results without their calls.
     mends = "output_pruning_indexes" in signature(drop_orphan_function_calls).parameters
-    named = {name for one in assemblies(told) for name in steps(one)}
+    named = {name for assembly in assemblies(told) for name in steps(assembly)}
     assert named == ({"session_limit", "framework"} if mends else {"session_limit"})
-    reasons = {why for one in assemblies(told) for child in one.children[1:] for why in said(child, "dropped.reasons")}
+    reasons = {
+        why
+        for assembly in assemblies(told)
+        for child in assembly.children[1:]
+        for why in said(child, "dropped.reasons")
+    }
     assert reasons == ({"orphaned_tool_result"} if mends else set())
     assert len(orphans) < 2
 
@@ -169,10 +174,10 @@ async def test_of_a_session_around_another_the_outer_one_counts(told):
             self.inner = inner
 
         async def add_items(self, items: list[Any]) -> None:
-            await self.inner.add_items([{"sealed": one} for one in items])
+            await self.inner.add_items([{"sealed": item} for item in items])
 
         async def get_items(self, limit: int | None = None) -> list[Any]:
-            return [one["sealed"] for one in await self.inner.get_items(limit)]
+            return [message["sealed"] for message in await self.inner.get_items(limit)]
 
     agent = Agent("bob", model=ScriptedModel(Stage(), "Done."))
     config = RunConfig(session_settings=SessionSettings(limit=2))
@@ -180,7 +185,7 @@ async def test_of_a_session_around_another_the_outer_one_counts(told):
     session = Sealed(SQLiteSession("sealed"))
     for turn in range(3):
         await Runner.run(agent, f"Go {turn}", session=session, run_config=config)
-    assert [steps(one) for one in assemblies(told)] == [[], [], [], ["session_limit"]]
+    assert [steps(assembly) for assembly in assemblies(told)] == [[], [], [], ["session_limit"]]
     assert said(assemblies(told)[-1].children[0], "dropped.items") == ["0-1"]
 
 
@@ -195,7 +200,7 @@ async def test_what_this_process_has_not_read_is_not_claimed_to_be_known(told):
 
 async def test_a_session_s_callback_is_a_step_of_every_call_of_the_run(told):
     await programs.session_callback(Stage())
-    named = [steps(one) for one in assemblies(told)]
+    named = [steps(assembly) for assembly in assemblies(told)]
     assert named == [[]] * 4 + [["newest_four"]] * 2
     last = assemblies(told)[-1]
     assert said(last, "events.in") > said(last, "events.out") == 5
@@ -280,9 +285,9 @@ async def test_what_the_provider_holds_is_not_known(told):
 
 async def test_a_session_that_is_compacted_is_a_step_of_the_next_run(told):
     await programs.compacted_session(Stage())
-    named = [steps(one) for one in assemblies(told)]
+    named = [steps(assembly) for assembly in assemblies(told)]
     assert ["responses_compaction"] in named
-    compacted = next(one for one in assemblies(told) if "responses_compaction" in steps(one))
+    compacted = next(assembly for assembly in assemblies(told) if "responses_compaction" in steps(assembly))
     assert said(compacted, "compacted.count") > 0
 
 
@@ -317,7 +322,7 @@ async def test_retries_are_calls_of_their_own_with_the_same_steps(told):
     await programs.retried(stage)
     spans = assemblies(told)
     assert len(spans) == len(stage.received) == 4
-    assert [said(one, "tokens.out") for one in spans] == [one.tokens for one in stage.received]
+    assert [said(span, "tokens.out") for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_what_a_model_of_a_program_s_own_changes_is_a_step_of_the_framework(told):

@@ -78,7 +78,7 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs."""
-        return self.model, self.prompts, [(one.kind, one.texts) for one in self.events], self.tools
+        return self.model, self.prompts, [(event.kind, event.texts) for event in self.events], self.tools
 
 
 def read(message: Any, parts: list[Any]) -> Read:
@@ -97,7 +97,7 @@ def read(message: Any, parts: list[Any]) -> Read:
         elif isinstance(part.content, str):
             found.texts.append(part.content)
         else:
-            found.texts += [one if isinstance(one, str) else one.content for one in part.content]
+            found.texts += [message if isinstance(message, str) else message.content for message in part.content]
     return found
 
 
@@ -151,7 +151,7 @@ class ScriptedModel(Model):
             raise line
         if isinstance(line, ModelResponse):
             return line
-        parts = [self._part(one) for one in (line if isinstance(line, list) else [line])]
+        parts = [self._part(message) for message in (line if isinstance(line, list) else [line])]
         return ModelResponse(parts, usage=RequestUsage(input_tokens=10, output_tokens=2), model_name=self.name)
 
     def _part(self, line: str) -> Any:
@@ -216,9 +216,9 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") in sent]
     assemblies.sort(key=lambda span: span.end_ns)
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
         assert not span.attributes.get("assembly.input.unknown")
     return assemblies

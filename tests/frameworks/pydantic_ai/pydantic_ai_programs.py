@@ -231,7 +231,7 @@ async def processed(stage: Stage) -> Any:
 async def processed_awaited(stage: Stage) -> Any:
     async def without_answers(ctx: RunContext[None], messages: list[Any]) -> list[Any]:
         await asyncio.sleep(0)
-        return [one for one in messages if isinstance(one, ModelRequest)]
+        return [message for message in messages if isinstance(message, ModelRequest)]
 
     async def louder(messages: list[Any]) -> list[Any]:
         last = messages[-1]
@@ -297,13 +297,13 @@ async def cancelled(stage: Stage) -> Any:
 async def raised(stage: Stage) -> Any:
     agent = Agent(ScriptedModel(stage, ConnectionError("gone")), name="raising")
     with_error = await asyncio.gather(agent.run("Go"), return_exceptions=True)
-    return [type(one).__name__ for one in with_error]
+    return [type(error).__name__ for error in with_error]
 
 
 async def at_once(stage: Stage) -> Any:
     agent = Agent(ScriptedModel(stage, "Done."), name="many", instructions="Be quick.")
     stage.runs = 3
-    return [one.output for one in await asyncio.gather(*(agent.run("Go") for _ in range(3)))]
+    return [message.output for message in await asyncio.gather(*(agent.run("Go") for _ in range(3)))]
 
 
 async def direct(stage: Stage) -> Any:
@@ -360,7 +360,7 @@ if hasattr(pydantic_ai.capabilities, "BatchModelRequests"):
         model = Batches(stage, lambda messages: "call:look" if len(messages) == 1 else "Done.")
         agent = Agent(model, name="batched", tools=[look], capabilities=[capability])
         stage.runs = 2
-        return [one.output for one in await asyncio.gather(agent.run("Go"), agent.run("Go"))]
+        return [message.output for message in await asyncio.gather(agent.run("Go"), agent.run("Go"))]
 
     PROGRAMS.append(batched)
 
@@ -398,7 +398,7 @@ if find_spec("pydantic_ai_harness") is not None:
         compaction: Any = SummarizingCompaction(model=model, max_messages=6, keep_messages=3)
         ended = await asyncio.gather(_talk(stage, compaction), return_exceptions=True)
         stage.runs = 2
-        return [type(one).__name__ for one in ended], len(stage.received)
+        return [type(outcome).__name__ for outcome in ended], len(stage.received)
 
     async def cleared_results(stage: Stage) -> Any:
         return await _talk(stage, ClearToolResults(max_messages=4, keep_pairs=1))

@@ -34,7 +34,7 @@ async def test_beside_its_own_telemetry_every_model_call_span_names_its_assembly
     assemblies = assert_told(told, stage.received)
     for assembly in assemblies:
         if assembly.parent is not None and assembly.parent.name.startswith("chat "):
-            ids = [one.attributes["assembly.id"] for one in assembly.parent.children if one.name == assembly.name]
+            ids = [child.attributes["assembly.id"] for child in assembly.parent.children if child.name == assembly.name]
             assert assembly.parent.attributes["assembly.id"] in ids
     assert all(span.parent is not None for span in told.spans if span.scope == "otel_assembly")
     assert len({span.trace_id for span in assemblies}) == stage.runs
@@ -54,6 +54,6 @@ async def test_a_program_says_and_sends_the_same_with_and_without_us(program, ca
         finally:
             uninstrument("pydantic_ai")
     assert capsys.readouterr() == printed
-    assert [one.said for one in observed.received] == [one.said for one in alone.received]
-    assert [one.said for one in observed.summaries] == [one.said for one in alone.summaries]
+    assert [request.said for request in observed.received] == [request.said for request in alone.received]
+    assert [summary.said for summary in observed.summaries] == [summary.said for summary in alone.summaries]
     telemetry.shutdown()

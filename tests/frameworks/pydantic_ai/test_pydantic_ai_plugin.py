@@ -98,7 +98,7 @@ async def test_inside_an_instrumented_agent_it_is_told_once(told):
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {"one"}
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_it_has_the_last_word_behind_other_capabilities():
@@ -120,7 +120,7 @@ async def test_what_was_done_before_it_is_told_of_beside_it(told, caplog):
     assert not caplog.records
     spans = told.spans_named("assemble_context")
     sent = [span for span in spans if span.attributes.get("assembly.name") == "window"]
-    assert [span.attributes["assembly.tokens.out"] for span in sent] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in sent] == [request.tokens for request in stage.received]
     before = [span for span in spans if span not in sent]
     assert {child.name for span in before for child in span.children} == {"apply_policy history_processor"}
 
@@ -263,7 +263,7 @@ async def test_observers_are_shown_every_message_once():
     talker = agent(stage, AssemblyCapability([SlidingWindowPolicy(4)], observers=[notes]), lines=["call:look", "Done."])
     first = await talker.run("One")
     await talker.run("Two", message_history=first.all_messages())
-    assert [describe(one).kind for one in notes.seen] == [
+    assert [describe(message).kind for message in notes.seen] == [
         "request", "response", "tool_result", "response", "request", "response"
     ]  # fmt: skip
 
@@ -306,4 +306,6 @@ async def test_whatever_a_run_does_its_requests_hold_the_budget_and_whole_pairs(
         assert received.tokens <= window - 50
         assert whole_pairs(received.messages)
         assert isinstance(received.messages[-1], ModelRequest)
-    assert sum(isinstance(part, ToolReturnPart) for one in result.all_messages() for part in one.parts) == sum(calls)
+    assert sum(isinstance(part, ToolReturnPart) for message in result.all_messages() for part in message.parts) == sum(
+        calls
+    )

@@ -143,7 +143,7 @@ async def test_a_subclass_is_one_step_by_its_own_name(told):
     agent = Agent(ScriptedModel(Stage(), "Done."), capabilities=[Same(5), Fewer(3)])
     await agent.run("Go", message_history=history(3))
     (assembly,) = assemblies(told)
-    assert [one.attributes["assembly.events.out"] for one in assembly.children][-1] == 2
+    assert [child.attributes["assembly.events.out"] for child in assembly.children][-1] == 2
     assert steps(assembly)[0] == "Same"
     assert steps(assembly)[-1] == "Fewer"
     assert assembly.children[0].attributes["assembly.policy.config"] == '{"keep":5}'
@@ -206,7 +206,7 @@ async def test_a_request_that_is_answered_without_a_model_calls_none(told):
     agent = Agent(ScriptedModel(stage, "Done."), capabilities=[ProcessHistory(newest), Cached()])
     assert (await agent.run("Go", message_history=history(3))).output == "From the cache."
     assert stage.received == []
-    assert [steps(one)[0] for one in assemblies(told)] == ["newest"]
+    assert [steps(assembly)[0] for assembly in assemblies(told)] == ["newest"]
 
 
 async def test_a_request_that_a_capability_wants_once_more_is_two_calls(told):
@@ -220,8 +220,8 @@ async def test_a_request_that_a_capability_wants_once_more_is_two_calls(told):
     stage = Stage()
     agent = Agent(ScriptedModel(stage, "Sloppy.", "Good."), capabilities=[Strict()], retries=2)
     assert (await agent.run("Go")).output == "Good."
-    told_of = [one.attributes["assembly.tokens.out"] for one in assemblies(told)]
-    assert told_of == [one.tokens for one in stage.received]
+    told_of = [assembly.attributes["assembly.tokens.out"] for assembly in assemblies(told)]
+    assert told_of == [request.tokens for request in stage.received]
     assert len(told_of) == 2
 
 
@@ -279,15 +279,15 @@ async def test_a_summary_is_an_attempt_inside_the_call_that_it_is_made_for(told)
 )
 async def test_what_the_harness_does_goes_by_its_name(told, program, policy):
     await getattr(programs, program)(Stage())
-    named = {name for one in assemblies(told) for name in steps(one)}
+    named = {name for assembly in assemblies(told) for name in steps(assembly)}
     assert named - {"framework"} == {policy}
 
 
 @HARNESS
 async def test_the_tokens_that_compaction_is_to_keep_within_are_its_budget(told):
     await programs.tiered(Stage())
-    tiered = [one for one in assemblies(told) if "tiered" in steps(one)]
-    assert {one.attributes["assembly.budget.limit"] for one in tiered} == {5}
+    tiered = [assembly for assembly in assemblies(told) if "tiered" in steps(assembly)]
+    assert {span.attributes["assembly.budget.limit"] for span in tiered} == {5}
 
 
 @HARNESS

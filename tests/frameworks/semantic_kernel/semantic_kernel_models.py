@@ -78,7 +78,7 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs."""
-        return self.model, self.prompts, [(one.kind, one.name, one.texts) for one in self.events], self.tools
+        return self.model, self.prompts, [(event.kind, event.name, event.texts) for event in self.events], self.tools
 
 
 def read(message: ChatMessageContent) -> Read:
@@ -178,7 +178,7 @@ class ScriptedService(ChatCompletionClientBase):
         return line
 
     def _items(self, line: Any) -> list[Any]:
-        return [self._item(one, at) for at, one in enumerate(line if isinstance(line, list) else [line])]
+        return [self._item(message, at) for at, message in enumerate(line if isinstance(line, list) else [line])]
 
     def _item(self, line: Any, at: int) -> Any:
         if not isinstance(line, str) or not line.startswith("call:"):
@@ -233,9 +233,9 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") in sent]
     assemblies.sort(key=lambda span: span.end_ns)
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
         assert not span.attributes.get("assembly.input.unknown")
     return assemblies

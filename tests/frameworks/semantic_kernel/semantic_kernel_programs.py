@@ -94,7 +94,7 @@ async def streamed(stage: Stage) -> Any:
     stage.runs = 2
     streamer, thread, said = agent(stage, LOOK, "It is here.", [LOOK, LOOK], "And there."), ChatHistoryAgentThread(), []
     for question in ("Where?", "And then?"):
-        said += [str(one) async for one in streamer.invoke_stream(question, thread=thread)]
+        said += [str(chunk) async for chunk in streamer.invoke_stream(question, thread=thread)]
     return said, len(thread)
 
 
@@ -105,14 +105,14 @@ async def iterated(stage: Stage) -> Any:
         between.append(message.role.value)
 
     looker = agent(stage, LOOK, "Done.")
-    said = [str(one) async for one in looker.invoke(["Go", "and look"], on_intermediate_message=note)]
+    said = [str(message) async for message in looker.invoke(["Go", "and look"], on_intermediate_message=note)]
     return said, between
 
 
 async def abandoned(stage: Stage) -> Any:
     streamer = agent(stage, "It is a long story.")
-    async for one in streamer.invoke_stream("Go"):
-        return str(one)
+    async for chunk in streamer.invoke_stream("Go"):
+        return str(chunk)
     return None
 
 
@@ -164,7 +164,9 @@ async def summaries_fail(stage: Stage) -> Any:
 async def own_reducer(stage: Stage) -> Any:
     class Requests(ChatHistoryReducer):
         async def reduce(self) -> Any:
-            self.messages = [one for one in self.messages if one.role is AuthorRole.USER][-self.target_count :]
+            self.messages = [message for message in self.messages if message.role is AuthorRole.USER][
+                -self.target_count :
+            ]
             return self
 
     class Fewer(ChatHistoryTruncationReducer):
@@ -193,7 +195,7 @@ async def direct(stage: Stage) -> Any:
         history.add_message(await service.get_chat_message_content(history, settings, kernel=kernel))
         await history.reduce()
     history.add_user_message("Bye")
-    said = [str(one) async for one in service.get_streaming_chat_message_content(history, settings, kernel=kernel)]
+    said = [str(chunk) async for chunk in service.get_streaming_chat_message_content(history, settings, kernel=kernel)]
     stage.runs = 3
     return said, len(history)
 
@@ -229,8 +231,8 @@ async def prompted(stage: Stage) -> Any:
     arguments = KernelArguments(city="Bonn", settings=Settings(function_choice_behavior=FunctionChoiceBehavior.Auto()))
     first = await kernel.invoke_prompt(prompt, arguments=arguments)
     second = [
-        str(one[0])
-        async for one in kernel.invoke_prompt_stream("And {{$city}}?", arguments=KernelArguments(city="Ulm"))
+        str(chunk[0])
+        async for chunk in kernel.invoke_prompt_stream("And {{$city}}?", arguments=KernelArguments(city="Ulm"))
     ]
     stage.runs = 2
     return str(first), second
@@ -261,7 +263,7 @@ async def chat_function(stage: Stage) -> Any:
 async def texts_completed(stage: Stage) -> Any:
     kernel = Kernel(services=[ScriptedTexts(stage)])
     first = await kernel.invoke_prompt("Once upon {{$a}}", arguments=KernelArguments(a="a time"))
-    parts = [str(one[0]) async for one in kernel.invoke_prompt_stream("And then")]
+    parts = [str(chunk[0]) async for chunk in kernel.invoke_prompt_stream("And then")]
 
     class Framed(ScriptedTexts):
         async def _inner_get_text_contents(self, prompt: str, settings: Any) -> Any:
@@ -275,7 +277,7 @@ async def texts_completed(stage: Stage) -> Any:
 
     stage.runs = 5
     services = ScriptedTexts(stage), Framed(stage), HandsOn(stage, to=ScriptedTexts(stage))
-    return str(first), parts, [str(await one.get_text_content("Go on", Settings())) for one in services]
+    return str(first), parts, [str(await service.get_text_content("Go on", Settings())) for service in services]
 
 
 async def filtered(stage: Stage) -> Any:
@@ -358,7 +360,7 @@ async def tried_again(stage: Stage) -> Any:
     flaky, history = agent(stage, ConnectionError("gone"), "Done."), talk(ChatHistory(), 1)
     thread = ChatHistoryAgentThread(chat_history=history)
     failed = await asyncio.gather(flaky.get_response("Go", thread=thread), return_exceptions=True)
-    return [type(one).__name__ for one in failed], str(await flaky.get_response(thread=thread))
+    return [type(error).__name__ for error in failed], str(await flaky.get_response(thread=thread))
 
 
 async def cancelled(stage: Stage) -> Any:
@@ -375,7 +377,7 @@ async def cancelled(stage: Stage) -> Any:
     running = asyncio.create_task(agent(stage, "call:Waits-wait", "Never.", plugins=[Waits()]).get_response("Wait"))
     await started.wait()
     running.cancel()
-    return [type(one).__name__ for one in await asyncio.gather(running, return_exceptions=True)]
+    return [type(message).__name__ for message in await asyncio.gather(running, return_exceptions=True)]
 
 
 async def at_once(stage: Stage) -> Any:
@@ -423,7 +425,7 @@ async def group_chat(stage: Stage, **strategy: Any) -> Any:
         ),
     )
     await chat.add_chat_message("Go")
-    return [(one.name, str(one)) async for one in chat.invoke()]
+    return [(message.name, str(message)) async for message in chat.invoke()]
 
 
 async def group_chat_streamed(stage: Stage) -> Any:
@@ -433,10 +435,10 @@ async def group_chat_streamed(stage: Stage) -> Any:
         agents=[one, other], termination_strategy=DefaultTerminationStrategy(maximum_iterations=3), chat_history=history
     )
     await chat.add_chat_message("Go")
-    said = [str(one) async for one in chat.invoke_stream()]
+    said = [str(chunk) async for chunk in chat.invoke_stream()]
     await chat.reduce_history()
     stage.runs = 2
-    return said, [str(one) async for one in chat.invoke(one)]
+    return said, [str(message) async for message in chat.invoke(one)]
 
 
 async def _orchestrated(orchestration: Any, task: str = "Go") -> Any:

@@ -82,7 +82,7 @@ class Notes:
 
     @property
     def kinds(self) -> list[str]:
-        return [str(describe(one).kind) for one in self.seen]
+        return [str(describe(message).kind) for message in self.seen]
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -90,14 +90,14 @@ async def test_no_request_is_over_the_budget_and_the_thread_stays_whole(assembly
     stage, held = Stage(), thread()
     looker = agent(AssemblyChatCompletion(ScriptedService(stage, *LOOKS), budget()))
     run = looker.invoke_stream if streams else looker.invoke
-    assert "".join([str(one) async for one in run("Find all", thread=held)]) == "Done."
+    assert "".join([str(message) async for message in run("Find all", thread=held)]) == "Done."
     assert [received.tokens <= 350 for received in stage.received] == [True] * 5
     assert all(whole_pairs(received.messages) for received in stage.received)
     assert all(received.prompts == ["Be exact."] and received.tools for received in stage.received)
     assert all("Find all" in map(str, received.messages) for received in stage.received)
     assert len(stage.received[-1].messages) < len(held) == 8 + 1 + 4 * 3 + 1
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
     assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"semantic_kernel"}
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"bob"}
@@ -118,7 +118,7 @@ async def test_what_is_sent_are_the_very_objects():
     await service.get_chat_message_content(history, Settings())
     (sent,) = given
     assert sent is not history
-    assert [any(one is message for message in history.messages) for one in sent.messages] == [True] * 4
+    assert [any(item is message for message in history.messages) for item in sent.messages] == [True] * 4
     await service.get_chat_message_content(short := ChatHistory(messages=history.messages[:2]), Settings())
     assert given[-1] is short
 
@@ -137,7 +137,7 @@ async def test_inside_an_instrumented_agent_it_is_told_once(told):
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {"one"}
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"AutoFunctionInvocationLoop"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
 
 
 async def test_what_a_history_left_out_before_it_is_told_of_beside_it(told):
@@ -250,7 +250,7 @@ async def test_no_tool_is_called_of_an_answer_upon_which_an_observer_halts(strea
     noter = agent(service, plugins=[Tool()])
     run = noter.invoke_stream if streams else noter.invoke
     with pytest.raises(HaltedError):
-        [one async for one in run("Go")]
+        [message async for message in run("Go")]
     assert (len(stage.received), called) == (1, [])
 
 
@@ -316,11 +316,11 @@ async def test_agents_that_ask_at_once_keep_their_own_tools_and_histories(assemb
     stage = Stage()
     service = AssemblyChatCompletion(ScriptedService(stage, "Done."), budget())
     agents = [agent(service, name=f"a{at}", plugins=[Tools()] if at % 2 else []) for at in range(4)]
-    await asyncio.gather(*(one.get_response("Go", thread=thread(8)) for one in agents))
+    await asyncio.gather(*(agent.get_response("Go", thread=thread(8)) for agent in agents))
     assert max(received.tokens for received in stage.received) <= 350
     spans = assembly_telemetry.spans_named("assemble_context")
     assert sorted(span.attributes["assembly.tokens.out"] for span in spans) == sorted(
-        one.tokens for one in stage.received
+        request.tokens for request in stage.received
     )
 
 
@@ -399,7 +399,7 @@ async def test_whatever_a_run_does_its_requests_hold_the_budget_and_whole_pairs(
         AssemblyChatCompletion(ScriptedService(stage, *([LOOK] * count for count in calls), "Done."), policies)
     )
     run = looker.invoke_stream if streams else looker.invoke
-    assert "".join([str(one) async for one in run("Find all", thread=held)]) == "Done."
+    assert "".join([str(message) async for message in run("Find all", thread=held)]) == "Done."
     for received in stage.received:
         assert received.tokens <= window - 50
         assert whole_pairs(received.messages)
@@ -415,7 +415,7 @@ async def test_a_history_holds_a_budget_of_tokens_where_it_is_reduced(assembly_t
     held = ChatHistoryAgentThread(chat_history=talk(history, 12))
     assert await held.reduce() is history
     assert history.messages[0].content == "You are kind."
-    assert [str(one)[:11] for one in history.messages[-2:]] == ["question 11", "answer 11: "]
+    assert [str(message)[:11] for message in history.messages[-2:]] == ["question 11", "answer 11: "]
     assert await held.reduce() is None
     (first, _) = assembly_telemetry.spans_named("assemble_context")
     assert first.attributes["assembly.tokens.out"] <= 100 < first.attributes["assembly.tokens.in"]
@@ -466,7 +466,7 @@ async def test_a_policy_that_waits_leaves_the_history_to_the_program(caplog):
     for turn in range(3):
         await held.on_new_message(f"note {turn}")
     assert len(history.messages) == 3
-    assert len([one for one in caplog.records if "await thread.reduce()" in one.message]) == 1
+    assert len([record for record in caplog.records if "await thread.reduce()" in record.message]) == 1
     await held.reduce()
     assert [str(message) for message in history.messages] == ["note 2"]
 
@@ -499,4 +499,4 @@ async def test_a_halted_history_is_reduced_no_more():
 async def test_it_can_be_written_down_as_any_history():
     history = talk(AssemblyHistoryReducer(budget(150)), 2)
     stored = ChatHistory.restore_chat_history(history.serialize())
-    assert [str(one) for one in stored.messages] == [str(one) for one in history.messages]
+    assert [str(message) for message in stored.messages] == [str(message) for message in history.messages]

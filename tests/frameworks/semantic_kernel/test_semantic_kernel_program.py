@@ -85,7 +85,7 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
             agent = ChatCompletionAgent(service=ScriptedService(Stage(), "Done."), name="bob")
             assert await thread.reduce() is history
             assert str(await agent.get_response("Go", thread=thread)) == "Done."
-            assert [str(one) async for one in agent.invoke_stream("Go", thread=thread)] == ["Do", "ne."]
+            assert [str(chunk) async for chunk in agent.invoke_stream("Go", thread=thread)] == ["Do", "ne."]
             assert str(await agent.service.get_chat_message_content(history, Settings())) == "Done."
         finally:
             uninstrument("semantic_kernel")

@@ -35,6 +35,8 @@ async def test_requests_of_an_agent_of_responses_have_assemblies(told, stored):
     assert [span.attributes.get("assembly.input.unknown") for span in spans] == known
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"bob"}
     assert {span.attributes["assembly.framework"] for span in spans} == {"semantic_kernel"}
-    assert [span.attributes["assembly.events.out"] for span in spans] == [len(one["input"]) for one in server.requests]
+    assert [span.attributes["assembly.events.out"] for span in spans] == [
+        len(request["input"]) for request in server.requests
+    ]
     assert not any("assembly.pairs.broken" in span.attributes for span in spans)
     assert len({span.attributes["assembly.ledger.id"] for span in spans}) == 1

@@ -126,11 +126,11 @@ async def test_a_summary_says_what_it_stands_for_and_its_model_is_a_part_of_the_
 async def test_calls_that_a_summariser_is_not_shown_are_dropped(told):
     stage = Stage()
     await programs.summarised(stage)
-    made = [one for one in assemblies(told) if steps(one)]
-    assert [one.children[0].attributes.get("assembly.dropped.reasons") for one in made] == [
+    made = [assembly for assembly in assemblies(told) if steps(assembly)]
+    assert [span.children[0].attributes.get("assembly.dropped.reasons") for span in made] == [
         None, ["outside_window"], ["outside_window"]
     ]  # fmt: skip
-    assert all(one.attributes["assembly.compacted.count"] > 0 for one in made)
+    assert all(span.attributes["assembly.compacted.count"] > 0 for span in made)
 
 
 async def test_a_summary_that_fails_is_told_and_so_is_a_reducer_that_raises(told):
@@ -162,14 +162,14 @@ async def test_a_reducer_that_returns_another_history_waits_for_that(told):
 
 async def test_reducers_in_one_another_are_one_step(told):
     await programs.own_reducer(Stage())
-    assert [steps(one) for one in assemblies(told)] == [["Requests"], ["Requests"], ["Fewer"], ["Fewer"]]
+    assert [steps(assembly) for assembly in assemblies(told)] == [["Requests"], ["Requests"], ["Fewer"], ["Fewer"]]
 
 
 async def test_what_filters_and_programs_take_out_of_a_history_is_a_step(told):
     await programs.filtered(Stage())
     await programs.edited_by_hand(Stage())
     spans = assemblies(told)
-    assert [steps(one) for one in spans] == [
+    assert [steps(span) for span in spans] == [
         [],
         ["edited_history"],
         ["edited_history"],
@@ -186,14 +186,14 @@ async def test_a_history_that_is_read_again_is_not_edited(told):
     history.messages = ChatHistory.restore_chat_history(history.serialize()).messages
     history.add_user_message("Go on")
     await service.get_chat_message_content(history, Settings())
-    assert [steps(one) for one in assemblies(told)] == [[], []]
+    assert [steps(assembly) for assembly in assemblies(told)] == [[], []]
     assert assemblies(told)[-1].attributes["assembly.turn"] == 1
 
 
 async def test_what_a_service_hands_on_otherwise_is_a_step_of_the_agent_s_call(told):
     await programs.subclassed(Stage())
     spans = assemblies(told)
-    assert [steps(one) for one in spans] == [[], ["framework"]]
+    assert [steps(span) for span in spans] == [[], ["framework"]]
     assert {span.attributes["gen_ai.agent.name"] for span in spans} == {"own"}
 
 
@@ -237,26 +237,28 @@ async def test_what_a_message_cost_is_told_with_it(told):
 
 
 def by_strategies(telemetry: Any) -> list[Any]:
-    return [one for one in assemblies(telemetry) if one.attributes["gen_ai.agent.name"] == "AgentGroupChat"]
+    return [
+        assembly for assembly in assemblies(telemetry) if assembly.attributes["gen_ai.agent.name"] == "AgentGroupChat"
+    ]
 
 
 async def test_a_strategys_prompt_stands_for_the_conversation_that_is_rendered_into_it(told):
     await programs.group_chat(Stage())
     made = by_strategies(told)
     # Who is next, and whether it is done, twice: the chat has no calls of tools.
-    assert [one.attributes["assembly.compacted.count"] for one in made] == [1, 2, 2, 3]
-    assert [one.attributes["assembly.dropped.count"] for one in made] == [0] * 4
-    assert [one.attributes["assembly.events.out"] for one in made] == [1] * 4
-    assert [one.attributes["assembly.turn"] for one in made] == [0, 0, 1, 1]
+    assert [span.attributes["assembly.compacted.count"] for span in made] == [1, 2, 2, 3]
+    assert [span.attributes["assembly.dropped.count"] for span in made] == [0] * 4
+    assert [span.attributes["assembly.events.out"] for span in made] == [1] * 4
+    assert [span.attributes["assembly.turn"] for span in made] == [0, 0, 1, 1]
 
 
 async def test_what_a_strategys_reducer_leaves_out_is_a_step_of_its_call(told):
     await programs.group_chat(Stage(), history_reducer=ChatHistoryTruncationReducer(target_count=1))
     made = by_strategies(told)
-    assert [steps(one) for one in made] == [["framework"], *[["truncation", "framework"]] * 3]
-    assert [one.attributes["assembly.compacted.count"] for one in made] == [1] * 4
-    assert [one.attributes["assembly.dropped.count"] for one in made] == [0, 1, 1, 2]
-    assert {reason for one in made[1:] for reason in one.children[0].attributes["assembly.dropped.reasons"]} == {
+    assert [steps(message) for message in made] == [["framework"], *[["truncation", "framework"]] * 3]
+    assert [span.attributes["assembly.compacted.count"] for span in made] == [1] * 4
+    assert [span.attributes["assembly.dropped.count"] for span in made] == [0, 1, 1, 2]
+    assert {reason for span in made[1:] for reason in span.children[0].attributes["assembly.dropped.reasons"]} == {
         "outside_window"
     }
 

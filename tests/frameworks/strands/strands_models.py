@@ -120,17 +120,17 @@ class ScriptedModel(Model):
             prompts = [block["text"] for block in content if "text" in block]
         line = self._hears(messages, tool_specs or [], prompts)
         yield {"messageStart": {"role": "assistant"}}
-        calls = [one for one in (line if isinstance(line, list) else [line]) if one.startswith("call:")]
-        for one in line if isinstance(line, list) else [line]:
-            if one.startswith("call:"):
+        calls = [item for item in (line if isinstance(line, list) else [line]) if item.startswith("call:")]
+        for message in line if isinstance(line, list) else [line]:
+            if message.startswith("call:"):
                 self.calls += 1
-                name, _, arguments = one.removeprefix("call:").partition(" ")
+                name, _, arguments = message.removeprefix("call:").partition(" ")
                 use = {"name": name, "toolUseId": f"{self.config['model_id']}-{self.calls}"}
                 yield {"contentBlockStart": {"start": {"toolUse": use}}}
                 yield {"contentBlockDelta": {"delta": {"toolUse": {"input": arguments or "{}"}}}}
             else:
-                for part in one.split(" ") if " " in one else [one]:
-                    said = part if part == one.rpartition(" ")[2] and one.endswith(part) else part + " "
+                for part in message.split(" ") if " " in message else [message]:
+                    said = part if part == message.rpartition(" ")[2] and message.endswith(part) else part + " "
                     yield {"contentBlockDelta": {"delta": {"text": said}}}
             yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use" if calls else "end_turn"}}
@@ -171,10 +171,10 @@ def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") in sent]
     assemblies.sort(key=lambda span: span.end_ns)
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
-    assert told == [(len(one.events), one.tokens) for one in received]
-    for span, one in zip(assemblies, received, strict=True):
-        assert span.attributes["assembly.prompts.out"] == len(one.prompts)
-        assert span.attributes["assembly.model"] == one.model
+    assert told == [(len(message.events), message.tokens) for message in received]
+    for span, request in zip(assemblies, received, strict=True):
+        assert span.attributes["assembly.prompts.out"] == len(request.prompts)
+        assert span.attributes["assembly.model"] == request.model
         assert not span.attributes.get("assembly.input.unknown")
     return assemblies
 

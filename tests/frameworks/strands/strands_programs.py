@@ -188,7 +188,9 @@ async def never_fits(stage: Stage) -> Any:
         stage, ContextWindowOverflowException("too long"), messages=history(2),
         conversation_manager=NullConversationManager(),
     )  # fmt: skip
-    return [type(one).__name__ for one in await asyncio.gather(clerk.invoke_async("Go"), return_exceptions=True)]
+    return [
+        type(message).__name__ for message in await asyncio.gather(clerk.invoke_async("Go"), return_exceptions=True)
+    ]
 
 
 async def summarised(stage: Stage) -> Any:
@@ -211,7 +213,7 @@ async def summaries_fail(stage: Stage) -> Any:
     model = ScriptedModel(stage, _too_long, summary=ConnectionError("gone"))
     clerk = agent(stage, model=model, messages=history(8), conversation_manager=SummarizingConversationManager(0.5, 2))
     ended = await asyncio.gather(clerk.invoke_async("Go"), return_exceptions=True)
-    return [type(one).__name__ for one in ended]
+    return [type(outcome).__name__ for outcome in ended]
 
 
 async def compresses_early(stage: Stage) -> Any:
@@ -219,7 +221,7 @@ async def compresses_early(stage: Stage) -> Any:
     model = ScriptedModel(stage, "One.", "Two.", context_window_limit=200)
     clerk = agent(stage, model=model, messages=history(8), conversation_manager=manager)
     stage.runs = 2
-    return [said(await clerk.invoke_async(one)) for one in ("Go", "On")], len(clerk.messages)
+    return [said(await clerk.invoke_async(text)) for text in ("Go", "On")], len(clerk.messages)
 
 
 class Newest(ConversationManager):
@@ -239,7 +241,7 @@ class Newest(ConversationManager):
 async def own_manager(stage: Stage) -> Any:
     clerk = agent(stage, "One.", "Two.", "Three.", conversation_manager=Newest(2))
     stage.runs = 3
-    return [said(await clerk.invoke_async(one)) for one in ("A", "B", "C")], len(clerk.messages)
+    return [said(await clerk.invoke_async(text)) for text in ("A", "B", "C")], len(clerk.messages)
 
 
 class Hooked(HookProvider):
@@ -263,7 +265,7 @@ class Hooked(HookProvider):
 async def own_hooks(stage: Stage) -> Any:
     clerk = agent(stage, "One secret.", "call:look", "Two.", hooks=[Hooked()], messages=history(3))
     stage.runs = 2
-    return [said(await clerk.invoke_async(one)) for one in ("A secret", "B")], len(clerk.messages)
+    return [said(await clerk.invoke_async(text)) for text in ("A secret", "B")], len(clerk.messages)
 
 
 async def tried_again(stage: Stage) -> Any:
@@ -287,7 +289,7 @@ async def raised(stage: Stage) -> Any:
     clerk = agent(stage, ConnectionError("gone"), "Now.")
     ended = await asyncio.gather(clerk.invoke_async("Go"), return_exceptions=True)
     stage.runs = 2
-    return [type(one).__name__ for one in ended], said(await clerk.invoke_async("Again")), len(clerk.messages)
+    return [type(outcome).__name__ for outcome in ended], said(await clerk.invoke_async("Again")), len(clerk.messages)
 
 
 async def cancelled(stage: Stage) -> Any:
@@ -304,7 +306,7 @@ async def cancelled(stage: Stage) -> Any:
     running = asyncio.create_task(clerk.invoke_async("Wait"))
     await started.wait()
     running.cancel()
-    return [type(one).__name__ for one in await asyncio.gather(running, return_exceptions=True)]
+    return [type(message).__name__ for message in await asyncio.gather(running, return_exceptions=True)]
 
 
 async def stopped(stage: Stage) -> Any:
@@ -331,14 +333,16 @@ async def interrupted(stage: Stage) -> Any:
     clerk = agent(stage, "call:look", "Done.", hooks=[Asks()])
     stage.runs = 2
     result = await clerk.invoke_async("Go")
-    answers: Any = [{"interruptResponse": {"interruptId": one.id, "response": "yes"}} for one in result.interrupts]
+    answers: Any = [
+        {"interruptResponse": {"interruptId": interrupt.id, "response": "yes"}} for interrupt in result.interrupts
+    ]
     return result.stop_reason, said(await clerk.invoke_async(answers))
 
 
 async def at_once(stage: Stage) -> Any:
     clerks = [agent(stage, "call:look", "Done.", name=f"clerk {number}") for number in range(3)]
     stage.runs = 3
-    return [said(one) for one in await asyncio.gather(*(clerk.invoke_async("Go") for clerk in clerks))]
+    return [said(message) for message in await asyncio.gather(*(clerk.invoke_async("Go") for clerk in clerks))]
 
 
 async def agents_as_tools(stage: Stage) -> Any:
@@ -438,7 +442,7 @@ async def summarised_in_a_hook(stage: Stage) -> Any:
             if len(messages) > 6:
                 scribe = agent(stage, model=ScriptedModel(stage, "", summary="Sums."), system_prompt="summary",
                                tools=(), name="scribe")  # fmt: skip
-                told = await scribe.invoke_async(str([one["content"] for one in messages[:-1]]))
+                told = await scribe.invoke_async(str([message["content"] for message in messages[:-1]]))
                 messages[:-1] = [{"role": "user", "content": [{"text": said(told)}]}]
 
     clerk = agent(stage, "Done.", messages=history(4), hooks=[Sums()])
@@ -495,7 +499,7 @@ async def injected(stage: Stage) -> Any:
     injector = ContextInjector(lambda context: f"<now>{len(context.messages)}</now>")
     clerk = agent(stage, "call:look", "Done.", "On.", plugins=[injector])
     stage.runs = 2
-    return [said(await clerk.invoke_async(one)) for one in ("Go", "On")], str(clerk.messages).count("<now>")
+    return [said(await clerk.invoke_async(text)) for text in ("Go", "On")], str(clerk.messages).count("<now>")
 
 
 async def answers_itself(stage: Stage) -> Any:
@@ -515,7 +519,7 @@ async def answers_itself(stage: Stage) -> Any:
     clerk = agent(stage, "One.")
     clerk._middleware_registry.add_middleware(InvokeModelStage, answers)
     stage.runs = 2
-    return [said(await clerk.invoke_async(one)) for one in ("A", "B")]
+    return [said(await clerk.invoke_async(text)) for text in ("A", "B")]
 
 
 if hasattr(Agent, "as_tool"):
@@ -534,7 +538,7 @@ if hasattr(Agent, "context_manager"):
         )
         clerk = agent(stage, model=model, tools=(report,), context_manager="auto", messages=history(4))
         stage.runs = 3
-        return [said(await clerk.invoke_async(one)) for one in ("Go", words(90), "On")], len(clerk.messages)
+        return [said(await clerk.invoke_async(message)) for message in ("Go", words(90), "On")], len(clerk.messages)
 
     async def managed_by_presets(stage: Stage) -> Any:
         class Own:
@@ -550,13 +554,13 @@ if hasattr(Agent, "context_manager"):
         model = ScriptedModel(stage, *lines, context_window_limit=9_000)
         clerk = agent(stage, model=model, tools=(look, log), context_manager={"strategies": strategies})
         stage.runs = 3
-        return [said(await clerk.invoke_async(one)) for one in ("Go", "On", words(90))], len(clerk.messages)
+        return [said(await clerk.invoke_async(message)) for message in ("Go", "On", words(90))], len(clerk.messages)
 
     async def manages_itself(stage: Stage) -> Any:
         lines = ("call:summarize_context", 'call:truncate_context {"keep_recent": 4}', "Done.", "On.")
         model = ScriptedModel(stage, *lines, summary="They asked for words.", context_window_limit=100_000)
         clerk = agent(stage, model=model, context_manager="agentic", messages=history(10))
         stage.runs = 2
-        return [said(await clerk.invoke_async(one)) for one in ("Go", "On")], len(clerk.messages)
+        return [said(await clerk.invoke_async(text)) for text in ("Go", "On")], len(clerk.messages)
 
     PROGRAMS += [managed, managed_by_presets, manages_itself]

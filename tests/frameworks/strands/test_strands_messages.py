@@ -109,7 +109,7 @@ def test_what_an_agent_holds_is_the_same_object_until_it_is_changed_in_place():
     agent.messages[1]["content"][0]["text"] = "something else"
     agent.messages.append(agent.messages[3])
     second = held_by(agent)
-    assert [one is other for one, other in zip(first, second, strict=False)] == [True, False, True, True]
+    assert [message is other for message, other in zip(first, second, strict=False)] == [True, False, True, True]
     assert second[4] == second[3]
     assert first[1] == history(2)[1]
     assert as_sent(agent.messages) == second

@@ -79,7 +79,7 @@ async def test_no_call_is_over_the_budget_and_the_history_is_left_alone(assembly
     assert all("Find all" in str(received.messages) for received in stage.received)
     assert len(talker.messages) == 8 + 2 * 7
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
     assert {span.attributes["assembly.budget.limit"] for span in spans} == {350}
     assert {span.attributes["assembly.framework"] for span in spans} == {"strands"}
     assert assembly_telemetry.violations() == []
@@ -97,8 +97,8 @@ async def test_policies_are_handed_the_very_messages_of_the_agent():
 
     talker = agent(Stage(), AssemblyConversationManager([Looks()]), lines=["call:look", "Done."])
     await talker.invoke_async("Find all")
-    assert [len(one) for one in seen] == [1, 3]
-    assert all(one is own for events in seen for one, own in zip(events, talker.messages, strict=False))
+    assert [len(message) for message in seen] == [1, 3]
+    assert all(event is own for events in seen for event, own in zip(events, talker.messages, strict=False))
 
 
 async def test_inside_an_instrumented_agent_it_is_told_once(told):
@@ -113,8 +113,10 @@ async def test_inside_an_instrumented_agent_it_is_told_once(told):
         "apply_policy sliding_window", "apply_policy alternating_roles"
     }  # fmt: skip
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
-    assert [span.attributes["assembly.events.out"] for span in spans] == [len(one.events) for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
+    assert [span.attributes["assembly.events.out"] for span in spans] == [
+        len(request.events) for request in stage.received
+    ]
 
 
 async def test_what_other_middleware_does_before_it_is_told_of_beside_it(told):
@@ -129,7 +131,7 @@ async def test_what_other_middleware_does_before_it_is_told_of_beside_it(told):
     assert max(received.tokens for received in stage.received) <= 350
     spans = told.spans_named("assemble_context")
     sent = [span for span in spans if span.attributes.get("assembly.name") == "budget"]
-    assert [span.attributes["assembly.tokens.out"] for span in sent] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in sent] == [request.tokens for request in stage.received]
     before = [span for span in spans if span not in sent]
     assert {child.name for span in before for child in span.children} == {"apply_policy verbose"}
 
@@ -158,7 +160,9 @@ async def test_what_is_left_is_what_bedrock_takes(told):
         assert [sendable(received.messages) for received in stage.received] == [True] * 4
         assert all("Question" in str(received.messages) for received in stage.received)
         spans = told.spans_named("assemble_context")
-        assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+        assert [span.attributes["assembly.tokens.out"] for span in spans] == [
+            request.tokens for request in stage.received
+        ]
         told.clear()
 
 
@@ -328,7 +332,7 @@ async def test_a_summary_is_the_first_message_and_the_user_s(assembly_telemetry,
     assert len(openings) == 7
     assert all(text.startswith("[Earlier messages, summ") for text in openings)
     spans = assembly_telemetry.spans_named("assemble_context")
-    assert [span.attributes["assembly.tokens.out"] for span in spans] == [one.tokens for one in stage.received]
+    assert [span.attributes["assembly.tokens.out"] for span in spans] == [request.tokens for request in stage.received]
     block = assembly_telemetry.spans_named("compact_block older")[0]
     assert block.attributes["assembly.compaction.outcome"] == "compacted"
 
@@ -349,10 +353,10 @@ async def test_observers_are_shown_every_message_once():
     talker = agent(Stage(), manager, lines=["call:look", "Done."])
     await talker.invoke_async("One")
     await talker.invoke_async("Two")
-    assert [describe(one).kind for one in notes.seen] == [
+    assert [describe(message).kind for message in notes.seen] == [
         "request", "response", "tool_result", "response", "request", "response"
     ]  # fmt: skip
-    assert [one is own for one, own in zip(notes.seen, talker.messages, strict=True)] == [True] * 6
+    assert [message is own for message, own in zip(notes.seen, talker.messages, strict=True)] == [True] * 6
 
 
 async def test_a_session_keeps_the_whole_history_and_is_one_conversation(tmp_path, told):

@@ -233,7 +233,7 @@ async def test_a_guardrail_s_redaction_is_what_the_next_call_holds(told):
         await clerk.invoke_async(text)
     first, second = told.spans_named(ASSEMBLY)
     assert [first.attributes["assembly.tokens.out"], second.attributes["assembly.tokens.out"]] == [
-        one.tokens for one in stage.received
+        request.tokens for request in stage.received
     ]
     assert "[redacted]" in str(stage.received[1].messages)
     assert steps(second) == []
@@ -270,7 +270,7 @@ async def test_two_agents_of_one_session_have_a_ledger_each(told, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "program", [one for one in (agents_as_tools, graph, swarm, structured_alone) if one in PROGRAMS]
+    "program", [message for message in (agents_as_tools, graph, swarm, structured_alone) if message in PROGRAMS]
 )
 async def test_what_runs_in_a_run_is_in_its_trace_and_has_no_ledger_in_common(told, program):
     await program(Stage())
@@ -321,8 +321,8 @@ async def test_what_is_behind_a_middleware_that_tries_again_works_once_more(told
 
     stage = Stage()
     clerk = agent(stage, ConnectionError("gone"), "Done.", messages=history(1))
-    for one in (tries_again, hints):
-        clerk._middleware_registry.add_middleware(InvokeModelStage, one)
+    for message in (tries_again, hints):
+        clerk._middleware_registry.add_middleware(InvokeModelStage, message)
     await clerk.invoke_async("Go")
     assert_told(told, stage.received)
     assert [steps(span) for span in told.spans_named(ASSEMBLY)] == [["hints"], ["hints"]]
