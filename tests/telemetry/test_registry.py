@@ -161,7 +161,7 @@ def test_groups_are_internal_or_say_what_they_are():
         assert name.startswith("attributes.assembly."), name
 
 
-@pytest.mark.parametrize(("name", "one"), listed(), ids=lambda given: given if isinstance(given, str) else "")
+@pytest.mark.parametrize(("name", "span"), listed(), ids=lambda given: given if isinstance(given, str) else "")
 def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, span):
     for ref in span["attributes"]:
         if "ref_group" in ref:
@@ -205,7 +205,7 @@ def test_what_is_defined_elsewhere_is_referenced_once_with_how_it_is_used():
         assert ours["type"] == {"enum": "string", "any": "string"}.get(FOREIGN[ref["ref"]], FOREIGN[ref["ref"]]), ref
 
 
-@pytest.mark.parametrize(("name", "one"), signals(), ids=lambda given: given if isinstance(given, str) else "")
+@pytest.mark.parametrize(("name", "value"), signals(), ids=lambda given: given if isinstance(given, str) else "")
 def test_signals_are_of_the_kinds_that_there_are(name, value):
     assert value["requirement_level"] in {"recommended", "opt_in"}
     if name.startswith("spans"):
