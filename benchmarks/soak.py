@@ -188,10 +188,8 @@ async def soak(turns: int) -> bool:
             memory.append(resident_mib())
             ratios.append(statistics.median(ours) / statistics.median(plain or [1e-4]))
             micros = statistics.median(ours) * 1e6
-            print(
-                f"{turn:>9,} {memory[-1]:>7.1f} {micros:>11.0f} {ratios[-1]:>8.2f} {gone:>6,} {halted:>6,} {forked:>5,}",
-                flush=True,
-            )
+            figures = f"{memory[-1]:>7.1f} {micros:>11.0f} {ratios[-1]:>8.2f} {gone:>6,} {halted:>6,} {forked:>5,}"
+            print(f"{turn:>9,} {figures}", flush=True)
             ours, plain = [], []
     return _held(memory, ratios, judged=turns >= TURNS // 2)
 
