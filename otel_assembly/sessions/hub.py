@@ -462,7 +462,7 @@ class Hub:
         session = await self._session(session_id)
         if participant_id is not None:
             self._require_participant(session, participant_id)
-        rows = await self._log.tail(session_id, after_seq + 1, limit)
+        rows = await self._log.rows_from(session_id, after_seq + 1, limit)
         envelopes = [envelope_of(row) for row in rows]
         return [e for e in envelopes if participant_id is None or e.visible_to(participant_id)]
 
@@ -499,7 +499,7 @@ class Hub:
         seq, count = start.seq, start.count
         deliveries, last_seq = list[Delivery](), seq
         while len(deliveries) < limit:
-            rows = await self._log.tail(session_id, seq + 1, _PAGE)
+            rows = await self._log.rows_from(session_id, seq + 1, _PAGE)
             for row in rows:
                 envelope = envelope_of(row)
                 if is_for(envelope, participant_id) and len(deliveries) < limit:

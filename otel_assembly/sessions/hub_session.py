@@ -132,7 +132,7 @@ class HubSession:
             raise self._regression
         first_seq = self.folded.seq
         while True:
-            rows = await self._log.tail(self.metadata.session_id, max(self.folded.seq, 1), _PAGE)
+            rows = await self._log.rows_from(self.metadata.session_id, max(self.folded.seq, 1), _PAGE)
             self._check_newest(rows)
             for row in rows:
                 self._fold(row)

@@ -62,7 +62,7 @@ def checksum_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The row of a session that an append follows.
+    """The row of a session after which new rows are appended.
 
     Attributes:
         seq: The row's number.
@@ -75,10 +75,10 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A participant's position in a session: the newest envelope that it confirmed.
+    """A participant's position in a session: the newest envelope that the participant has confirmed as processed.
 
     Attributes:
-        seq: The row of that envelope.
+        seq: The row number of that envelope.
         count: The number of envelopes addressed to the participant up to and including that row.
     """
 
@@ -88,11 +88,11 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a session up to a row, saved so that hubs need not read the earlier rows.
+    """A session's state after one of its rows, saved so that hubs need not read that row and the earlier ones.
 
     Attributes:
-        seq: The last row that the state includes.
-        state: The state as JSON: that of the adapter and that of the hub.
+        seq: The number of the last row that the state includes.
+        state: The adapter's state (that of the protocol) and the hub's state, together as JSON.
     """
 
     seq: int
@@ -108,8 +108,8 @@ class TurnClaim:
     Attributes:
         session_id: The session.
         participant_id: The participant whose turn it is.
-        seq: The row of the session that started the turn.
-        continues: True if the participant sent that row itself and has the next turn as well.
+        seq: The number of the session's row that started the turn.
+        continues: True if the participant itself sent that row, so that it has two turns in succession.
         token: A random text, unique for each claim; empty if no server has claimed the turn.
     """
 
@@ -126,12 +126,13 @@ class StoredTurn:
 
     Attributes:
         claim: The newest claim.
-        version: A number that grows with each change of the turn.
-        seconds: The length of the claim's lease, in seconds.
+        version: A number that grows with each change of this object in the log.
+        seconds: The length of the claim's lease, in seconds; a claim is valid until its lease expires or is renewed.
         remaining: The seconds until the lease expires, by the log's clock; 0 or less if it has expired.
-        entries: The number of stored work entries of unfinished turns.
-        answered: The newest row of another sender whose turn is finished; 0 for none.
-        continued: The newest row of the participant itself whose turn is finished; 0 for none.
+        entries: The number of stored steps (`WorkEntry`) of unfinished turns.
+        answered: Of the rows that other participants sent, the number of the newest whose turn is finished; 0 for none.
+        continued: Of the rows that the participant itself sent, the number of the newest whose turn is finished; 0 for
+            none.
     """
 
     claim: TurnClaim
@@ -146,8 +147,8 @@ class StoredTurn:
         """Return True if the turn that a row started is finished, or a later turn is.
 
         Args:
-            seq: The row.
-            continues: True if the participant sent the row itself; as in `TurnClaim`.
+            seq: The number of the row.
+            continues: True if the participant itself sent the row; as in `TurnClaim`.
         """
         return seq <= (self.continued if continues else self.answered)
 
@@ -157,7 +158,7 @@ class WorkEntry:
     """A stored step of an unfinished turn, such as a tool call, so that another server can continue the turn.
 
     Attributes:
-        seq: The row that started the turn.
+        seq: The number of the row that started the turn.
         number: The step's number among the participant's stored steps, from 1.
         body: The step's event, as JSON.
     """
@@ -188,7 +189,7 @@ class SessionLog(Protocol):
         ...
 
     async def metadata(self, session_id: str) -> str | None:
-        """Return the metadata that `create` wrote; None if there is no such session."""
+        """Return a session's metadata (JSON), as `create` wrote it; None if there is no such session."""
         ...
 
     async def session_ids(self) -> Sequence[str]:
@@ -196,10 +197,13 @@ class SessionLog(Protocol):
         ...
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """Append rows of one session after its row `on` in one transaction.
+        """Append rows of one session in one transaction.
 
-        With a claim, the rows are the answer of the claimed turn, and the same transaction finishes the turn as
-        `end_turn` does.
+        Args:
+            rows: The rows, all of one session.
+            on: The newest row of the session, as the caller knows it; the new rows follow this row.
+            claim: The claim of the turn that the rows answer; the same transaction finishes that turn, as `end_turn`
+                does. None for rows that answer no claimed turn.
 
         Raises:
             TurnClaimLostError: The claim is no longer valid; nothing was written.
@@ -208,8 +212,14 @@ class SessionLog(Protocol):
         """
         ...
 
-    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """Return at most `limit` rows of a session from `first_seq` on, in order."""
+    async def rows_from(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """Return the rows of a session from row number `first_seq` to the newest, in order.
+
+        Args:
+            session_id: The session.
+            first_seq: The number of the first row to return.
+            limit: The maximum number of rows, the oldest first; None for all.
+        """
         ...
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
@@ -221,19 +231,33 @@ class SessionLog(Protocol):
         ...
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """Return the cursor of each participant that has confirmed an envelope."""
+        """Return, by participant id, the newest position in the session that each participant has confirmed.
+
+        Participants that have confirmed no envelope are missing.
+        """
         ...
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """Store a participant's cursor; ignore a cursor that is not newer than the stored one."""
+        """Store the position that a participant has confirmed, unless a newer position is stored."""
         ...
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """Return the session's stored snapshot for an adapter, such as ``discussion/1``; None if there is none."""
+        """Return the session's stored snapshot; None if there is none.
+
+        Args:
+            session_id: The session.
+            adapter: The adapter whose state the snapshot contains, such as ``discussion/1`` (type and version).
+        """
         ...
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """Store a session's snapshot for an adapter; ignore a snapshot that is not newer than the stored one."""
+        """Store a session's snapshot, unless the stored one includes as many rows or more.
+
+        Args:
+            session_id: The session.
+            adapter: The adapter whose state the snapshot contains, such as ``discussion/1``.
+            snapshot: The snapshot.
+        """
         ...
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
@@ -249,21 +273,22 @@ class SessionLog(Protocol):
         ...
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """Claim a turn unless it has changed since `turn` returned `seen`; return True if it is now claimed.
+        """Claim a turn of a participant for a server; return True if the claim is stored.
 
-        The caller decides from `seen` if it may claim the turn. If several callers pass the same `seen`, one of them
-        succeeds.
+        The claim is stored only if no other server has changed the participant's turn since the caller read it with
+        `turn`. So if several callers pass the same `seen`, only one of them succeeds. The caller decides from `seen`
+        if it may claim the turn.
 
         Args:
             claim: The claim, with a token that no other claim has.
-            seen: The result of `turn`.
+            seen: The result of `turn`; None if the participant never had a turn.
             now: The caller's time, in seconds since the epoch.
             seconds: The length of the lease, in seconds.
         """
         ...
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """Extend the lease of a claim to `seconds` from now; return False if the claim is no longer valid."""
+        """Extend a claim's lease, so that it expires `seconds` after `now`; return False if the claim is not valid."""
         ...
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
@@ -298,21 +323,22 @@ class SessionLog(Protocol):
         ...
 
     def changes(self) -> AsyncIterator[str | None]:
-        """Yield the id of each session that gets new rows; None if ids may have been missed.
+        """Yield the id of each session that gets new rows, as soon as it gets them.
 
-        After None, the caller must check all sessions. The first item is None: from then on, no change is missed.
+        None means that ids may have been missed, so that the caller must check all sessions. The first item is None:
+        from then on, the log reports every change.
         """
         ...
 
     def press(self, session_id: str) -> AbstractAsyncContextManager[None]:
         """Return a context manager that locks a session for reading, deciding and appending.
 
-        A hub uses it if its appends keep losing to concurrent ones. Waiting tasks get the lock in order, so no writer
-        starves. The lock belongs to the task that entered it and to the tasks that this task starts: their calls
-        proceed, and other tasks that append to the session wait.
+        A hub uses the lock if its appends keep failing because of concurrent appends. Waiting tasks get the lock in
+        order, so no writer starves. The lock belongs to the task that entered the context manager, and to the tasks
+        that this task starts: their calls proceed, and other tasks that append to the session wait.
         """
         ...
 
     async def close(self) -> None:
-        """Release files and connections. A second call does nothing."""
+        """Release the log's files and connections; a second call does nothing."""
         ...

@@ -45,7 +45,10 @@ class StoredSession:
 
 
 class LogReader(ABC):
-    """Reads a log one page at a time, without verifying checksums. A context manager; all methods block."""
+    """Reads a session log one page of rows at a time, without verifying checksums.
+
+    The reader is a context manager that closes itself at the end of the block. All methods block.
+    """
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +77,7 @@ class LogReader(ABC):
         """
 
     def problems(self) -> Iterator[str]:
-        """Yield a message for each damage that does not concern an existing session, such as rows without a session."""
+        """Yield a message for each damage that belongs to no stored session, such as rows of a missing session."""
         for number, count in self.ask("the rows of all sessions", ROWS_WITHOUT_SESSION):
             rows = "1 row" if count == 1 else f"{count:,} rows"
             yield f"{rows} of session number {number}, which does not exist; restore the log from a backup"
@@ -122,7 +125,7 @@ class LogReader(ABC):
         return self.ask(f"session {session.id!r}: its snapshots", SNAPSHOTS, session.number)
 
     def cursors(self, session: StoredSession) -> dict[str, Cursor]:
-        """Return the cursor of each participant that has confirmed an envelope."""
+        """Return, by participant id, the newest position in the session that each participant has confirmed."""
         rows = self.ask(f"session {session.id!r}: its cursors", CURSORS_OF, session.number)
         return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 

@@ -73,7 +73,7 @@ _ROWS: Final = (
 
 METADATA: Final = "SELECT metadata, checksum FROM otel_assembly_sessions WHERE id = ?"
 SESSION_IDS: Final = "SELECT id FROM otel_assembly_sessions ORDER BY number"
-TAIL: Final = f"{_ROWS} AND seq >= ? ORDER BY seq LIMIT ?"
+ROWS_FROM: Final = f"{_ROWS} AND seq >= ? ORDER BY seq LIMIT ?"
 BY_ID: Final = f"{_ROWS} AND envelope_id = ?"
 BY_KEY: Final = f"{_ROWS} AND sender_id = ? AND key = ?"
 CURSORS: Final = f"SELECT participant_id, seq, count FROM otel_assembly_session_cursors WHERE {_OF_SESSION}"  # noqa: S608
@@ -143,5 +143,5 @@ REPEATED_KEYS: Final = """SELECT sender_id, key, max(seq) FROM otel_assembly_ses
 ROWS_WITHOUT_SESSION: Final = """SELECT session, count(*) FROM otel_assembly_session_rows
     WHERE session NOT IN (SELECT number FROM otel_assembly_sessions) GROUP BY session ORDER BY session"""
 
-#: The row limit for `tail` without `limit`.
+#: The row limit for `SessionLog.rows_from` without `limit`.
 WITHOUT_LIMIT: Final = 1 << 62

@@ -61,7 +61,7 @@ class MemorySessionLog:
         self._closed = False
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
-        """Write a session's metadata and first row; see `SessionLog.create`."""
+        """Write a session's metadata and its first row; see `SessionLog.create`."""
         check_first(session_id, first)
         self._check_open()
         if session_id in self._sessions:
@@ -71,7 +71,7 @@ class MemorySessionLog:
         self._notify(session_id)
 
     async def metadata(self, session_id: str) -> str | None:
-        """Return the metadata that `create` wrote; see `SessionLog.metadata`."""
+        """Return the metadata (JSON) that `create` wrote for a session; None if there is no such session."""
         session = self._session(session_id)
         return session.metadata if session is not None else None
 
@@ -81,7 +81,7 @@ class MemorySessionLog:
         return list(self._sessions)
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """Append rows of one session after its row `on`; see `SessionLog.append`."""
+        """Append rows of one session after its newest row `on`; see `SessionLog.append`."""
         check_appended(rows, on)
         session_id = rows[0].session_id
         session = self._session(session_id)
@@ -104,8 +104,8 @@ class MemorySessionLog:
                 session.add(row)
         self._notify(session_id)
 
-    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """Return at most `limit` rows of a session from `first_seq` on, in order."""
+    async def rows_from(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """Return a session's rows from row number `first_seq` on, in order: at most `limit` rows, or all if None."""
         session = self._session(session_id)
         if session is None:
             return []
@@ -126,12 +126,12 @@ class MemorySessionLog:
         return read_row(session_id, _columns(row)) if row is not None else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """Return the cursor of each participant that has confirmed an envelope."""
+        """Return, by participant id, the newest position that each participant has confirmed."""
         session = self._session(session_id)
         return dict(session.cursors) if session is not None else {}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """Store a participant's cursor; ignore a cursor that is not newer than the stored one."""
+        """Store the position that a participant has confirmed, unless a newer position is stored."""
         session = self._session(session_id)
         if session is not None:
             stored = session.cursors.get(participant_id)
@@ -144,7 +144,7 @@ class MemorySessionLog:
         return session.snapshots.get(adapter) if session is not None else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """Store a session's snapshot for an adapter; ignore a snapshot that is not newer than the stored one."""
+        """Store a session's snapshot for an adapter, unless the stored one includes as many rows or more."""
         session = self._session(session_id)
         if session is not None:
             stored = session.snapshots.get(adapter)
@@ -152,7 +152,7 @@ class MemorySessionLog:
                 session.snapshots[adapter] = snapshot
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """Return a participant's newest turn; `now` decides how long its lease lasts. See `SessionLog.turn`."""
+        """Return a participant's newest turn; None if it never had one. See `SessionLog.turn`."""
         session = self._session(session_id)
         if session is None or participant_id not in session.turns:
             return None
@@ -160,7 +160,7 @@ class MemorySessionLog:
         return replace(turn, remaining=expires_at - now)
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """Claim a turn unless it has changed since `turn` returned `seen`; return True if it is now claimed."""
+        """Claim a turn unless it has changed since `turn` returned `seen`; return True if the claim is stored."""
         session = self._session(claim.session_id)
         if session is None:
             return False
@@ -173,7 +173,7 @@ class MemorySessionLog:
         return True
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """Extend the lease of a claim to `seconds` from now; return False if the claim is no longer valid."""
+        """Extend a claim's lease to `seconds` after `now`; return False if the claim is not valid."""
         session = self._session(claim.session_id)
         turn = _turn_of_claim(session, claim)
         if session is None or turn is None:
@@ -182,7 +182,7 @@ class MemorySessionLog:
         return True
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
-        """Release a claim; return False if it was no longer valid. See `SessionLog.end_turn`."""
+        """Release the claim of a turn, finished or not; return False if it was not valid. See `SessionLog.end_turn`."""
         session = self._session(claim.session_id)
         return session is not None and self._end_turn(session, claim, finished=finished)
 
@@ -200,7 +200,7 @@ class MemorySessionLog:
         return True
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """Store a step of a claimed turn; return False if the claim is no longer valid. See `SessionLog.add_work`."""
+        """Store a step of a claimed turn; return False if the claim is not valid. See `SessionLog.add_work`."""
         session = self._session(claim.session_id)
         turn = _turn_of_claim(session, claim)
         if session is None or turn is None:
@@ -217,7 +217,7 @@ class MemorySessionLog:
         return list(session.work.get(participant_id, ())) if session is not None else []
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """Yield the id of each session that gets new rows; None first. See `SessionLog.changes`."""
+        """Yield the id of each session that gets new rows; the first item is None, which means all sessions."""
         self._check_open()
         listener = _Listener()
         self._listeners.add(listener)

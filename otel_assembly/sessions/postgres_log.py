@@ -51,10 +51,10 @@ from otel_assembly.sessions.log_sql import (
     NOW,
     RELEASE,
     RENEW,
+    ROWS_FROM,
     SAVE_SNAPSHOT,
     SESSION_IDS,
     SNAPSHOT,
-    TAIL,
     TURN,
     WITHOUT_LIMIT,
     WORK,
@@ -187,7 +187,7 @@ class PostgresSessionLog:
         await self.close()
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
-        """See `SessionLog.create`."""
+        """Write a session's metadata and its first row in one transaction; see `SessionLog.create`."""
         check_first(session_id, first)
         arguments = {"metadata": metadata, "metadata_checksum": checksum_of(metadata)}
         try:
@@ -196,16 +196,16 @@ class PostgresSessionLog:
             raise duplicate_session_error(session_id) from None
 
     async def metadata(self, session_id: str) -> str | None:
-        """See `SessionLog.metadata`."""
+        """Return the metadata (JSON) that `create` wrote for a session; None if there is no such session."""
         rows = await self._ask(f"session {session_id!r}: its metadata", METADATA, session_id)
         return read_metadata(session_id, *rows[0]) if rows else None
 
     async def session_ids(self) -> Sequence[str]:
-        """See `SessionLog.session_ids`."""
+        """Return the ids of all sessions, in the order of their creation."""
         return read_ids(await self._ask("the list of sessions", SESSION_IDS))
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """See `SessionLog.append`."""
+        """Append rows of one session after its newest row `on`; see `SessionLog.append`."""
         check_appended(rows, on)
         session_id, seq = rows[0].session_id, rows[0].seq
         arguments = _arguments(rows) | {"on_seq": on.seq, "on_id": on.envelope_id}
@@ -222,44 +222,44 @@ class PostgresSessionLog:
                 raise lost_claim_error(claim)
             raise stale_position_error(session_id, on)
 
-    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """See `SessionLog.tail`."""
+    async def rows_from(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """Return a session's rows from row number `first_seq` on, in order: at most `limit` rows, or all if None."""
         what = f"session {session_id!r}: the rows from {first_seq} on"
-        rows = await self._ask(what, TAIL, session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
+        rows = await self._ask(what, ROWS_FROM, session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
         return read_rows(session_id, first_seq, rows)
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
-        """See `SessionLog.by_id`."""
+        """Return the row with this envelope id; None if there is none."""
         rows = await self._ask(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
         return read_row(session_id, rows[0]) if rows else None
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
-        """See `SessionLog.by_key`."""
+        """Return the row that this sender posted with this idempotency key; None if there is none."""
         rows = await self._ask(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
         return read_row(session_id, rows[0]) if rows else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """See `SessionLog.cursors`."""
+        """Return, by participant id, the newest position that each participant has confirmed."""
         rows = await self._ask(f"session {session_id!r}: its cursors", CURSORS, session_id)
         return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """See `SessionLog.move_cursor`."""
+        """Store the position that a participant has confirmed, unless a newer position is stored."""
         what = f"session {session_id!r}: a cursor"
         await self._ask(what, MOVE_CURSOR, participant_id, cursor.seq, cursor.count, session_id)
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """See `SessionLog.snapshot`."""
+        """Return the session's stored snapshot for an adapter; None if there is none."""
         rows = await self._ask(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
         return read_snapshot(session_id, *rows[0]) if rows else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """See `SessionLog.save_snapshot`."""
+        """Store a session's snapshot for an adapter, unless the stored one includes as many rows or more."""
         arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
         await self._ask(f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, *arguments)
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """See `SessionLog.turn`; uses PostgreSQL's clock."""
+        """Return a participant's newest turn; None if it never had one. PostgreSQL's clock is used and not `now`."""
         arguments = {"id": session_id, "participant": participant_id}
         rows = await self._ask_named(f"session {session_id!r}: a turn", _TURN, arguments)
         return read_turn(session_id, participant_id, rows[0]) if rows else None
@@ -269,22 +269,25 @@ class PostgresSessionLog:
         return turn is not None and turn.claim.token == claim.token
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """See `SessionLog.claim_turn`; uses PostgreSQL's clock."""
+        """Claim a turn unless it has changed since `turn` returned `seen`; return True if the claim is stored.
+
+        The lease begins at the time of PostgreSQL's clock; `now` is not used. See `SessionLog.claim_turn`.
+        """
         arguments = _claim_arguments(claim) | {"seconds": seconds, "version": seen.version if seen is not None else 0}
         statement = _FIRST_CLAIM if seen is None else _CLAIM
         # If the answer to an earlier try was lost, the log may already contain this claim.
         return bool(await self._ask_named(_what(claim), statement, arguments)) or await self._holds(claim)
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """See `SessionLog.renew_turn`; uses PostgreSQL's clock."""
+        """Extend a claim's lease to `seconds` from now, by PostgreSQL's clock; return False if it is not valid."""
         return bool(await self._ask_named(_what(claim), _RENEW, _claim_arguments(claim) | {"seconds": seconds}))
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
-        """See `SessionLog.end_turn`."""
+        """Release the claim of a turn, finished or not; return False if it was not valid. See `SessionLog.end_turn`."""
         return bool(await self._ask_named(_what(claim), _FINISH if finished else _RELEASE, _claim_arguments(claim)))
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """See `SessionLog.add_work`."""
+        """Store a step of a claimed turn; return False if the claim is not valid. See `SessionLog.add_work`."""
         arguments = _claim_arguments(claim) | {"number": number, "body": body, "checksum": checksum_of(body)}
         what = f"session {claim.session_id!r}: step {number} of a turn"
         if await self._write(what, _ADD_WORK, arguments):
@@ -293,13 +296,16 @@ class PostgresSessionLog:
         return turn is not None and turn.claim.token == claim.token and turn.entries >= number
 
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
-        """See `SessionLog.work`."""
+        """Return the steps of a participant's unfinished turns, in order."""
         arguments = {"id": session_id, "participant": participant_id}
         rows = await self._ask_named(f"session {session_id!r}: the steps of a turn", _WORK, arguments)
         return read_work(session_id, participant_id, rows)
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """See `SessionLog.changes`; also yields None after each reconnection, because notifications may be lost."""
+        """Yield the id of each session that gets new rows; None, which means all sessions, if ids may have been missed.
+
+        None is the first item, and it follows each reconnection, because notifications may be lost.
+        """
         self._connections.check_open()
         while not self._connections.closed:
             connection = await self._connections.open_connection()
@@ -318,7 +324,10 @@ class PostgresSessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; uses an advisory lock, which the server releases if the connection is lost."""
+        """Return a context manager that locks a session for reading, deciding and appending.
+
+        The lock is an advisory lock, which the server releases if the connection is lost.
+        """
         if current_press(self) is not None:
             yield
             return
@@ -348,7 +357,7 @@ class PostgresSessionLog:
             raise
 
     async def close(self) -> None:
-        """See `SessionLog.close`."""
+        """Close the connections; a second call does nothing."""
         await self._connections.close()
 
     async def _write(self, what: str, statement: str, arguments: dict[str, Any]) -> list[Any]:

@@ -35,10 +35,10 @@ from otel_assembly.sessions.log_sql import (
     METADATA,
     MOVE_CURSOR,
     RENEW,
+    ROWS_FROM,
     SAVE_SNAPSHOT,
     SESSION_IDS,
     SNAPSHOT,
-    TAIL,
     TURN,
     WITHOUT_LIMIT,
     WORK,
@@ -117,32 +117,32 @@ class SqliteSessionLog:
         await self.close()
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
-        """See `SessionLog.create`."""
+        """Write a session's metadata and its first row in one transaction; see `SessionLog.create`."""
         check_first(session_id, first)
         await self._write(partial(self._file.create, session_id, metadata, checksum_of(metadata), first))
 
     async def metadata(self, session_id: str) -> str | None:
-        """See `SessionLog.metadata`."""
+        """Return the metadata (JSON) that `create` wrote for a session; None if there is no such session."""
         rows = await self._rows(f"session {session_id!r}: its metadata", METADATA, session_id)
         return read_metadata(session_id, *rows[0]) if rows else None
 
     async def session_ids(self) -> Sequence[str]:
-        """See `SessionLog.session_ids`."""
+        """Return the ids of all sessions, in the order of their creation."""
         return read_ids(await self._rows("the list of sessions", SESSION_IDS))
 
     async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
-        """See `SessionLog.append`."""
+        """Append rows of one session after its newest row `on`; see `SessionLog.append`."""
         check_appended(rows, on)
         await self._write(partial(self._file.append, rows, on, claim))
 
-    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
-        """See `SessionLog.tail`."""
+    async def rows_from(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """Return a session's rows from row number `first_seq` on, in order: at most `limit` rows, or all if None."""
 
         def read() -> list[LogRow]:
             rows: list[Any] = []
             with self._file.translated_errors(f"session {session_id!r}: the rows from {first_seq} on"):
                 cursor = self._connection().execute(
-                    TAIL, (session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
+                    ROWS_FROM, (session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
                 )
             while True:
                 with self._file.translated_errors(f"session {session_id!r}: row {max(first_seq, 1) + len(rows)}"):
@@ -154,48 +154,48 @@ class SqliteSessionLog:
         return await self._read(read)
 
     async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
-        """See `SessionLog.by_id`."""
+        """Return the row with this envelope id; None if there is none."""
         rows = await self._rows(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
         return read_row(session_id, rows[0]) if rows else None
 
     async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
-        """See `SessionLog.by_key`."""
+        """Return the row that this sender posted with this idempotency key; None if there is none."""
         rows = await self._rows(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
         return read_row(session_id, rows[0]) if rows else None
 
     async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
-        """See `SessionLog.cursors`."""
+        """Return, by participant id, the newest position that each participant has confirmed."""
         rows = await self._rows(f"session {session_id!r}: its cursors", CURSORS, session_id)
         return {participant_id: Cursor(seq, count) for participant_id, seq, count in rows}
 
     async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
-        """See `SessionLog.move_cursor`."""
+        """Store the position that a participant has confirmed, unless a newer position is stored."""
         arguments = (participant_id, cursor.seq, cursor.count, session_id)
         await self._write(partial(self._file.write, f"session {session_id!r}: a cursor", MOVE_CURSOR, arguments))
 
     async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
-        """See `SessionLog.snapshot`."""
+        """Return the session's stored snapshot for an adapter; None if there is none."""
         rows = await self._rows(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
         return read_snapshot(session_id, *rows[0]) if rows else None
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
-        """See `SessionLog.save_snapshot`."""
+        """Store a session's snapshot for an adapter, unless the stored one includes as many rows or more."""
         arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
         await self._write(partial(self._file.write, f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, arguments))
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """See `SessionLog.turn`."""
+        """Return a participant's newest turn; None if it never had one. See `SessionLog.turn`."""
         arguments = {"id": session_id, "participant": participant_id, "now": now}
         rows = await self._rows(f"session {session_id!r}: a turn", TURN, arguments)
         return read_turn(session_id, participant_id, rows[0]) if rows else None
 
     async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
-        """See `SessionLog.claim_turn`."""
+        """Claim a turn unless it has changed since `turn` returned `seen`; return True if the claim is stored."""
         arguments = claim_arguments(claim) | {"now": now, "seconds": seconds, "version": seen.version if seen else 0}
         return await self._change_turn(claim, FIRST_CLAIM if seen is None else CLAIM, arguments)
 
     async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
-        """See `SessionLog.renew_turn`."""
+        """Extend a claim's lease to `seconds` after `now`; return False if the claim is not valid."""
         return await self._change_turn(claim, RENEW, claim_arguments(claim) | {"now": now, "seconds": seconds})
 
     async def _change_turn(self, claim: TurnClaim, statement: str, arguments: dict[str, Any]) -> bool:
@@ -203,21 +203,24 @@ class SqliteSessionLog:
         return bool(await self._write(partial(self._file.write, what, statement, arguments)))
 
     async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
-        """See `SessionLog.end_turn`."""
+        """Release the claim of a turn, finished or not; return False if it was not valid. See `SessionLog.end_turn`."""
         return await self._write(partial(self._file.end_turn, claim, finished))
 
     async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
-        """See `SessionLog.add_work`."""
+        """Store a step of a claimed turn; return False if the claim is not valid. See `SessionLog.add_work`."""
         return await self._write(partial(self._file.add_work, claim, number, body, checksum_of(body)))
 
     async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
-        """See `SessionLog.work`."""
+        """Return the steps of a participant's unfinished turns, in order."""
         arguments = {"id": session_id, "participant": participant_id}
         rows = await self._rows(f"session {session_id!r}: the steps of a turn", WORK, arguments)
         return read_work(session_id, participant_id, rows)
 
     async def changes(self) -> AsyncGenerator[str | None]:
-        """See `SessionLog.changes`."""
+        """Yield the id of each session that gets new rows; None, which means all sessions, if ids may have been missed.
+
+        None is the first item. The file is checked for new rows every `poll_seconds`.
+        """
         follower = await self._read(lambda: _Follower(self._file.reader()))
         try:
             yield None
@@ -231,7 +234,10 @@ class SqliteSessionLog:
 
     @asynccontextmanager
     async def press(self, session_id: str) -> AsyncIterator[None]:
-        """See `SessionLog.press`; locks the whole file, because SQLite has one writer at a time."""
+        """Return a context manager that locks a session for reading, deciding and appending.
+
+        It locks the whole file and so all sessions, because SQLite has one writer at a time.
+        """
         if current_press(self) is not None:
             yield
             return
@@ -245,7 +251,7 @@ class SqliteSessionLog:
             self._write_thread.release(press)
 
     async def close(self) -> None:
-        """See `SessionLog.close`; afterwards, the files can be moved or deleted."""
+        """Close the files, which can then be moved or deleted; a second call does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -20,7 +20,7 @@ def on(row):
 
 async def said(log, session_id):
     """What a session's log says, in order."""
-    return [f"{envelope.seq} {envelope.envelope_id}" for envelope in await log.tail(session_id, 1)]
+    return [f"{envelope.seq} {envelope.envelope_id}" for envelope in await log.rows_from(session_id, 1)]
 
 
 async def created(log, session_id="s", metadata="{}"):

@@ -402,10 +402,10 @@ class TestLostAnswers:
         async def gone(*_):
             raise LogUnavailableError("no answer")
 
-        flaky.tail = gone
+        flaky.rows_from = gone
         with pytest.raises(LogUnsureError, match="post again with the same idempotency key"):
             await hub.post(text(name, "ann", "1", idempotency_key="k"))
-        del flaky.tail
+        del flaky.rows_from
         again = await hub.post(text(name, "ann", "1", idempotency_key="k"))
         assert (await hub.envelopes(name))[-1] == again
 
@@ -427,7 +427,7 @@ async def test_a_log_that_went_back_stops_the_session(log):
     name = await opened(hub, "ann", "bob")
     await hub.post(text(name, "ann", "1"))
     copy = MemorySessionLog()
-    rows = await log.tail(name, 1)
+    rows = await log.rows_from(name, 1)
     await copy.create(name, await log.metadata(name), rows[0])
     await copy.append(rows[1:3], LogPosition(1, rows[0].envelope_id))
 
@@ -446,7 +446,7 @@ async def test_a_log_that_went_back_stops_the_session(log):
     for _ in range(2):
         with pytest.raises(LogRegressed, match="row 4, which this hub has read, no longer exists"):
             await hub.post(text(name, "bob", "2"))
-    assert len(await copy.tail(name, 1)) == 3
+    assert len(await copy.rows_from(name, 1)) == 3
 
 
 async def test_a_hub_hears_of_what_others_append(open_log):

@@ -26,10 +26,10 @@ async def test_what_was_appended_is_read_again(open_log):
     await log.append([second, third], on(first))
     for item in (log, open_log()):
         assert await item.metadata("s") == '{"creator_id": "ann"}'
-        assert list(await item.tail("s", 1)) == [first, second, third]
-        assert list(await item.tail("s", 2)) == [second, third]
-        assert list(await item.tail("s", 2, 1)) == [second]
-        assert list(await item.tail("s", 4)) == []
+        assert list(await item.rows_from("s", 1)) == [first, second, third]
+        assert list(await item.rows_from("s", 2)) == [second, third]
+        assert list(await item.rows_from("s", 2, 1)) == [second]
+        assert list(await item.rows_from("s", 4)) == []
         assert await item.by_id("s", second.envelope_id) == second
         assert await item.by_key("s", "ben", "k") == second
         assert await item.by_key("s", "ann", "k") is None
@@ -39,7 +39,7 @@ async def test_what_was_appended_is_read_again(open_log):
 async def test_what_is_not_there_is_nothing(log):
     assert await log.metadata("s") is None
     assert list(await log.session_ids()) == []
-    assert list(await log.tail("s", 1)) == []
+    assert list(await log.rows_from("s", 1)) == []
     assert await log.by_id("s", "i") is None
     assert await log.by_key("s", "ann", "k") is None
     assert dict(await log.cursors("s")) == {}
@@ -64,7 +64,7 @@ async def test_a_session_is_created_once(open_log):
     with pytest.raises(LogConflictError, match="'s'"):
         await other.create("s", "second", row("s", 1, envelope_id="other"))
     assert await other.metadata("s") == "first"
-    assert list(await other.tail("s", 1)) == [first]
+    assert list(await other.rows_from("s", 1)) == [first]
 
 
 async def test_sessions_share_ids_and_keys_with_nobody(log):
@@ -117,10 +117,10 @@ async def test_an_id_and_a_key_are_used_once_and_nothing_is_written_by_halves(op
     await log.append([second], on(first))
     with pytest.raises(LogConflictError):
         await other.append(again, on(second))
-    assert list(await log.tail("s", 1)) == [first, second]
+    assert list(await log.rows_from("s", 1)) == [first, second]
     after = [row("s", 3, sender="ben", key="k"), row("s", 4)]
     await other.append(after, on(second))
-    assert list(await log.tail("s", 3)) == after
+    assert list(await log.rows_from("s", 3)) == after
 
 
 @pytest.mark.parametrize("rows", [[], [row("s", 3)], [row("s", 2), row("s", 4)], [row("s", 2), row("t", 3)]])
@@ -130,7 +130,7 @@ async def test_rows_with_gaps_are_refused(log, rows):
         await log.append(rows, on(first))
     with pytest.raises(SessionLogError):
         await log.create("t", "{}", row("t", 2))
-    assert list(await log.tail("s", 1)) == [first]
+    assert list(await log.rows_from("s", 1)) == [first]
     assert list(await log.session_ids()) == ["s"]
 
 
@@ -146,7 +146,7 @@ async def test_of_many_who_append_at_once_one_is_first(open_log):
         assert len(won) == 1
         assert all(isinstance(outcome, LogConflictError) for outcome in done if outcome is not None)
         (last,) = won
-    rows = await logs[3].tail("s", 1)
+    rows = await logs[3].rows_from("s", 1)
     assert [row.seq for row in rows] == list(range(1, 12))
 
 
@@ -242,18 +242,18 @@ async def test_whoever_holds_the_press_reads_decides_and_appends(open_log):
     async def add(log, who):
         for number in range(5):
             async with log.press("s"):
-                newest = (await log.tail("s", 1))[-1]
+                newest = (await log.rows_from("s", 1))[-1]
                 await asyncio.sleep(0.001)
                 await log.append([row("s", newest.seq + 1, envelope_id=f"{who}-{number}")], on(newest))
 
     await asyncio.gather(*(add(log, who) for who, log in enumerate([*logs, *logs])))
-    assert len(await logs[0].tail("s", 1)) == 31
+    assert len(await logs[0].rows_from("s", 1)) == 31
 
 
 async def test_who_has_not_the_press_waits_and_is_then_too_late(open_log):
     log, other = open_log(), open_log()
     first = await created(log)
-    assert list(await other.tail("s", 1)) == [first]
+    assert list(await other.rows_from("s", 1)) == [first]
     go = asyncio.Event()
 
     async def append():
@@ -265,11 +265,11 @@ async def test_who_has_not_the_press_waits_and_is_then_too_late(open_log):
         go.set()
         await asyncio.sleep(0.05)
         assert not late.done()
-        assert list(await other.tail("s", 1)) == [first]
+        assert list(await other.rows_from("s", 1)) == [first]
         second = row("s", 2)
         await log.append([second], on(first))
         # What was appended is accepted at once, not when the press is let go.
-        assert list(await other.tail("s", 1)) == [first, second]
+        assert list(await other.rows_from("s", 1)) == [first, second]
     with pytest.raises(LogConflictError):
         await late
 
@@ -303,7 +303,7 @@ async def test_the_press_is_let_go_by_whoever_fails_or_is_cancelled(open_log):
 async def test_a_task_that_outlives_the_press_has_no_part_in_it(open_log):
     log, other = open_log(), open_log()
     first = await created(log)
-    assert list(await other.tail("s", 1)) == [first]
+    assert list(await other.rows_from("s", 1)) == [first]
     go, held, end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def later():
@@ -324,7 +324,7 @@ async def test_a_task_that_outlives_the_press_has_no_part_in_it(open_log):
     assert not outlives.done()
     end.set()
     await asyncio.gather(outlives, holder)
-    assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["outlived"]
+    assert [envelope.envelope_id for envelope in await log.rows_from("s", 2)] == ["outlived"]
 
 
 async def test_who_is_cancelled_leaves_a_log_that_works(open_log, log_kind):
@@ -344,11 +344,11 @@ async def test_who_is_cancelled_leaves_a_log_that_works(open_log, log_kind):
         except asyncio.CancelledError:
             cut += 1
         # As a hub does: what the log holds is what counts.
-        last = (await log.tail("s", last.seq))[-1]
+        last = (await log.rows_from("s", last.seq))[-1]
         found = await log.by_id("s", after.envelope_id)
         assert (last.envelope_id == after.envelope_id) == (found is not None)
     assert cut > 0 or log_kind == "memory"  # where nothing waits
-    rows = await log.tail("s", 1)
+    rows = await log.rows_from("s", 1)
     assert [row.seq for row in rows] == list(range(1, last.seq + 1))
 
 
@@ -357,7 +357,7 @@ async def test_a_closed_log_says_so(open_log):
     first = await created(log)
     await log.close()
     await log.close()
-    for call in (log.tail("s", 1), log.append([row("s", 2)], on(first)), log.metadata("s"), log.session_ids()):
+    for call in (log.rows_from("s", 1), log.append([row("s", 2)], on(first)), log.metadata("s"), log.session_ids()):
         with pytest.raises(LogUnavailableError, match="closed"):
             await call
     with pytest.raises(LogUnavailableError, match="closed"):

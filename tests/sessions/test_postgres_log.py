@@ -157,11 +157,11 @@ async def post(log, last, envelope_id, key=None):
             unsure += 1
             if (found := await log.by_id("s", envelope_id)) is not None:
                 return found, unsure
-            last = (await log.tail("s", last.seq))[-1]
+            last = (await log.rows_from("s", last.seq))[-1]
         except LogConflictError:
             if (found := await log.by_id("s", envelope_id)) is not None:
                 return found, unsure
-            last = (await log.tail("s", last.seq))[-1]
+            last = (await log.rows_from("s", last.seq))[-1]
         else:
             return after, unsure
 
@@ -177,7 +177,7 @@ async def test_an_answer_that_is_lost_leaves_each_row_once(postgres, schema, cut
             lost += unsure
         assert proxy.cuts == 10
         assert lost == 10
-        there = [envelope.envelope_id for envelope in await log.tail("s", 2)]
+        there = [envelope.envelope_id for envelope in await log.rows_from("s", 2)]
         assert there == [f"append-{number}" for number in range(20)]
 
 
@@ -197,7 +197,7 @@ async def test_a_lost_answer_is_resolved_from_anywhere_by_its_key(postgres, sche
 async def test_a_server_that_falls_silent_is_given_up(postgres, schema, log):
     first = await created(log)
     async with Proxy(postgres) as proxy, PostgresSessionLog(proxy.dsn(schema), patience=3.0) as silent:
-        assert list(await answer_of(lambda: silent.tail("s", 1))) == [first]
+        assert list(await answer_of(lambda: silent.rows_from("s", 1))) == [first]
         proxy.cut = "silent"
         with pytest.raises(LogUnsureError, match="has not answered"):
             await silent.append([row("s", 2, envelope_id="append-1")], on(first))
@@ -215,7 +215,7 @@ async def test_a_connection_that_was_lost_while_idle_leaves_nobody_unsure(postgr
             after = row("s", seq)
             await log.append([after], on(last))
             last = after
-    assert len(await log.tail("s", 1)) == 4
+    assert len(await log.rows_from("s", 1)) == 4
 
 
 async def test_who_listens_looks_at_everything_after_a_lost_connection(postgres, schema, log):
@@ -256,7 +256,7 @@ async def test_a_press_that_is_lost_with_its_connection_hinders_nobody(postgres,
                 await other.append([row("s", 2)], on(first))
             with pytest.raises(LogUnsureError):
                 await log.append([row("s", 3)], on(row("s", 2)))
-            assert len(await log.tail("s", 1)) == 2
+            assert len(await log.rows_from("s", 1)) == 2
         async with log.press("s"):
             await log.append([row("s", 3)], on(row("s", 2)))
 
@@ -264,7 +264,7 @@ async def test_a_press_that_is_lost_with_its_connection_hinders_nobody(postgres,
 async def test_who_waits_too_long_for_the_press_has_written_nothing(postgres, schema, log):
     first = await created(log)
     async with PostgresSessionLog(postgres.dsn(schema), patience=1.0) as other:
-        assert list(await answer_of(lambda: other.tail("s", 1))) == [first]
+        assert list(await answer_of(lambda: other.rows_from("s", 1))) == [first]
         async with log.press("s"):
             with pytest.raises(LogUnavailableError, match="refused"):
                 await other.append([row("s", 2, envelope_id="late")], on(first))
@@ -272,7 +272,7 @@ async def test_who_waits_too_long_for_the_press_has_written_nothing(postgres, sc
                 async with other.press("s"):
                     pass
             await log.append([row("s", 2)], on(first))
-        assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == [f"{2:016x}"]
+        assert [envelope.envelope_id for envelope in await log.rows_from("s", 2)] == [f"{2:016x}"]
 
         async def press():
             async with other.press("s"):
@@ -284,15 +284,15 @@ async def test_who_waits_too_long_for_the_press_has_written_nothing(postgres, sc
 async def test_connections_are_as_many_as_were_allowed(postgres, schema):
     async with PostgresSessionLog(postgres.dsn(schema), patience=PATIENCE, connections=2) as log:
         await appended(log, 3)
-        await asyncio.gather(*(log.tail("s", 1) for _ in range(50)))
+        await asyncio.gather(*(log.rows_from("s", 1) for _ in range(50)))
 
         async def press():
             async with log.press("s"):
-                newest = (await log.tail("s", 1))[-1]
+                newest = (await log.rows_from("s", 1))[-1]
                 await log.append([row("s", newest.seq + 1)], on(newest))
 
         await asyncio.gather(*(press() for _ in range(20)))
-        assert len(await log.tail("s", 1)) == 23
+        assert len(await log.rows_from("s", 1)) == 23
         with postgres.connected() as other:
             found = other.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'otel-assembly'")
             assert found.fetchone() <= (2,)
@@ -315,7 +315,7 @@ async def test_who_may_not_make_tables_uses_those_that_are_there(postgres, schem
         other.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role}")
     async with PostgresSessionLog(postgres.dsn(schema).replace("user=tests", f"user={role}")) as plain:
         await plain.append([row("s", 2)], on(row("s", 1)))
-        assert len(await log.tail("s", 1)) == 2
+        assert len(await log.rows_from("s", 1)) == 2
 
 
 async def test_a_row_that_is_damaged_or_missing_is_named(postgres, schema, log, caplog):
@@ -327,9 +327,9 @@ async def test_a_row_that_is_damaged_or_missing_is_named(postgres, schema, log, 
         other.execute("UPDATE otel_assembly_session_snapshots SET state = '[]'")
         other.execute("UPDATE otel_assembly_sessions SET metadata = '[]'")
     with pytest.raises(LogDamagedError, match="session 's': row 9 is missing"):
-        await log.tail("s", 1)
+        await log.rows_from("s", 1)
     with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
-        await log.tail("s", 10)
+        await log.rows_from("s", 10)
     with pytest.raises(LogDamagedError, match="session 's': row 17"):
         await log.by_id("s", f"{17:016x}")
     with pytest.raises(LogDamagedError, match="its metadata"):
@@ -374,7 +374,7 @@ async def test_a_flipped_byte_of_a_row_is_damage_that_names_the_row(postgres, sc
             await appended(log, 20, text="said \u20ac")
         whole = flip(ROWS, "body", "seq = 17", at, bits)
         try:
-            for reads in (log.tail("s", 1), log.by_id("s", f"{17:016x}")):
+            for reads in (log.rows_from("s", 1), log.by_id("s", f"{17:016x}")):
                 with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
                     await reads
             with PostgresReader(postgres.dsn(schema)) as reader:
@@ -383,7 +383,7 @@ async def test_a_flipped_byte_of_a_row_is_damage_that_names_the_row(postgres, sc
                     read_rows("s", 1, reader.rows(stored))
         finally:
             mend(ROWS, "body", "seq = 17", whole)
-        assert len(await log.tail("s", 1)) == 20
+        assert len(await log.rows_from("s", 1)) == 20
 
 
 @pytest.mark.parametrize("bits", [0x01, 0x80])
@@ -443,7 +443,7 @@ async def test_a_value_whose_length_is_damaged_is_damage(own_server):
     server.start()
     async with PostgresSessionLog(server.dsn(), patience=PATIENCE) as log:
         with pytest.raises(LogDamagedError, match="restore the database"):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
     with PostgresReader(server.dsn()) as reader, pytest.raises(LogDamagedError, match="row 2 cannot be read"):
         list(reader.rows(next(reader.sessions())))
 
@@ -515,7 +515,7 @@ async def test_nothing_accepted_is_lost_when_the_server_is_killed(own_server):
             await asyncio.to_thread(server.start)
         stop.set()
         await writer
-        there = [envelope.envelope_id for envelope in await log.tail("s", 2)]
+        there = [envelope.envelope_id for envelope in await log.rows_from("s", 2)]
     assert there == accepted == [f"append-{number}" for number in range(len(accepted))]
 
 
@@ -535,11 +535,11 @@ async def test_a_server_that_is_gone_is_waited_for_no_longer_than_told(own_serve
         with pytest.raises(LogUnavailableError):
             await log.append([row("s", 2)], on(first))
         with pytest.raises(LogUnavailableError):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
         with pytest.raises(LogUnavailableError):
             await anext(followed[-1])
         server.start()
-        assert list(await answer_of(lambda: log.tail("s", 1))) == [first]
+        assert list(await answer_of(lambda: log.rows_from("s", 1))) == [first]
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://u:s3cret@[::1/x", "no dsn s3cret", "hots=x s3cret"])
@@ -584,7 +584,7 @@ pid = os.fork()
 
 async def append(seq):
     while True:
-        there = await log.tail("s", 1)
+        there = await log.rows_from("s", 1)
         if there[-1].seq == seq - 1:
             await log.append([row("s", seq)], on(there[-1]))
             return
@@ -605,7 +605,7 @@ else:
 
     async def there():
         async with PostgresSessionLog(postgres.dsn(schema), patience=PATIENCE) as log:
-            return [envelope.seq for envelope in await log.tail("s", 1)]
+            return [envelope.seq for envelope in await log.rows_from("s", 1)]
 
     assert asyncio.run(there()) == [1, 2, 3, 4, 5]
 
@@ -643,7 +643,7 @@ async def test_the_ten_thousandth_append_writes_as_much_as_the_first(postgres, s
                 await log.append([after], on(last))
                 last = after
             await asyncio.sleep(1.5)  # a server tells its counters about once a second
-            await log.tail("s", last.seq)
+            await log.rows_from("s", last.seq)
             await asyncio.sleep(0.5)
             bytes_each.append(written() - bytes_before)
             blocks_each.append(touched() - blocks_before)

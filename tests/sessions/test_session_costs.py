@@ -28,7 +28,7 @@ class Counting:
         async def counted(*given):
             self.counts[name] += 1
             found = await method(*given)
-            if name == "tail":
+            if name == "rows_from":
                 self.counts["rows"] += len(found)
             return found
 
@@ -61,7 +61,7 @@ async def test_a_post_after_others_reads_what_they_appended_and_no_more(log):
         await hub.post(text(name, "bob", f"b{number}"))
         costs.append((dict(counting.counts), adapter.folds))
     # It is behind: refused by what it knows, it reads the row that it knew last and the new one, and decides again.
-    assert costs[1:] == [({"tail": 1, "rows": 2, "append": 1}, 2)] * 59, costs
+    assert costs[1:] == [({"rows_from": 1, "rows": 2, "append": 1}, 2)] * 59, costs
 
 
 async def test_hydrating_ten_thousand_envelopes_folds_less_than_a_tenth_of_them():

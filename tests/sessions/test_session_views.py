@@ -303,14 +303,14 @@ async def test_a_turn_costs_what_is_new_however_old_the_session_is(hub, monkeypa
             counts["counted"] += 1
             return len(text.split())
 
-    tail = hub._log.tail
+    tail = hub._log.rows_from
 
     async def counted_tail(*given):
         rows = await tail(*given)
         counts["rows"] += len(rows)
         return rows
 
-    monkeypatch.setattr(hub._log, "tail", counted_tail)
+    monkeypatch.setattr(hub._log, "rows_from", counted_tail)
     monkeypatch.setattr("otel_assembly.history.history.describe", lambda event: _described(counts, event))
     assembler = Assembler(view.policies, counter=Counter())
     costs = []

@@ -35,7 +35,7 @@ async def main(path, name, count):
     log = SqliteSessionLog(path, patience=500)
     if await log.metadata("s") is None:
         await created(log)
-    last = (await log.tail("s", 1))[-1]
+    last = (await log.rows_from("s", 1))[-1]
     number = 0
     print("ready", flush=True)
     sys.stdin.readline()
@@ -44,11 +44,11 @@ async def main(path, name, count):
         try:
             await log.append([after], on(last))
         except LogConflictError:
-            last = (await log.tail("s", last.seq))[-1]
+            last = (await log.rows_from("s", last.seq))[-1]
             continue
         except LogUnsureError:
             print("unsure", after.envelope_id, flush=True)
-            last = (await log.tail("s", last.seq))[-1]
+            last = (await log.rows_from("s", last.seq))[-1]
             if last.envelope_id != after.envelope_id:
                 continue
         last = after
@@ -123,7 +123,7 @@ def test_a_process_that_is_killed_in_a_sync_loses_nothing_it_accepted(tmp_path, 
 
     async def check():
         async with SqliteSessionLog(tmp_path / "log.db") as log:
-            there = [envelope.envelope_id for envelope in (await log.tail("s", 1))[1:]]
+            there = [envelope.envelope_id for envelope in (await log.rows_from("s", 1))[1:]]
             assert there[: len(accepted)] == accepted
             assert len(there) <= len(accepted) + 1
             return there
@@ -140,7 +140,7 @@ def test_a_sync_that_fails_leaves_the_writer_unsure_and_each_row_once(tmp_path, 
 
     async def check():
         async with SqliteSessionLog(tmp_path / "log.db") as log:
-            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.rows_from("s", 2)]
 
     assert asyncio.run(check()) == [f"x-{number}" for number in range(30)]
 
@@ -157,7 +157,7 @@ def test_processes_append_in_turn_and_nobody_starves(tmp_path):
 
     async def check():
         async with SqliteSessionLog(path) as log:
-            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.rows_from("s", 2)]
 
     there = asyncio.run(check())
     for name in "xyz":
@@ -182,7 +182,7 @@ def test_a_writer_that_is_killed_lets_the_others_go_on(tmp_path):
 
     async def check():
         async with SqliteSessionLog(path) as log:
-            return [envelope.envelope_id for envelope in await log.tail("s", 2)]
+            return [envelope.envelope_id for envelope in await log.rows_from("s", 2)]
 
     there = asyncio.run(check())
     assert len(set(there)) == len(there)
@@ -192,7 +192,7 @@ def test_a_writer_that_is_killed_lets_the_others_go_on(tmp_path):
 async def seen_by(log, first):
     """Whether a log has opened its file and read it, which on a busy machine takes longer than its patience."""
     try:
-        return list(await log.tail("s", 1)) == [first]
+        return list(await log.rows_from("s", 1)) == [first]
     except LogUnavailableError:
         return False
 
@@ -214,7 +214,7 @@ async def test_the_event_loop_never_waits_for_a_writer(tmp_path):
                 await waiting
         # It gave up, and so is never written.
         await log.append([row("s", 2, envelope_id="ours")], on(first))
-        assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["ours"]
+        assert [envelope.envelope_id for envelope in await log.rows_from("s", 2)] == ["ours"]
 
 
 async def cut_copy(path, where, size):
@@ -239,7 +239,7 @@ async def test_a_file_that_is_cut_has_all_that_was_accepted_before_the_cut(tmp_p
         for number, size in enumerate(sizes):
             for cut in (size, size + 30, size + 3000):
                 async with await cut_copy(path, tmp_path / f"{number}-{cut}", cut) as copy:
-                    there = await copy.tail("s", 1)
+                    there = await copy.rows_from("s", 1)
                     caplog.clear()
                 if cut == size:
                     assert [item.seq for item in there] == list(range(1, number + 3))
@@ -262,9 +262,9 @@ async def test_a_log_that_was_cut_behind_an_accepted_row_names_it(tmp_path, torn
     async with copy:
         for _ in range(2):
             with pytest.raises(LogDamagedError, match=r"session 's': row 11 was accepted, and is not in .*cut/log\.db"):
-                await copy.tail("s", 1)
+                await copy.rows_from("s", 1)
         (tmp_path / "cut/log.db.queue").write_bytes(b"")
-        assert [envelope.seq for envelope in await copy.tail("s", 1)] == list(range(1, 7))
+        assert [envelope.seq for envelope in await copy.rows_from("s", 1)] == list(range(1, 7))
 
 
 async def test_a_log_that_was_deleted_begins_anew(tmp_path):
@@ -298,11 +298,11 @@ async def test_a_note_of_the_newest_row_that_was_not_written_whole_says_nothing(
     for note in (noted[:-5], noted.replace(b"40", b"41", 1), b"not a note at all\n", b"\xff" * 50):
         Path(f"{path}.queue").write_bytes(note)
         async with SqliteSessionLog(path) as log:
-            assert len(await log.tail("s", 1)) == 39
+            assert len(await log.rows_from("s", 1)) == 39
     Path(f"{path}.queue").write_bytes(noted)
     async with SqliteSessionLog(path) as log:
         with pytest.raises(LogDamagedError, match="session 's': row 40 was accepted, and is not in"):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
 
 
 async def test_what_was_not_written_whole_is_left_out_with_a_warning(tmp_path, caplog):
@@ -311,7 +311,7 @@ async def test_what_was_not_written_whole_is_left_out_with_a_warning(tmp_path, c
         await appended(log, 5)
         size = os.path.getsize(f"{path}-wal")
         async with await cut_copy(path, tmp_path / "cut", size - 100) as copy:
-            assert [envelope.seq for envelope in await copy.tail("s", 1)] == [1, 2, 3, 4]
+            assert [envelope.seq for envelope in await copy.rows_from("s", 1)] == [1, 2, 3, 4]
     assert "log.db-wal ends with an incomplete transaction" in caplog.text
 
 
@@ -328,7 +328,7 @@ async def test_accepted_rows_are_never_cut_without_a_word(tmp_path, at):
     async with SqliteSessionLog(tmp_path / "copy/log.db") as copy:
         for _ in range(2):
             with pytest.raises(LogDamagedError, match=r"frame \d+ of .*log.db-wal .* restore the file"):
-                await copy.tail("s", 1)
+                await copy.rows_from("s", 1)
     assert (tmp_path / "copy/log.db-wal").read_bytes() == wal
 
 
@@ -369,11 +369,11 @@ async def test_a_row_that_is_not_what_was_written_is_named(tmp_path):
     await closed_log(path)
     damaged(path, "UPDATE otel_assembly_session_rows SET body = replace(body, 'xx', 'xy') WHERE seq = 17")
     async with SqliteSessionLog(path) as log:
-        assert len(await log.tail("s", 1, 16)) == 16
-        for call in (log.tail("s", 1), log.tail("s", 17), log.by_id("s", f"{17:016x}")):
+        assert len(await log.rows_from("s", 1, 16)) == 16
+        for call in (log.rows_from("s", 1), log.rows_from("s", 17), log.by_id("s", f"{17:016x}")):
             with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
                 await call
-        assert len(await log.tail("s", 18)) == 23
+        assert len(await log.rows_from("s", 18)) == 23
 
 
 @pytest.mark.parametrize("value", [None, 5, b"\xff\xfe"])
@@ -386,7 +386,7 @@ async def test_a_row_that_is_no_text_any_more_is_named(tmp_path, value):
         damaged(path, "UPDATE otel_assembly_session_rows SET body = CAST(? AS TEXT) WHERE seq = 17", value)
     async with SqliteSessionLog(path) as log:
         with pytest.raises(LogDamagedError, match="session 's': row 17 is damaged"):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
 
 
 async def test_a_row_that_is_missing_is_named(tmp_path):
@@ -396,7 +396,7 @@ async def test_a_row_that_is_missing_is_named(tmp_path):
     async with SqliteSessionLog(path) as log:
         for first in (1, 17):
             with pytest.raises(LogDamagedError, match="session 's': row 17 is missing"):
-                await log.tail("s", first)
+                await log.rows_from("s", first)
 
 
 async def test_metadata_and_snapshots_are_what_was_written(tmp_path, caplog):
@@ -417,7 +417,7 @@ async def test_a_file_that_is_cut_short_is_told(tmp_path):
     os.truncate(path, os.path.getsize(path) // 2 // 4096 * 4096)
     async with SqliteSessionLog(path) as log:
         with pytest.raises(LogDamagedError, match=r"log\.db: database disk image is malformed; restore"):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
 
 
 async def test_a_page_that_is_overwritten_names_session_and_row(tmp_path):
@@ -430,7 +430,7 @@ async def test_a_page_that_is_overwritten_names_session_and_row(tmp_path):
     path.write_bytes(pages)
     async with SqliteSessionLog(path) as log:
         with pytest.raises(LogDamagedError, match=r"session 's': row (19\d|200) cannot be read"):
-            await log.tail("s", 1)
+            await log.rows_from("s", 1)
 
 
 async def test_what_is_no_database_is_told(tmp_path):
@@ -499,7 +499,7 @@ async def main(path):
         assert await log.by_id("s", large.envelope_id) is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await log.append([large], on(first))
-        assert list(await log.tail("s", 1)) == [first, large]
+        assert list(await log.rows_from("s", 1)) == [first, large]
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -527,11 +527,11 @@ async def parent(log):
         await asyncio.sleep(0.3)
         await log.append([second], on(first))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    print(*(one.envelope_id for one in await log.tail("s", 2)))
+    print(*(one.envelope_id for one in await log.rows_from("s", 2)))
     await log.close()
 
 async def child(log):
-    while not (there := await log.tail("s", 2)):
+    while not (there := await log.rows_from("s", 2)):
         await asyncio.sleep(0.01)
     await log.append([row("s", 3, envelope_id="child")], on(there[-1]))
     await log.close()
@@ -590,7 +590,7 @@ async def test_a_log_that_nobody_closes_ends_its_threads_when_it_is_collected(tm
     await created(log)
     if reads:
         assert await log.session_ids() == ["s"]
-        assert len(await log.tail("s", 1)) == 1
+        assert len(await log.rows_from("s", 1)) == 1
     assert threads_of_logs() > before
     del log
     gc.collect()
@@ -642,7 +642,7 @@ async def test_an_unsure_read_is_no_read(tmp_path):
     async with SqliteSessionLog(tmp_path / "log.db") as log:
         await created(log)
         with pytest.raises(Exception) as raised:
-            await log.tail("s", 1, limit="many")
+            await log.rows_from("s", 1, limit="many")
         assert not isinstance(raised.value, LogUnsureError)
 
 

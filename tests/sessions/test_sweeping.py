@@ -139,16 +139,16 @@ async def test_what_is_answered_meanwhile_is_not_told(open_log, clock):
     await behind.folded(name)
     clock.now += 61
 
-    read = behind._log.tail
+    read = behind._log.rows_from
 
     async def tail_and_answer(*given):
         rows = await read(*given)
-        behind._log.tail = read
+        behind._log.rows_from = read
         # The answer comes between the look at the log and the append.
         await ahead.post(text(name, "ann", "just in time"))
         return rows
 
-    behind._log.tail = tail_and_answer
+    behind._log.rows_from = tail_and_answer
     assert await behind.sweep(name) == []
     assert await violations(ahead, name) == []
     assert (await behind.folded(name)).state is SessionState.ACTIVE

@@ -152,7 +152,7 @@ async def test_who_lost_a_claim_appends_nothing(open_log):
     with pytest.raises(TurnClaimLostError):
         await log.append([row("s", 2, envelope_id="old")], on(first), claim_of("old"))
     await other.append([row("s", 2, envelope_id="new")], on(first), claim_of("new"))
-    assert [envelope.envelope_id for envelope in await log.tail("s", 2)] == ["new"]
+    assert [envelope.envelope_id for envelope in await log.rows_from("s", 2)] == ["new"]
 
 
 async def test_of_a_post_and_a_takeover_at_once_one_is_first(open_log):
@@ -172,7 +172,7 @@ async def test_of_a_post_and_a_takeover_at_once_one_is_first(open_log):
             assert isinstance(posted, TurnClaimLostError)
             await other.append([row("s", seq)], on(last), new)
         last = row("s", seq)
-    assert [envelope.seq for envelope in await log.tail("s", 1)] == list(range(1, 12))
+    assert [envelope.seq for envelope in await log.rows_from("s", 1)] == list(range(1, 12))
 
 
 # --- servers

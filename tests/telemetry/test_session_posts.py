@@ -51,9 +51,9 @@ class Faulty(MemorySessionLog):
         self._fails("append")
         await super().append(rows, on)
 
-    async def tail(self, session_id, first_seq, limit=None):
-        self._fails("tail")
-        return await super().tail(session_id, first_seq, limit)
+    async def rows_from(self, session_id, first_seq, limit=None):
+        self._fails("rows_from")
+        return await super().rows_from(session_id, first_seq, limit)
 
     async def by_id(self, session_id, envelope_id):
         if isinstance(self.error, LogUnsureError):
@@ -190,8 +190,8 @@ async def test_an_inbox_that_is_full_is_a_refusal(log, recorder):
     [
         ("append", LogConflictError("somebody was first")),
         ("append", LogUnavailableError("no answer")),
-        ("tail", LogRegressed("the log went back")),
-        ("tail", LogDamagedError("row 3 is missing")),
+        ("rows_from", LogRegressed("the log went back")),
+        ("rows_from", LogDamagedError("row 3 is missing")),
     ],
 )
 async def test_what_a_log_does_not_do_is_a_refusal(log, hub, recorder, method, error):
@@ -199,7 +199,9 @@ async def test_what_a_log_does_not_do_is_a_refusal(log, hub, recorder, method, e
     log.fail(method, error)
     with pytest.raises(type(error)) as raised:
         # Out of turn to what is folded, so that the tail is looked at.
-        await hub.post(text(name, "ann", "x", idempotency_key="k", envelope_id="0" * 32 if method == "tail" else ""))
+        await hub.post(
+            text(name, "ann", "x", idempotency_key="k", envelope_id="0" * 32 if method == "rows_from" else "")
+        )
     refused(recorder, raised.value)
 
 
@@ -249,7 +251,7 @@ async def test_a_hydration_says_how_much_was_folded_and_whether_from_a_snapshot(
 
 async def test_a_session_that_cannot_be_read_is_an_error_of_its_hydration(log, hub, recorder):
     name = await opened(hub, "ann", "bob")
-    log.fail("tail", LogDamagedError("row 2 is missing"))
+    log.fail("rows_from", LogDamagedError("row 2 is missing"))
     with pytest.raises(LogDamagedError):
         await Hub(log, [Talk()]).folded(name)
     span = recorder.span("hydrate")
