@@ -106,19 +106,20 @@ class Context:
         #: How the client that will be called formats messages; None if only the model's name is known.
         self.client: ClientRules | None = None
         self._watch: Callable[[str], Watch] | None = None
-        self._began: int | None = None
+        self._alerts_shown_before: int | None = None
         self._rules: ProviderRules | None = None
         #: The input of the current assembly; None outside an assembly.
         self.input: View | None = None
         self._set_guard_agent()
 
     @property
-    def began(self) -> int:
-        """How many times alerts had been shown to the model in the conversation when this assembly began.
+    def alerts_shown_before(self) -> int:
+        """How many times an alert was shown to the model in this conversation before this assembly started.
 
-        Outside an assembly, it is the current number.
+        Outside an assembly: how many times until now. An alert that was shown twice counts twice.
         """
-        return self._began if self._began is not None else self.conversation.deliveries.now
+        shown = self._alerts_shown_before
+        return shown if shown is not None else self.conversation.deliveries.times_shown
 
     @property
     def conversation(self) -> Conversation:
@@ -285,7 +286,7 @@ class Context:
         context._meter = meter
         context._on_success, context._on_failure, context._emitted = [], [], []
         context._watch = watch
-        context._began = conversation.deliveries.now
+        context._alerts_shown_before = conversation.deliveries.times_shown
         context.input = input_view
         context.model = model if model is not None else self.model
         context._rules = rules

@@ -268,16 +268,16 @@ def _responses(view: _View) -> Iterator[int]:
 class _Delivery:
     """The state of one alert: how often the model was shown it, and whether a response followed."""
 
-    __slots__ = ("ended", "is_claimed", "responses", "shown")
+    __slots__ = ("is_claimed", "last_shown_at", "responses", "shown")
 
     def __init__(self) -> None:
         #: Whether a running assembly shows the alert.
         self.is_claimed = True
         #: How often the alert was shown.
         self.shown = 0
-        #: The value of `Deliveries.now` after it was last shown.
-        self.ended = 0
-        #: The responses of the input when it was last shown; None if the alert is not shown again.
+        #: The value of `Deliveries.times_shown` after the alert was last shown.
+        self.last_shown_at = 0
+        #: The responses in the assembly's input when the alert was last shown; None if it is never shown again.
         self.responses: _ShownResponses | None = None
 
 
@@ -289,29 +289,29 @@ class Deliveries:
     taken to have failed, and the alert is shown again, at most `MAX_REPEATS` times.
     """
 
-    __slots__ = ("_deliveries", "_lock", "_open", "now")
+    __slots__ = ("_deliveries", "_lock", "_open", "times_shown")
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
         self._deliveries: dict[Hashable, _Delivery] = {}
         #: The alerts without a following response.
         self._open: dict[Hashable, None] = {}
-        #: The number of finished assemblies that showed an alert.
-        self.now = 0
+        #: How many times an alert was shown; an alert that was shown twice counts twice.
+        self.times_shown = 0
 
     def unanswered(self) -> tuple[Any, ...]:
         """Return the alerts that were shown and that no response is known to have followed; they may be shown again."""
         with self._lock:
             return tuple(self._open)
 
-    def claim(self, alert: Hashable, view: _View, began: int) -> bool:
+    def claim(self, alert: Hashable, view: _View, shown_before: int) -> bool:
         """Claim an alert for an assembly, so that no concurrent assembly shows it as well.
 
         Args:
             alert: The alert.
             view: The input of the assembly.
-            began: The value of `now` when the assembly began. An alert that was shown after that is not shown again,
-                because its model call may still be running.
+            shown_before: The value of `times_shown` when the assembly started. An alert that another assembly has
+                shown since then is not shown again, because the other assembly's model call may still be running.
 
         Returns:
             True if the assembly must show the alert. False if another assembly shows it, or if it was shown and a
@@ -322,7 +322,7 @@ class Deliveries:
             if delivery is None:
                 self._deliveries[alert] = _Delivery()
                 return True
-            if delivery.is_claimed or delivery.responses is None or delivery.ended > began:
+            if delivery.is_claimed or delivery.responses is None or delivery.last_shown_at > shown_before:
                 return False
             if delivery.responses.has_newer_in(view):
                 self._settle(alert, delivery)
@@ -368,8 +368,8 @@ class Deliveries:
             delivery = self._deliveries[alert]
             delivery.is_claimed = False
             delivery.shown += 1
-            self.now += 1
-            delivery.ended, delivery.responses = self.now, responses
+            self.times_shown += 1
+            delivery.last_shown_at, delivery.responses = self.times_shown, responses
             self._open[alert] = None
             if delivery.shown > MAX_REPEATS:
                 self._settle(alert, delivery)

@@ -43,7 +43,7 @@ class AlertPolicy(DecidingPolicy):
         deliveries, input_view = conversation.deliveries, context.input if context.input is not None else view
         shown: list[AlertFacts] = []
         for alert in (*deliveries.unanswered(), *self._alerts(view, context)):
-            if deliveries.claim(alert, input_view, context.began):
+            if deliveries.claim(alert, input_view, context.alerts_shown_before):
                 context.when_done(
                     success=partial(deliveries.deliver, alert, input_view), failure=partial(conversation.release, alert)
                 )
