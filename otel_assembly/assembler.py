@@ -410,15 +410,16 @@ class Assembler:
     ) -> None:
         """Report the tokens that the provider billed for an assembled prompt.
 
-        The billed tokens calibrate a counter that only estimates; the metric ``assembly.tokens.calibration`` records
-        their ratio to the counted tokens. If a response in the history contains its usage, the assembler does this
-        itself.
+        The numbers calibrate the counter of a model without a public tokenizer, which only estimates. The metric
+        ``assembly.tokens.calibration`` records the ratio of billed to counted tokens. Call this method only if the
+        events contain no usage: the assembler reads the usage of a response that is among the events.
 
         Args:
-            counted: ``assembly.totals.tokens_out``.
-            billed: The billed input tokens, including cached ones.
-            model: The model that was called; by default the assembler's.
-            generation: The counter's generation at the time of counting, if it is known.
+            counted: The prompt's tokens as the assembler counted them, ``assembly.totals.tokens_out``.
+            billed: The input tokens that the provider billed, including cached ones.
+            model: The model that was called; None: the assembler's.
+            generation: The value of the counter's attribute `generation` when the prompt was counted. A calibrated
+                counter increases that number each time it changes its correction. None: the current value.
 
         Raises:
             ConfigurationError: `counted` or `billed` is not a whole number, or is below 0.

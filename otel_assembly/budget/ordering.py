@@ -139,7 +139,11 @@ class OrderedPrompt(Sequence["Block"]):
 
 
 class _Text(dict[str, str]):
-    """A message that was created from texts; other messages are objects of the caller, which must not be copied."""
+    """A message dict that this module created from the texts of blocks.
+
+    The class distinguishes such messages from the caller's own message objects: only these dicts are copied before they
+    are returned, so that callers may change the copies.
+    """
 
 
 #: The maximum number of cache-control markers that a provider accepts.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def orphan_reason(pairing: Pairing, position: int) -> DecisionReason:
-    """Return the reason to record for an item that is dropped because its tool pair or reasoning is incomplete."""
+    """Return the reason to record for an item that `ReadBlock.unpaired` found."""
     flags = pairing.flags[position]
     if flags & REASONED and not flags & CALLS:
         return DecisionReason.ORPHANED_REASONING
@@ -122,11 +122,15 @@ class ReadBlock:
         )
 
     def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
-        """Find the items whose tool pair or reasoning is incomplete.
+        """Find the items that providers reject because their counterpart is missing.
+
+        These are tool results without their call, tool calls that will not get a result, reasoning without the item
+        that the model wrote after it, and that item without its reasoning.
 
         Args:
             excluded: Indexes of items that are already excluded.
-            answered_later: Whether a response of the model follows the block, so that no call in it can be pending.
+            answered_later: Whether a response of the model follows the block. A tool call without a result is pending
+                (it may still get one) only if no response follows it.
 
         Returns:
             The indexes of the items with the reason for dropping each, and whether the block has a pending call.

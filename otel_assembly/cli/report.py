@@ -52,11 +52,22 @@ class Report(AbstractContextManager["Report"], Protocol):
     def conversation(
         self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
     ) -> None:
-        """Add the result of one conversation with one policy chain."""
+        """Add the result of replaying one conversation with one policy chain.
+
+        Args:
+            transcript: The conversation.
+            variant: The policy chain.
+            tally: The sums of the conversation's turns.
+            turns: The result of each turn.
+        """
         ...
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print the totals of all conversations."""
+        """Print the totals of all conversations, for each policy chain.
+
+        Args:
+            variants: The policy chains that were replayed, each with its totals.
+        """
         ...
 
 
@@ -82,7 +93,10 @@ class JsonReport:
         """Do nothing: only the totals are printed."""
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print the totals as one object, or for several chains as an array of objects with names and budgets."""
+        """Print one chain's totals as a JSON object; for several chains, an array with an object for each chain.
+
+        The objects in the array also contain the chain's name and budget.
+        """
         if len(variants) == 1:
             print(json.dumps(variants[0].total.as_json()))
             return
@@ -143,7 +157,7 @@ class TextReport:
         self._results.append((transcript, variant, tally, () if self._turns else turns))
 
     def totals(self, variants: Sequence[Variant]) -> None:
-        """Print the tables of the conversations, unless they were printed before, and of the totals."""
+        """Print the tables of turns and conversations that are still missing, then the totals of each policy chain."""
         self._progress.stop()
         for transcript, variant, _, turns in self._results:
             if turns:

@@ -49,11 +49,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the configuration files into DIR; return 0.
+    """Copy this package's configuration files for telemetry servers into the folder DIR; return 0.
+
+    If a file exists in DIR with other content, nothing is written, unless ``--force`` is set: then it is overwritten.
 
     Raises:
-        AssemblyError: The folder has files with other content, or cannot be written.
-        ConfigurationError: The folder is a file.
+        AssemblyError: DIR has files with other content and ``--force`` is not set, or DIR cannot be written.
+        ConfigurationError: DIR is a file.
     """
     target = Path(arguments.directory)
     if target.exists() and not target.is_dir():

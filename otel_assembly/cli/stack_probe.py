@@ -38,12 +38,13 @@ class StackProbe:
     """Checks whether the servers of a running stack receive probes, load the alert rules and deliver alerts.
 
     Args:
-        jaeger: The URL of the Jaeger that should receive the probe trace; None to send no trace.
-        prometheus: The URL of the Prometheus that should receive the probe metric and load the alert rules; None to
-            send no metric.
-        alertmanager: The URL of the Alertmanager that should receive the alert that always fires; None to skip this
-            check.
-        seconds: The longest wait for each check.
+        jaeger: The URL of Jaeger, which should receive the probe trace. None: no trace is sent, and Jaeger is not
+            checked.
+        prometheus: The URL of Prometheus, which should receive the probe metric, load the alert rules and know an
+            Alertmanager. None: no metric is sent, and none of these checks is made.
+        alertmanager: The URL of Alertmanager, which should receive the alert ``Watchdog``, which always fires. None:
+            Alertmanager is not checked.
+        seconds: The longest time to wait for a result, in seconds, for each check.
 
     Raises:
         ConfigurationError: A URL is invalid.
@@ -56,7 +57,7 @@ class StackProbe:
         self._seconds = seconds
 
     def findings(self) -> Iterator[Finding]:
-        """Run the checks one after the other and yield a finding for each."""
+        """Run the checks of the servers that have a URL, one after the other, and yield a finding for each check."""
         if self._jaeger is not None:
             yield _finding("probe trace", lambda: self._trace_arrival(str(self._jaeger)))
         if self._prometheus is not None:

@@ -95,16 +95,19 @@ class Competitor:
 
 @dataclass(frozen=True, slots=True)
 class LimitIncrease:
-    """The smallest increase of a policy's limit with which the policy keeps the item, if nothing else changes.
+    """An increase of a policy's limit with which the policy keeps the item, if nothing else changes.
+
+    It is the smallest such increase if `at_most` is False. Otherwise, a smaller one may suffice.
 
     Attributes:
         policy: The name of the policy.
         index: The policy's index in the chain.
-        parameter: The name of the policy's setting.
+        parameter: The name of the policy's setting that contains the limit, such as ``max_tokens``.
         extra: The increase of the setting.
         to: The increased value of the setting.
         unit: The unit of the setting.
-        at_most: Whether a smaller increase may suffice, depending on what a compactor returns.
+        at_most: True if a smaller increase may suffice, because a compactor (code that shortens texts) would run again
+            and the length of its result is unknown.
     """
 
     policy: str

@@ -38,23 +38,27 @@ _contents_of = singledispatch(_whole)
 
 
 def read_from(event_type: type, *attributes: str) -> None:
-    """Register the attributes that ``describe()`` reads of a type. Objects with equal attributes share their facts.
+    """Register which attributes ``describe()`` reads of events of a type, so that changes of an event are noticed.
+
+    `contents` returns the values of these attributes. While they stay equal, the result of ``describe()`` is cached.
 
     Args:
         event_type: The type. The attributes also apply to subclasses without their own ``describe()`` function.
-        attributes: Every attribute that ``describe()`` reads, and the framework's id.
+        attributes: Every attribute that ``describe()`` reads, and the attribute with the framework's id.
     """
     read_as(event_type, attrgetter(*attributes))
 
 
 def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
-    """Register a function that returns the content that ``describe()`` reads of an event.
+    """Register, as `read_from` does, what ``describe()`` reads of events of a type, but as a function.
 
-    Use this function instead of `read_from` if ``describe()`` reads only a part of an attribute's value.
+    Use it instead of `read_from` if ``describe()`` reads only a part of an attribute's value.
 
     Args:
-        event_type: The type of the events, including subclasses without their own ``describe()`` function.
-        content: Returns equal values for two events exactly if their facts are equal.
+        event_type: The type of the events. The function also applies to subclasses without their own ``describe()``
+            function.
+        content: Takes an event, and returns the values that ``describe()`` reads. For two events, the values must be
+            equal exactly if ``describe()`` returns equal results.
     """
     _contents_of.register(event_type, content)
 

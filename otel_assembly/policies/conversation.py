@@ -30,9 +30,11 @@ class ConversationPolicy(DecidingPolicy):
     """Keep the kinds of events that belong to the conversation (as in AG2).
 
     These are requests, responses, tool calls and results, summaries and system messages. Alerts, lifecycle events,
-    observers' events and events of any other kind are dropped with the reason ``not_conversation``. Like every
-    reduction, the policy also drops tool calls without results, results without calls, and reasoning without the item
-    that followed it.
+    observers' events and events of any other kind are dropped with the reason ``not_conversation``.
+
+    Like every reduction, the policy also drops messages that providers reject because their counterpart is missing:
+    tool calls without results (except calls that may still get one), results without calls, and reasoning without the
+    text or call that the model wrote after it.
     """
 
     name: str = "conversation"
@@ -56,11 +58,12 @@ class ConversationPolicy(DecidingPolicy):
         return Outcome(prompts, kept, verdicts)
 
     def _of_all(self, view: View, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
-        """Return the kept events and the verdicts, from the views that the history maintains as events arrive.
+        """Return the kept events, and the verdicts on the dropped ones.
 
         Args:
-            view: The events.
-            classes: The return value of `History.by_class`: the events to keep, then those to drop for each reason.
+            view: All events of a history.
+            classes: The return value of `History.by_class`: the events to keep, then for each reason in `_REASONS`
+                the events to drop.
         """
         kept = classes[0]
         if len(kept) == len(view):

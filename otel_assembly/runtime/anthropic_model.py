@@ -38,7 +38,8 @@ class AnthropicModel:
     event loop in which it is first used.
 
     With thinking (``thinking={"type": "enabled", …}``), the thinking blocks of responses with tool calls are sent back
-    to the model. Anthropic rejects forced tool calls with thinking, so such a `tool_choice` becomes ``auto``.
+    to the model. Anthropic rejects a request with thinking that forces a tool call, so a `tool_choice` of ``required``
+    or of a tool's name is sent as ``auto``.
 
     Args:
         model: The model's name.
@@ -47,8 +48,9 @@ class AnthropicModel:
         api_key: The API key; None: the key in the SDK's environment variables.
         max_retries: The number of times that the SDK repeats a failed call.
         client: An existing ``anthropic.AsyncAnthropic``; it replaces `base_url`, `api_key` and `max_retries`.
-        streams: True to stream answers.
-        caches: True to mark the end of the prompts and the end of the conversation for Anthropic's prompt cache.
+        streams: True to stream answers; False to wait for the whole answer.
+        caches: True to set Anthropic's cache control marks after the system prompts and after the last message, so that
+            the next request can read this one's content from the prompt cache. False: no marks, no cache.
         options: Further arguments of ``messages.create``, such as ``stop_sequences``.
 
     Raises:

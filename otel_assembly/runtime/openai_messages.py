@@ -124,7 +124,7 @@ def _calls(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
 
 
 def _thoughts(event: Any) -> dict[str, str]:
-    """Return the model's thinking, each text under the key that the server used for it."""
+    """Return the model's thinking (reasoning texts) by the message key under which the server sent each text."""
     texts: dict[str, list[str]] = {}
     for thought in getattr(event, "thinking", ()):
         if thought.form in THOUGHT_KEYS and thought.text:
@@ -162,7 +162,12 @@ def _valid_call(call: dict[str, Any], sent_id: str) -> dict[str, Any]:
 
 
 def _convert(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """Convert a message dict that is not in the form of Chat Completions."""
+    """Convert a message dict of another provider or API to Chat Completions messages: one message, or none if empty.
+
+    Args:
+        turn: The message, with its parts and tool calls.
+        ids: The ids to send for the tool calls, in order.
+    """
     content = _content(turn, turn.parts)
     message: dict[str, Any] = {"role": turn.role, "content": content}
     if isinstance(turn.event.get("name"), str) and turn.role == "user":
@@ -173,7 +178,7 @@ def _convert(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
 
 
 def _content(turn: RenderedTurn, parts: Iterable[Part]) -> Any:
-    """Convert the parts of a message; return a string if they are one text, otherwise a list of parts."""
+    """Convert parts to the ``content`` of a Chat Completions message: a string for one text, else a list of parts."""
     blocks = list(_blocks(turn, parts))
     if not blocks:
         return ""

@@ -144,9 +144,10 @@ def _choice(tool_choice: str) -> Any:
 
 
 def _thought(message: Any) -> tuple[ThoughtKey, str]:
-    """Return the key and the text of the model's thinking, or an empty text.
+    """Return the model's thinking (its reasoning text) in a message, and the message's key that contains it.
 
-    Servers use different keys for the thinking. If a message has several of these keys, the first one is used.
+    Servers use different keys, such as ``reasoning_content``. If a message has several of them, the first one is used.
+    If it has none, the text is empty.
     """
     for key in THOUGHT_KEYS:
         text = getattr(message, key, None)

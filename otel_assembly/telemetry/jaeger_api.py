@@ -62,7 +62,7 @@ class FoundAssembly:
 
     @property
     def ledger(self) -> str:
-        """The id of the assembly's ledger; empty if the span does not have that attribute."""
+        """The id of the assembly's ledger (the numbering of one conversation's items); empty if the span has none."""
         return str(self.attributes.get(names.LEDGER_ID, ""))
 
 
@@ -104,7 +104,16 @@ def seconds_of(lookback: str) -> int:
 
 
 class JaegerApi:
-    """A client of one Jaeger server."""
+    """A client of one Jaeger server.
+
+    Args:
+        url: The URL of Jaeger's UI.
+        on_problem: Called with one sentence for each part of the data that could not be read.
+        limit: The most traces that one search request returns.
+
+    Raises:
+        ConfigurationError: The URL is invalid, or the limit is below 1.
+    """
 
     def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
         base = base_url(url, "Jaeger", "http://localhost:16686")
@@ -122,7 +131,7 @@ class JaegerApi:
         return sorted(services)
 
     def chosen_services(self, service: str | None) -> list[str]:
-        """Return the given service, or all services if None.
+        """Return a list of this service, or of all services if `service` is None.
 
         Raises:
             UnknownNameError: Jaeger has no such service.
@@ -147,7 +156,19 @@ class JaegerApi:
         return self._halved(since, until, ask)
 
     def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
-        """Yield the results of `ask` for a time window; split the window while a part reaches the limit of traces."""
+        """Search a time window completely, although one request returns at most the limit of traces.
+
+        If a request reaches the limit, both halves of its window are searched instead. If a window of one millisecond
+        reaches the limit, `on_problem` is called, because traces may be missing.
+
+        Args:
+            since: The start of the window, in nanoseconds since 1970.
+            until: The end of the window.
+            ask: Searches from one time to another, and returns the number of traces and the results.
+
+        Yields:
+            The results of the windows that were not halved, by time.
+        """
         waiting = [(since, until)]
         while waiting:
             start, stop = waiting.pop()
@@ -182,7 +203,7 @@ class JaegerApi:
         return [span for spans in self.concurrently(self.trace, dict.fromkeys(trace_ids)) for span in spans]
 
     def find(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[FoundAssembly]:
-        """Return the assemblies with these attributes, from the newest traces up to the limit."""
+        """Return the assemblies with the attributes `tags` between two times in ns, from at most `limit` traces."""
         return [
             assembly
             for row in self._rows(service, tags, since, until)
@@ -190,7 +211,7 @@ class JaegerApi:
         ]
 
     def traces_with(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[str]:
-        """Return the ids of all traces with an assembly that has these attributes."""
+        """Return the ids of all traces with an assembly that has the attributes `tags`, between two times in ns."""
 
         def ask(start: int, stop: int) -> tuple[int, list[str]]:
             rows = self._rows(service, tags, start, stop)
@@ -199,10 +220,10 @@ class JaegerApi:
         return list(dict.fromkeys(self._halved(since, until, ask)))
 
     def _rows(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[tuple[str, list[Any]]]:
-        """Return the found traces from the older API: for each, its id and its spans as JSON objects.
+        """Search with the older API, and return the id and the spans (JSON objects) of each trace.
 
         Raises:
-            NoJaegerError: The server does not have that API.
+            NoJaegerError: The server does not have the older API.
         """
         query = {
             "service": service,
@@ -286,7 +307,7 @@ class JaegerApi:
 
 
 def _text_of(value: Any) -> str:
-    """Return an attribute's value as the text that Jaeger's search expects for it."""
+    """Return an attribute's value as the text with which Jaeger's search compares it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
