@@ -5,7 +5,7 @@ truncates the context and logs a warning. The order number in the first message 
 
     OTEL_ASSEMBLY_SPAN_FILE=spans.jsonl OTEL_TRACES_EXPORTER=otel_assembly_file opentelemetry-instrument \
         python examples/agentscope_agent.py
-    otel-assembly explain --traces spans.jsonl --turn 0 --item 0
+    otel-assembly explain --traces spans.jsonl --turn 5 --item 0
 """
 
 from __future__ import annotations
