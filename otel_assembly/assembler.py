@@ -68,19 +68,22 @@ class Assembler:
     Args:
         policies: The chain. Injection comes before reduction; the problems that `validate_order` finds are logged as
             warnings.
-        name: The name of this assembler in telemetry.
-        model: The model whose tokenizer counts; by default that of the context.
-        model_window: The model's context window, in tokens. It is informational: telemetry records its utilization and
-            the prompts that exceed it, but no policy enforces it. By default the value of `genai-prices` (extra
-            ``prices``), if assemblies are recorded.
+        name: The name of this assembler in telemetry; None: no name.
+        model: The model whose tokenizer counts; None: the model of the context (`Context.model`).
+        model_window: The model's context window, in tokens. It is informational: telemetry records the share of it that
+            a prompt uses, and the prompts that exceed it, but no policy enforces it. None: the value in `genai-prices`
+            (extra ``prices``), if assemblies are recorded.
         on_policy_error: ``raise``, or ``skip`` to continue without a policy that raised. An `AlertPolicy`, an exceeded
             budget and a halt are never skipped.
         on_halt: What happens if the conversation is halted, before or during the assembly: ``raise`` a `HaltedError`,
             so that no model is called, or ``return`` the assembly with `Assembly.halt` set.
-        counter: Counts tokens instead of the model's tokenizer.
-        framing: The tokens of a message beyond its texts; None means the values of the OpenAI cookbook.
-        strict: Refuse an event with a part of an unknown type, instead of counting its JSON.
-        recorder: Receives the record of each assembly; by default OpenTelemetry with its global configuration.
+        counter: Counts the tokens; None: the model's tokenizer.
+        framing: The tokens that a provider adds to the texts of each message, such as for its role; None: the values of
+            the OpenAI cookbook.
+        strict: True to raise `DescribeError` for an event with a part of an unknown type; False to count the JSON of
+            that part.
+        recorder: Receives the record of each assembly; None: the default recorder, which uses OpenTelemetry's global
+            providers unless `configure` was called.
 
     Raises:
         ConfigurationError: A policy has no name or no ``apply``, or is a class; or a setting has an invalid value.
@@ -136,7 +139,7 @@ class Assembler:
         """Return an assembler from a mapping, or from a YAML or JSON file.
 
         The form is ``{name, model, model_window, on_policy_error, on_halt, strict, framing: {per_message: 4, …},
-        policies: [{sliding_window: {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
+        policies: [{sliding_window: {max_events: 5}}, alert, …]}``. The constructor also gets the arguments `settings`.
 
         Raises:
             ConfigurationError: The configuration cannot be read or contains an unknown name; the message has the file,
@@ -200,7 +203,7 @@ class Assembler:
 
         Args:
             prompts: The system-level texts in front of the events.
-            events: A `History`, or a list of events of any registered types; it is not changed.
+            events: A `History`, or a list of events of any registered types. This argument is not changed.
             context: The properties of the run, for the policies. None: an empty `Context`.
 
         Raises:
@@ -286,16 +289,16 @@ class Assembler:
         return any(getattr(policy, "compacts", False) for policy in self.policies)
 
     async def compact_ahead(self, prompts: Sequence[str], history: History, context: Context) -> bool:
-        """Let policies summarize content before the budget requires it, as an `Agent` does between model calls.
+        """Summarize content before a budget requires it, as an `Agent` does between model calls.
 
-        The next assembly that needs such a summary does not have to wait for it. This call is not an assembly: each
-        attempt to compact content is a child span of the caller's span.
+        The next assembly then does not have to wait for the summary. This call is not an assembly: each attempt to
+        compact content is a child span of the caller's span.
 
         Args:
             prompts: The system-level texts in front of the conversation.
             history: The conversation.
-            context: The properties of the run. Policies compact if the conversation exceeds `budget_ratio` of their
-                budgets.
+            context: The properties of the run. A policy compacts content if the conversation exceeds the share
+                `Context.budget_ratio` of the policy's budget.
 
         Returns:
             True if a policy compacted content.
@@ -442,8 +445,8 @@ class Assembler:
         assemble again with a smaller budget: ``context.with_budget_ratio(assembly.ratio_for_less())``.
 
         Args:
-            error: The client's exception.
-            context: The context of the refused assembly.
+            error: The exception of the model client.
+            context: The context of the refused assembly, from which telemetry reads the agent; None: an empty context.
         """
         identity = context.identity if context is not None else AgentIdentity()
         self._recorded_by().refused(identity, error.window, error.tokens)

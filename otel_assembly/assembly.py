@@ -71,7 +71,7 @@ class Assembly:
     def dropped(self) -> list[Decision]:
         """The decisions with the outcome ``dropped``.
 
-        They are about newly dropped items, and about items that were dropped before for another reason.
+        Each is about an item that is newly dropped, or about one that was dropped before for another reason.
         """
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
@@ -79,7 +79,7 @@ class Assembly:
     def exits(self) -> tuple[Decision, ...]:
         """The decisions about items that left the prompt: newly dropped or compacted in this assembly.
 
-        Such an item was in the previous prompt, or it is new in this turn.
+        Each of these items was in the previous prompt, or is new in this turn.
         """
         return tuple(exits_of(self._record))
 
@@ -90,7 +90,7 @@ class Assembly:
 
     @lazy_property
     def kinds(self) -> dict[str, int]:
-        """The tokens of the prompt by kind of content; they add up to ``totals.tokens_out``."""
+        """The tokens of the prompt by kind of content; the sum of all kinds is ``totals.tokens_out``."""
         return tokens_by_kind(self._record)
 
     @lazy_property

@@ -50,15 +50,17 @@ class Context:
     """The properties of a run that policies can read; one object can serve all turns of a conversation.
 
     Args:
-        conversation_id: The conversation id of the program, if it has one.
-        agent_name: The agent's name, for telemetry.
-        model: The model that will be called; its tokenizer counts if the `Assembler` has no model.
-        framework: The framework of the agent, for telemetry.
-        tools: The schemas of the tools that the model gets; they count in each prompt.
-        dependencies: Objects by type, such as a `KnowledgeStore`.
-        variables: Values of the application.
-        stream: Receives the events that are passed to `send`. Without a stream, only events that halt the conversation
-            have an effect.
+        conversation_id: The conversation's id in your program. Contexts with equal ids share the state of the
+            conversation, such as a halt. None: no id; the state belongs to this context, its `stream` or the `History`
+            that is assembled.
+        agent_name: The agent's name, for telemetry; None: unknown.
+        model: The model that will be called, whose tokenizer counts if the `Assembler` has no model. None: unknown.
+        framework: The agent's framework, for telemetry; None: unknown.
+        tools: The schemas of the tools that the model gets; each prompt's tokens include these schemas.
+        dependencies: Objects by type, which policies look up, such as a `KnowledgeStore`; None for none.
+        variables: Values of the application by name, for your own policies; None for none.
+        stream: Receives the events that are passed to `send`. None: of these events, only those that halt the
+            conversation have an effect.
         budget_ratio: The share of their budgets that policies use, above 0 and at most 1. Use less than 1 for another
             assembly after the provider refused a prompt as too long.
         provider: The provider that will be called, such as ``anthropic``, ``aws.bedrock`` or ``gcp.gemini`` (the names
@@ -157,8 +159,8 @@ class Context:
         """Return the rules of the provider that will be called.
 
         Args:
-            form: The provider whose message format the events have (`EventFacts.provider`). Within an assembly, the
-                format of its input is used instead.
+            form: The provider in whose message format the events are (`EventFacts.provider`); empty if the format is
+                neutral. Within an assembly, this argument is ignored and the format of the assembly's input is used.
         """
         if self._rules is not None:
             return self._rules
@@ -213,7 +215,12 @@ class Context:
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
     ) -> None:
-        """Register callbacks for the end of this assembly, for example to keep or release a claimed alert."""
+        """Register callbacks for the end of this assembly, for example to keep or release a claimed alert.
+
+        Args:
+            success: Called without arguments if the assembly succeeds; None for no callback.
+            failure: Called without arguments if the assembly fails; None for no callback.
+        """
         if success is not None:
             self._on_success.append(success)
         if failure is not None:
@@ -274,7 +281,7 @@ class Context:
             meter: Counts tokens.
             watch: Takes a kind of content, and returns an object that records attempts to compact it. None: the
                 assembly is not recorded.
-            input_view: The assembly's input.
+            input_view: The assembly's input; None: unknown.
             model: The model that will be called; None: the context's model.
             rules: The provider's rules; None: they are derived from the provider's name, the messages or the model.
         """

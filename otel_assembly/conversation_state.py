@@ -43,7 +43,13 @@ _RESPONSES: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
 @dataclass(slots=True)
 class AgentIdentity:
-    """The agent, framework and conversation of an assembly, as far as they are known."""
+    """The agent that an assembly, a model call or a halt belongs to, for telemetry.
+
+    Attributes:
+        agent_name: The agent's name; None if unknown.
+        framework: The agent's framework, such as ``langchain``; None if unknown.
+        conversation_id: The id of the agent's conversation; None if it has none.
+    """
 
     agent_name: str | None = None
     framework: str | None = None
@@ -161,11 +167,11 @@ class HaltGuard:
         return halt
 
     def observe(self, event: Any, by: AgentIdentity | None = None) -> HaltEvent | None:
-        """Close the guard if an event of the stream halts the conversation, and report a resumed conversation.
+        """Close the guard if an event halts the conversation; report a `ConversationResumed` event to telemetry.
 
         Args:
             event: The event, of this package or of a framework.
-            by: The agent that sends it, for telemetry.
+            by: The agent that sends the event, for telemetry; None: the agent of the latest run.
 
         Returns:
             The `HaltEvent` to send, if this event closed the guard and is not a `HaltEvent` itself; else None.
@@ -188,6 +194,10 @@ class HaltGuard:
 
     def close(self, fatal: list[AlertFacts], by: AgentIdentity | None = None) -> HaltEvent | None:
         """Close the guard because of FATAL alerts.
+
+        Args:
+            fatal: The alerts.
+            by: The agent that sent the alerts, for telemetry; None: the agent of the latest run.
 
         Returns:
             The `HaltEvent` to send, or None if the guard was closed before.

@@ -123,7 +123,7 @@ class BudgetEntry:
         order: The ranked items: positions in `items` of those that can be kept, best first. The last is cut first.
         charges: For each item in `order`, the tokens that keeping it adds.
         atoms: The sizes of the groups of consecutive items in `order` that are kept or dropped together.
-        cost: The tokens of the block with all ranked items.
+        cost: The tokens of the block with all ranked items; None if unknown.
         enough: The number of ranked items that are needed to reach `min_tokens`; 0 without a minimum.
         events: The number of ranked items that are messages and not texts.
         winners: The items that another item supersedes (such as a newer version): the position of each, and the block
@@ -195,7 +195,7 @@ class Verdict:
         events: The same objects as in the input; any number of them.
         outcome: The outcome of these events.
         reason: The reason for the outcome.
-        into: For ``compacted``, the event that replaces them.
+        into: For ``compacted``, the event that replaces the events; None for other outcomes.
     """
 
     events: Sequence[Any]
@@ -267,7 +267,7 @@ class Decision:
         outcome: The outcome.
         reason: The reason for the outcome.
         policy: The name of the policy that decided; None for a new item that no policy changed.
-        index: The position of that policy in the chain, from 0.
+        index: The position of that policy in the chain, from 0; None without a policy.
         event: The event; None if the conversation no longer has it.
     """
 

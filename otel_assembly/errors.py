@@ -189,7 +189,7 @@ class PolicyError(AssemblyError):
 
     Attributes:
         policy: The name of the policy.
-        index: Its position in the chain, from 0.
+        index: The policy's position in the chain, from 0.
     """
 
     def __init__(self, policy: str, index: int, problem: str) -> None:

@@ -156,7 +156,14 @@ class Recorder(Protocol):
         ...
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Record that a source of a `ContextAssembler`, such as a retriever, raised or was skipped."""
+        """Record that a source of a `ContextAssembler` raised an error, or was skipped because of one.
+
+        Args:
+            role: What the source provides, such as ``retriever`` or ``state``.
+            source: The source's name.
+            error_type: The type of the error.
+            agent_name: The agent's name; None if unknown.
+        """
         ...
 
     def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:

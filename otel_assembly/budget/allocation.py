@@ -39,8 +39,8 @@ class ItemDecision:
         atom: The index of the first item of this item's atom, the items that are kept or dropped together.
         outcome: ``kept``, ``compacted`` or ``dropped``.
         reason: The rule that decided.
-        winner: For the reasons ``duplicate`` and ``stale``: the block's name and the index of the item that is kept
-            instead.
+        winner: For the reasons ``duplicate`` and ``stale``: the name of the block and the index of the item that is
+            kept instead; None for other reasons.
     """
 
     item: BlockItem
@@ -70,7 +70,8 @@ class BlockDecision:
         separators_out: The tokens that joining the items adds in the prompt.
         result: The block in the prompt; None if it is dropped.
         items: The decision on each item.
-        made: The summary that replaces the block or one of its items; it is part of `result`.
+        made: The summary that replaces the block or one of its items, and is part of `result`; None if no summary was
+            made.
         attempts: The attempts to shorten a text of the block.
     """
 
@@ -162,7 +163,7 @@ class Allocation:
         fixed: Tokens of content that cannot be dropped: blocks that cannot be cut, tool calls that await a human's
             approval, and ``framing``.
         used: Tokens of the whole prompt: ``framing``, ``separators`` and the tokens of each block.
-        framing: Tokens that belong to no block: those with which the provider begins the reply, and tool schemas.
+        framing: Tokens that belong to no block: tokens with which the provider begins the reply, and tool schemas.
         method: How the tokens were counted: ``exact``, ``calibrated`` or ``estimated``.
         encoding: The name of the counter's encoding.
         overflow: The limit that was exceeded, if the caller continues in spite of it; otherwise None.

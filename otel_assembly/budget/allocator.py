@@ -88,9 +88,10 @@ async def allocate_async(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Return the same as `allocate`, with the same arguments and errors, without blocking the event loop.
+    """Do the same as `allocate` without blocking the event loop.
 
-    Compactors may be async; others run in a thread.
+    The arguments, the result and the errors are those of `allocate`, except that compactors may be async; a compactor
+    that is not async runs in a thread.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)

@@ -46,9 +46,11 @@ class Attempt:
         tokens_in: The tokens of the original text.
         tokens_out: The tokens of the returned text; None if no text was returned.
         outcome: How the attempt ended; None while it runs.
-        error_type: The type of the error that was raised.
-        started_ns: The start time in nanoseconds since the epoch, if the span is opened only after the attempt's start.
-        ended_ns: The end time in nanoseconds since the epoch, if the span is opened only after the attempt's end.
+        error_type: The type of the error that the compactor raised; None without an error.
+        started_ns: The start time in nanoseconds since the epoch, for attempts whose span is created afterwards;
+            otherwise None.
+        ended_ns: The end time in nanoseconds since the epoch, for attempts whose span is created afterwards; otherwise
+            None.
         model_spans: Spans of model calls that the attempt made.
     """
 

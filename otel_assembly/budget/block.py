@@ -73,17 +73,20 @@ class BlockItem:
         content: A text; or a message object of a type that is registered with ``describe()``, which is sent as it is.
         id: The item's id in its source. If two passages or memories of one source have the same id, the newer version
             is kept, and the older one is dropped with the reason ``stale``.
-        source: The name of the source; ids of different sources are not compared.
+        source: The name of the item's source, such as a retriever. Ids of different sources are not compared; None is a
+            source of its own.
         rank: 1 for the best item. Items without a rank follow those with one, in their order.
         score: Items with a higher score are dropped later. An item without a score counts as lowest.
-        version: Determines the newer of two items with one id: numbers or datetimes.
+        version: A number or a datetime; of two items with the same id and source, the one with the greater version is
+            kept. None: the item has no version.
         profile: Whether the item is a durable fact about the user, which a block of memories drops last.
         group: The name of the item's group. Items of one group are kept or dropped together, and so are a tool call and
             its results, which need no name. The only exception is a provider that requires a user's request as the
             first message (see `allocate`): the items before that request are dropped without the rest of their group.
-        current: False for a passage or memory that expired or was superseded; it is dropped with the reason ``stale``.
-        echo: Whether the item only repeats an earlier message of its conversation, as in some frameworks' streams. It
-            is counted as 0 tokens.
+        current: False for a passage or memory that expired or was superseded; such an item is dropped with the reason
+            ``stale``.
+        echo: True if the item only repeats an earlier message of its conversation, as in the streams of some
+            frameworks. The item is then counted as 0 tokens.
     """
 
     content: Any
@@ -126,21 +129,23 @@ class Block:
     """A named part of the prompt with a priority, such as the instructions, the evidence or the older turns.
 
     Args:
-        name: Unique among the blocks that are allocated together. It is exported, so it must not contain content.
-        priority: 1 (highest) to 9 (dropped first). It determines the block's kind: 1 instructions, 2 tool schemas, 3
-            the query, 4 the application's state, 5 evidence, 6 memories, 7 a summary, 8 recent turns, 9 older turns.
+        name: The block's name, unique among the blocks that are allocated together. Telemetry exports the name, so it
+            must not contain content.
+        priority: 1 (highest) to 9 (dropped first). The priority determines the block's kind: 1 instructions, 2 tool
+            schemas, 3 the query, 4 the application's state, 5 evidence, 6 memories, 7 a summary, 8 recent turns, 9
+            older turns.
         content: One text; a `CompactedBlock`; or a sequence of items: `BlockItem`, text or message object.
         cuttable: Whether the block may be cut, compacted or dropped.
-        min_tokens: The floor: the fewest tokens with which the block is useful. The allocator reserves them, so that
-            blocks of higher priority cannot use them. A block that would get fewer tokens is dropped with the reason
-            ``below_floor``.
-        rank: The block's rank among blocks of the same priority, 1 for the best.
+        min_tokens: The floor: the fewest tokens with which the block is useful. The allocator reserves these tokens, so
+            that blocks of higher priority cannot use them. A block that would get fewer tokens is dropped with the
+            reason ``below_floor``.
+        rank: The block's rank among blocks of the same priority, 1 for the best. None: after the ranked ones.
         cut: How the block becomes smaller if it does not fit; the default depends on the priority.
         stable: Whether the block is equal on every turn, so that it belongs to the prefix that the provider caches.
-            None: True for priorities 1 and 2. Set it for few-shot examples.
+            None: True for priorities 1 and 2. Set `stable` to True for few-shot examples.
         separator: The text between two neighboring texts of the block.
-        restated: A key instruction that is repeated after the block's content. Use it with the query, which is last in
-            the prompt.
+        restated: A key instruction that is repeated after the block's content. Set it on the block of the query, which
+            is last in the prompt.
 
     Raises:
         ConfigurationError: A field is invalid; the message names the block.

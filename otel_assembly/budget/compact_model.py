@@ -26,14 +26,15 @@ Write at most {target_tokens} tokens. Answer with the shortened text and nothing
 class ModelCompactor:
     """A compactor that shortens texts with a model of any provider.
 
-    It passes the messages ``[{"role": "system", "content": instructions}, {"role": "user", "content": text}]`` to the
-    function `call`, which sends them to the model. Set limits on the model's output or duration in that function.
+    The function `call` gets a list of two messages, ``{"role": "system", "content": instructions}`` and ``{"role":
+    "user", "content": text}``, and sends them to the model. Set limits on the model's output or duration there.
 
     Args:
         call: Takes the messages, and returns the model's response or an awaitable of it.
         instructions: The system message. ``{target_tokens}`` is replaced by the maximum number of tokens; other braces
             have no meaning.
-        read: Returns the text of a response; required if `call` does not return a string.
+        read: Takes the model's response, and returns its text. Required if `call` does not return a string or an
+            awaitable of one.
 
     Raises:
         ConfigurationError: The instructions do not contain ``{target_tokens}``. The compactor also raises it when it is

@@ -48,13 +48,15 @@ def compact_history(
         target_tokens: The maximum number of tokens of the summary.
         summarizer: Returns the summary, called as ``summarizer(turns, target_tokens=n)``. None: the extractive
             compactor, which selects parts of the turns' text without a model.
-        count: Returns the tokens of a text; by default ``counter_for(None).count``.
-        fallback: The compactor that shortens the turns' text if the summarizer fails; None for no fallback.
+        count: Returns the tokens of a text; None: ``counter_for(None).count``.
+        fallback: The compactor that shortens the turns' text if the summarizer fails; by default the extractive one.
+            None: no fallback.
         attempts: The maximum number of calls of the summarizer.
         deadline: The maximum duration of one attempt, in seconds.
-        watch: Returns the context manager in which an attempt runs.
-        summaries: Earlier summaries by id. If a turn's provenance names one of them, it is replaced by the ids of the
-            turns that it summarizes.
+        watch: Called with each `Attempt`; returns the context manager in which the attempt runs, such as a span. None:
+            no context manager.
+        summaries: Earlier summaries by id; None for none. If a turn's provenance contains the id of one of them, that
+            id is replaced by the ids of the turns that it summarizes.
 
     Raises:
         ConfigurationError: There are no turns, the target is below 1, the summarizer is async, or it cannot be called
@@ -78,10 +80,10 @@ async def compact_history_async(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Return the same as `compact_history`, with the same arguments and errors, without blocking the event loop.
+    """Do the same as `compact_history` without blocking the event loop.
 
-    The summarizer may be async; otherwise it runs in a
-    thread.
+    The arguments, the result and the errors are those of `compact_history`, except that the summarizer may be async; a
+    summarizer that is not async runs in a thread.
     """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
     return job.block(await job.compactors.run_async(job.text, target_tokens, job.count, watch))

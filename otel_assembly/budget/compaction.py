@@ -210,8 +210,12 @@ class Compactors:
             text: The original text.
             target_tokens: The maximum number of tokens of the result. If it is below 1, no compactor is called.
             count: Returns the exact number of tokens of a text.
-            watch: Returns the context manager in which an attempt runs.
-            tokens_in: The tokens of `text`, if the caller knows them.
+            watch: Called with each `Attempt`; returns the context manager in which the attempt runs, such as a span.
+                None: no context manager.
+            tokens_in: The tokens of `text`; None: they are counted.
+
+        Returns:
+            The shorter text, which is None if all attempts failed, with its tokens and the attempts.
 
         Raises:
             ConfigurationError: A compactor is async; use `run_async`.
@@ -245,10 +249,10 @@ class Compactors:
         *,
         tokens_in: int | None = None,
     ) -> Compacted:
-        """Shorten a text as `run` does, without blocking the event loop.
+        """Shorten a text as `run` does, with the same arguments and result, without blocking the event loop.
 
         An async compactor runs in the caller's task, and is canceled with it. If a compactor that is not async returns
-        an awaitable, it is awaited on the event loop.
+        an awaitable, this awaitable is awaited on the event loop.
         """
         trial = _Trial(self._plan, text, target_tokens, count, tokens_in)
         for compactor, attempt in trial.attempts_to_make():

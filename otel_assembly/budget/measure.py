@@ -290,7 +290,9 @@ _callers_meters: Final = _CallersMeters()
 
 
 def measure_for(count: Callable[[str], int] | None, model: str | None = None) -> Measure:
-    """Return the `Measure` with which `allocate` counts; its counts are cached as long as `count` exists.
+    """Return the object with which `allocate` counts tokens.
+
+    The object caches its counts for as long as `count` exists.
 
     Args:
         count: Returns the tokens of a text. None: use the model's tokenizer, and count the tokens that providers add to

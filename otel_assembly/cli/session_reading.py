@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Reading:
     """Reads the envelopes of a session one at a time, and computes the session's state from them.
 
-    The state is folded: each envelope is applied to the state after the envelope before it.
+    Each envelope is applied to the state after the previous envelope.
 
     Args:
         reader: The reader of the log.
@@ -33,12 +33,13 @@ class Reading:
 
     Attributes:
         metadata: The session's metadata.
-        adapter: The adapter of its protocol; None if there is none.
-        folded: The state after the envelopes read so far; without the state of its protocol if that cannot be folded.
+        adapter: The adapter (the code) of the session's protocol; None if `adapters` does not contain it.
+        folded: The session's state after the envelopes read so far. If the state of the protocol cannot be computed,
+            only the rest, such as who has joined, is up to date.
         violated_rows: The numbers of the first ten rows that record a violated expectation.
-        violations: The number of such rows.
+        violations: The number of all rows that record a violated expectation.
         damage: The error at which the reading stopped; None if all rows were read.
-        fold_problem: Why the state of the protocol cannot be folded; None if it can.
+        fold_problem: Why the state of the protocol cannot be computed; None if it can.
     """
 
     def __init__(

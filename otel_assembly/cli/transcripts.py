@@ -33,10 +33,11 @@ class Transcript:
     """One recorded conversation.
 
     Attributes:
-        id: The record's id, else ``file:place``. In the state of a team, ``/`` and the agent are appended.
-        named: True if the id is from the record, false if it was made from the file's name.
+        id: The id in the record; if it has none, ``file:place``. In the saved state of a team of agents, ``/`` and the
+            agent's name are appended.
+        named: True if `id` is from the record, False if it was made from the file's name.
         messages: The messages in order, in a form that `otel_assembly.messages` reads; at least one.
-        path: The file, as in the argument.
+        path: The file's path, as it was passed to `read_transcripts`.
         line: The line where the record begins, from 1; None if unknown.
         tools: The tool schemas of the record, unchanged.
     """

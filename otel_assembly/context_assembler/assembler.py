@@ -131,18 +131,22 @@ class ContextAssembler:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         scopes: ``scopes(user, task)``, async or not: returns the names of the scopes that the user may see for the
-            task, such as tenants or projects. It is called first. If it returns none, no other source is called.
+            task, such as tenants or projects. This function is called first. If it returns none, no other source is
+            called.
         retrievers: The sources of evidence (passages); all are called concurrently.
-        recall: The source of memories.
-        rerank: ``rerank(query, candidates)``, async or not: returns the evidence in a better order, best first.
+        recall: The source of memories; None: no memories.
+        rerank: ``rerank(query, candidates)``, async or not: returns the evidence in a better order, best first. None:
+            the order of the retrievers.
         state: ``state(task, scopes)``, async or not: returns the application's state, as a text or a JSON-serializable
-            object.
-        gate: Decides which memories `AssembledContext.retain` stores.
-        examples: Few-shot examples, equal on every turn: one text, or a sequence of texts or messages.
+            object. None: no state.
+        gate: Decides which memories `AssembledContext.retain` stores. None: no memories can be stored, and `retain`
+            raises an error.
+        examples: Few-shot examples, equal on every turn: one text, or a sequence of texts or messages. None: no
+            examples.
         compact: Shortens a text, called as ``compact(text, target_tokens)``; or `Compactors`. None: the extractive
             compactor, which needs no model.
-        floors: The fewest tokens with which a block is useful, by the block's name. They are reserved, so that blocks
-            of higher priority cannot use them.
+        floors: The fewest tokens with which a block is useful, by the block's name. These tokens are reserved, so that
+            blocks of higher priority cannot use them. None: no floors.
         k: How many passages to request from each retriever.
         recall_k: How many memories to request.
         deadline: The maximum duration of a call of a source, in seconds.
@@ -153,11 +157,11 @@ class ContextAssembler:
             used. This needs room for two steps, better three. 0: drop no more turns than necessary.
         on_retriever_error: ``raise``; or ``skip`` to continue without a retriever, recall or rerank that failed. An
             error of `scopes` or `state` is always raised.
-        name: The assembler's name in spans and metrics, if a program has several.
-        model: The name of the model whose tokenizer counts; by default that of the context.
-        counter: A counter to use instead of the model's tokenizer.
+        name: The assembler's name in spans and metrics.
+        model: The name of the model whose tokenizer counts; None: the model of the context.
+        counter: Counts the tokens; None: the model's tokenizer.
         framing: The tokens that a provider adds to each message. None: the numbers of the OpenAI cookbook.
-        recorder: Receives a record of each assembly; by default, it is recorded with OpenTelemetry's global providers.
+        recorder: Receives a record of each assembly; None: OpenTelemetry's global providers record it.
 
     Raises:
         ConfigurationError: A number, a source or a setting is invalid.
@@ -244,9 +248,9 @@ class ContextAssembler:
 
         Args:
             task: The query, with the turns of the conversation.
-            user: An object that identifies the user; it is passed to `scopes` and `recall`.
+            user: An object that identifies the user, which is passed to `scopes` and `recall`.
             context: The conversation. Use one context for all turns of a conversation, or contexts with the same
-                conversation id.
+                conversation id. None: a conversation of this task only.
 
         Raises:
             HaltedError: The conversation was halted. No source is called, and no prompt must be sent.
@@ -286,7 +290,16 @@ class ContextAssembler:
         return AssembledContext(prompt, allocation, assembly, gathered, self._gate)
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:
-        """Calibrate the counter with the tokens that a provider billed for a prompt; see `Assembler.observe_usage`."""
+        """Calibrate the token counter with the tokens that a provider billed for a prompt.
+
+        Args:
+            counted: The prompt's tokens as the assembler counted them.
+            billed: The input tokens that the provider billed, including cached ones.
+            model: The model that was called; None: the assembler's.
+
+        Raises:
+            ConfigurationError: `counted` or `billed` is not a whole number, or is below 0.
+        """
         self._assembler.observe_usage(counted, billed, model=model)
 
     def _layout(self, task: Task, gathered: Gathered, previous: PreviousEvents) -> Layout:

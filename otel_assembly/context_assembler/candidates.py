@@ -51,14 +51,16 @@ _Turns = Annotated[Sequence[Any], PlainValidator(_turns)]
 # The input is a prompt's content, which must not reach a log in an error's message.
 @model(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True, extra="forbid"))
 class Task:
-    """The input of `ContextAssembler.assemble`: the query and the turns of the conversation (the C of CLEAR).
+    """The input of `ContextAssembler.assemble`: the query and the turns of the conversation.
 
     Attributes:
         query: The user's question. It is passed to the retrievers, and it is last in the prompt.
-        output_schema: The required format of the answer, as a text or as a JSON schema object.
+        output_schema: The required format of the answer, as a text or as a JSON schema object; None: no format is
+            required.
         key_instruction: An instruction to repeat after the query, at the end of the prompt.
         entity: What the query is about, such as an order's id; for the function that loads the application's state.
-        summary: A summary of earlier turns, as a text or a `CompactedBlock`.
+            None: nothing in particular.
+        summary: A summary of earlier turns, as a text or a `CompactedBlock`; None for no summary.
         recent: The newest turns, oldest first: messages of types that are registered with ``describe()``, or texts.
         older: The turns before `recent`, oldest first. They are dropped before `recent`.
 
@@ -85,9 +87,11 @@ class Candidate:
         content: The text.
         scope: The name of the scope to which the candidate belongs. Only candidates of permitted scopes are used; see
             the argument ``scopes`` of `ContextAssembler`.
-        score: How well the candidate matches, the higher the better. The memory with the lowest score is dropped first.
+        score: How well the candidate matches, the higher the better. The memory with the lowest score is dropped first;
+            None counts as lowest.
         rank: 1 for the best candidate of its source; by default the position in the source's result.
-        version: A number or a datetime, by which candidates with the same id are compared.
+        version: A number or a datetime, by which candidates with the same id are compared; None: the candidate has no
+            version.
         source: The name of the source; by default the name of the retriever or recall.
         current: False for a candidate that expired or was superseded; it is dropped with the reason ``stale``.
         profile: For memories: whether it is a durable fact about the user, which is dropped last.
@@ -134,7 +138,13 @@ class Retriever(Protocol):
     """
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """Return at most `k` candidates for the query, best first, all of them from the given scopes."""
+        """Return at most `k` candidates that are relevant to the query, best first, all of them from the given scopes.
+
+        Args:
+            query: The user's question.
+            scopes: The names of the scopes that the user may see.
+            k: The maximum number of candidates.
+        """
         ...
 
 
@@ -142,7 +152,14 @@ class Recall(Protocol):
     """A source of memories."""
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> Sequence[Candidate]:
-        """Return at most `k` memories of the user for the query, all of them from the given scopes."""
+        """Return at most `k` memories of the user that are relevant to the query, all of them from the given scopes.
+
+        Args:
+            query: The user's question.
+            user: The argument `user` of `ContextAssembler.assemble`.
+            scopes: The names of the scopes that the user may see.
+            k: The maximum number of memories.
+        """
         ...
 
 

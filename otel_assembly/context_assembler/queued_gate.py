@@ -27,7 +27,7 @@ class QueuedWriteGate:
 
     ``await context.retain(answer, candidates)`` returns immediately with the outcome ``queued``. Proposals that do not
     fit in the queue have the outcome ``refused``. The other gate receives one batch after the other; `outcomes` counts
-    its results. If it raises an error, the type of the error is logged.
+    its results. If that gate raises an error, the type of the error is logged.
 
     Use the gate from one event loop at a time. Before the loop ends, call ``await gate.flush()`` or
     ``await gate.aclose()``, or use ``async with gate:``; otherwise, queued proposals are not stored. In a forked child

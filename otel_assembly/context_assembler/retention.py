@@ -102,9 +102,9 @@ class KnowledgeWriteGate:
     same id replaces it. `KnowledgeRecall` reads the files.
 
     Args:
-        store: The store in which memories are written.
+        store: The store in which accepted memories are written; None if `write` is passed.
         accept: ``accept(proposal)``, async or not: returns True if the memory may be stored.
-        write: ``write(proposal)``, async or not: stores an accepted memory. Pass either `store` or `write`.
+        write: ``write(proposal)``, async or not: stores an accepted memory; None if `store` is passed.
 
     Raises:
         ConfigurationError: Both or neither of `store` and `write` are passed, or an argument has the wrong type.
@@ -165,9 +165,9 @@ class KnowledgeWriteGate:
 class KnowledgeRecall:
     """A source that returns memories which a `KnowledgeWriteGate` stored, by the words that they share with the query.
 
-    Use it as a `Recall` or as a `Retriever`. It reads all memories of the permitted scopes, and no other directory. The
-    score of a memory is the fraction of the query's words that it contains. Use it for up to some hundreds of memories;
-    for more, use a retriever with an index.
+    The object is both a `Recall` and a `Retriever`. Each call reads all memories of the permitted scopes, and no other
+    directory. The score of a memory is the fraction of the query's words that the memory contains. For more than some
+    hundreds of memories, use a retriever with an index instead.
 
     Args:
         store: The store in which the memories are.
@@ -184,7 +184,14 @@ class KnowledgeRecall:
         self._store = store
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> list[Candidate]:
-        """Return durable facts (`Candidate.profile`), then memories that share words with the query, best first."""
+        """Return at most `k` memories: durable facts about the user first, then those that share words with the query.
+
+        Args:
+            query: The user's question.
+            user: Not used: the memories of all users in the scopes are returned.
+            scopes: The names of the scopes that the user may see.
+            k: The maximum number of memories.
+        """
         return await self.search(query, scopes=scopes, k=k)
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> list[Candidate]:

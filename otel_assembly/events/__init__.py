@@ -120,7 +120,7 @@ class Thinking(BaseModel):
         text: The readable text.
         signature: The provider's signature of the text.
         sealed: The encrypted reasoning, if the provider gives no text.
-        form: The type of the reasoning in the provider's messages. It is sent back only to a provider with this type.
+        form: The type of the reasoning in the provider's messages; only providers that know this type get it back.
         behind: The number of other parts of the response (its text and its calls) that precede the reasoning.
     """
 
@@ -329,7 +329,7 @@ class HaltEvent(Event):
 
 
 class ConversationResumed(Event):
-    """A halted conversation was resumed: its calls may start again.
+    """A halted conversation was resumed: model calls and tool calls may start again.
 
     Attributes:
         halt: The id of the lifted `HaltEvent`.
@@ -345,7 +345,7 @@ class ConfirmResult(BaseModel):
     """A person's decision about one tool call that waits for approval.
 
     Attributes:
-        tool_call: The waiting call. Its arguments may be changed, its tool may not.
+        tool_call: The waiting call. You may change the arguments of the call, but not the tool.
         confirmed: Whether the call may run.
         message: The text for the model if the call may not run.
     """

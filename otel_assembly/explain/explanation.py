@@ -84,8 +84,8 @@ class Competitor:
 
     Attributes:
         item: The kept item's id.
-        kind: Its kind.
-        tokens: Its tokens; None if unknown.
+        kind: The kept item's kind.
+        tokens: The kept item's tokens; None if unknown.
     """
 
     item: str
@@ -140,19 +140,21 @@ class Unsent:
 
     Attributes:
         error: ``context_overflow``, ``assembly_halt``, ``cancelled``, or the class of the exception.
-        policy: The name of the policy that failed.
-        index: The policy's index in the chain.
+        policy: The name of the policy that failed; None if no policy failed.
+        index: The policy's index in the chain; None if no policy failed.
         cause: What exceeded the budget: ``fixed`` (the content that cannot be dropped), or ``newest_atom`` (this
-            content together with the newest tool call and its results, or the newest message).
-        budget: The token limit that was exceeded.
-        needed: The tokens that had to fit in the budget.
+            content together with the newest tool call and its results, or the newest message). None if no budget was
+            exceeded.
+        budget: The token limit that was exceeded; None if no limit was exceeded.
+        needed: The tokens that had to fit in the budget; None if no limit was exceeded.
         fixed: How many of the needed tokens are content that cannot be dropped; None if unknown.
         parts: The parts of the needed tokens, as far as they are known.
-        said: For a halted conversation, the source and the reason of the halt.
-        raises: The smallest increase of the policy's limit with which it does not fail.
+        said: For a halted conversation, the source and the reason of the halt; otherwise None.
+        raises: The smallest increase of the limit with which the policy does not fail; empty if there is none or it is
+            unknown.
         without: The items that the setting ``on_overflow="drop"`` would have dropped to send a prompt.
         skip: Whether the setting ``on_policy_error="skip"`` would have continued the turn without the policy.
-        never: Why no setting would have allowed a prompt.
+        never: Why no setting would have allowed a prompt; None if a setting would have.
         unknown: What the spans do not record, one sentence each.
     """
 
@@ -236,27 +238,28 @@ class Explanation:
         item: The item's id.
         kind: The item's kind; None if the turn on which it arrived is not in the spans.
         tokens: The item's tokens; None if the turn on which it arrived is not in the spans.
-        arrived: The first turn that records the item.
+        arrived: The number of the first turn that records the item; None if unknown.
         outcome: What happened to the item.
-        reason: The reason, such as ``over_budget``.
-        policy: The name of the policy that decided.
-        index: The policy's index in the chain, from 0.
-        since: The turn since which the outcome has been the same.
+        reason: The reason of the outcome, such as ``over_budget``; None if unknown.
+        policy: The name of the policy that decided; None if no policy did, or if it is unknown.
+        index: That policy's index in the chain, from 0; None without a policy.
+        since: The turn since which the outcome has been the same; None if unknown.
         since_known: False if the turn before `since` is not in the spans, so that the outcome may be older.
-        standing: The item's position in the prompt, if it was kept.
-        limit: The limit because of which the item was dropped.
+        standing: The item's position in the prompt; None if the item is not in the prompt.
+        limit: The limit because of which the item was dropped; None if no limit was involved.
         competitors: The kept items that have precedence over this one, the largest first.
-        competitors_tokens: The sum of their tokens; None if it is unknown.
-        also_out: Other items that this policy dropped and that a larger limit would restore before this item or
-            together with it: newer items, and items of the same tool call.
-        also_out_tokens: The sum of their tokens; None if it is unknown.
+        competitors_tokens: The sum of the competitors' tokens; None if it is unknown.
+        also_out: Other items that the same policy dropped and that are newer than this item or belong to the same tool
+            call. A larger limit would restore them before this item or together with it.
+        also_out_tokens: The sum of the tokens of `also_out`; None if it is unknown.
         raises: The smallest increases of limits that would have kept the item: one for each policy whose limit has to
             be increased, in the order of the policies.
-        never: Why no limit would have kept the item.
-        winner: The id of the item that was kept instead, if this item is its duplicate or older version.
-        holder: The summary that replaced the item.
-        block: The item's block, if the allocator built the prompt.
-        unsent: Why the turn sent no prompt, if it sent none.
+        never: Why no limit would have kept the item; None if a limit would have, or if no limit was involved.
+        winner: The id of the item that was kept instead, if this item is a duplicate or an older version of it; else
+            None.
+        holder: The summary that replaced the item; None if no summary did.
+        block: The item's block, if the allocator built the prompt; else None.
+        unsent: Why the turn sent no prompt; None if it sent one.
         part: The item's part in a turn that sent no prompt: the name of a `Part`; ``older`` for an item that could have
             been dropped; ``fixed_block`` or ``cuttable_block`` for an item of a block; ``taken`` if an earlier policy
             dropped the item; ``offered`` if no limit was involved; None if unknown.
@@ -310,7 +313,7 @@ class DroppedGroup:
         outcome: ``dropped``, ``compacted``, or ``not_sent`` if the turn sent no prompt.
         items: The ids of the items.
         tokens: The sum of the items' tokens; None if the tokens of an item are unknown.
-        part: The items' part in a turn that sent no prompt; see `Explanation.part`.
+        part: The items' part in a turn that sent no prompt, see `Explanation.part`; None for a turn with a prompt.
     """
 
     reason: str | None

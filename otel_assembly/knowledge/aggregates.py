@@ -66,7 +66,13 @@ class Aggregate(Protocol):
     """The interface of aggregates, which write knowledge from a conversation to a store."""
 
     async def aggregate(self, events: Iterable[Any], context: Any, store: KnowledgeStore) -> None:
-        """Write knowledge from these events to the store; if this raises, the store must be unchanged."""
+        """Extract knowledge from events, and write it to a store; if this raises an error, the store must be unchanged.
+
+        Args:
+            events: The events of a conversation, of any registered types.
+            context: The context of the conversation, such as a `Context`.
+            store: The store to write to.
+        """
         ...
 
 
@@ -202,7 +208,7 @@ class WorkingMemoryAggregate:
 
 @dataclass(frozen=True, slots=True)
 class AggregateTrigger:
-    """The conditions for running an aggregate; it runs as soon as one of them is true.
+    """The conditions for running an aggregate, which runs as soon as one of the conditions is true.
 
     `AggregateObserver` checks the conditions after each turn.
 

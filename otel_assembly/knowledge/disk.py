@@ -49,8 +49,8 @@ class DiskKnowledgeStore(StoreOfFiles):
     call has waited `busy_timeout` seconds for the lock or for a free thread, it raises `KnowledgeStoreError` and
     changes nothing.
 
-    A replaced file keeps its permissions; a new file has those that the umask gives. Reading a file that is not UTF-8
-    raises `KnowledgeStoreError`. `list` also omits devices, and files whose names are not valid in a path.
+    A replaced file keeps its permissions; a new file gets the permissions that the umask allows. Reading a file that
+    is not UTF-8 raises `KnowledgeStoreError`. `list` also omits devices, and files whose names are not valid in a path.
 
     Args:
         root: The directory.

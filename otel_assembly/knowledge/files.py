@@ -47,7 +47,7 @@ class StoreOfFiles:
     _raises: ClassVar[tuple[type[Exception], ...]] = (OSError, UnicodeDecodeError)
 
     async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`."""
+        """Return the content of a file; None if there is no file, or for a directory."""
         names = split_file_path(path)
 
         def work() -> str | None:
@@ -57,32 +57,35 @@ class StoreOfFiles:
         return await self._run("read", path, work)
 
     async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
+        """Replace the content of a file; a missing file is created."""
         names, data = split_file_path(path), encode(path, content)
         await self._run("write", path, lambda: self._write(path, names, data))
 
     async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`."""
+        """Return the names in a directory, sorted by code point; names of directories end with ``/``."""
         names = split_path(path)
         return await self._run("list", path, lambda: self._list(path, names))
 
     async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
+        """Remove a file, or a directory with its content; a missing path is no error."""
         names = split_path(path)
         await self._run("delete", path, lambda: self._delete(path, names))
 
     async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
+        """Return True if a file or a directory exists at this path."""
         names = split_path(path)
         return await self._run("look up", path, lambda: self._exists(path, names))
 
     async def append(self, path: str, content: str) -> int:
-        """See `KnowledgeStore.append`."""
+        """Append to a file, and return the offset in bytes at which the new content begins."""
         names, data = split_file_path(path), encode(path, content)
         return await self._run("append to", path, lambda: self._append(path, names, data))
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; reads only the bytes of the range."""
+        """Return the characters whose first byte is in ``[start, end)``; with `end` None, up to the end of the file.
+
+        Only the bytes of the range are read.
+        """
         names = split_file_path(path)
         first, last = byte_range(start, end)
         return await self._run(
@@ -90,7 +93,7 @@ class StoreOfFiles:
         )
 
     async def replace(self, path: str, old: str | None, new: str | None) -> bool:
-        """See `ComparingKnowledgeStore.replace`."""
+        """Replace the content `old` of a file by `new`, where None means no file; return False if it is not `old`."""
         names = split_file_path(path)
         before = None if old is None else encode(path, old)
         after = None if new is None else encode(path, new)

@@ -38,11 +38,11 @@ class StoreOfItems:
             )
 
     async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`."""
+        """Return the content of a file; None if there is no file, or for a directory."""
         return await self._text(split_file_path(path))
 
     async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
+        """Replace the content of a file; a missing file is created."""
         names = split_file_path(path)
         encode(path, content)
         for depth in range(1, len(names)):
@@ -53,12 +53,12 @@ class StoreOfItems:
         await self._put(self._place(names[:-1]), names[-1], content)
 
     async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`."""
+        """Return the names in a directory, sorted by code point; names of directories end with ``/``."""
         names = split_path(path)
         return sorted({file[0] if len(file) == 1 else f"{file[0]}/" async for file in self._files_in(names)})
 
     async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
+        """Remove a file, or a directory with its content; a missing path is no error."""
         names = split_path(path)
         files = [(*names, *file) async for file in self._files_in(names)]
         if names and await self._text(names) is not None:
@@ -67,7 +67,7 @@ class StoreOfItems:
             await self._remove(self._place(file[:-1]), file[-1])
 
     async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
+        """Return True if a file or a directory exists at this path."""
         names = split_path(path)
         if not names or await self._text(names) is not None:
             return True
@@ -87,7 +87,7 @@ class StoreOfItems:
         )
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`."""
+        """Return the characters whose first byte is in ``[start, end)``; with `end` None, up to the end of the file."""
         names = split_file_path(path)
         first, last = byte_range(start, end)
         text = await self._text(names)

@@ -180,43 +180,46 @@ class RedisKnowledgeStore:
             await opened[1].aclose()
 
     async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`."""
+        """Return the content of a file; None if there is no file, or for a directory."""
         data = await self._ask("read", path, "GET", self._file(split_file_path(path)))
         return None if data is None else self._text("read", path, data, decode)
 
     async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
+        """Replace the content of a file; a missing file is created."""
         names = split_file_path(path)
         await self._run("write", path, _WRITE, names, encode(path, content))
 
     async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`."""
+        """Return the names in a directory, sorted by code point; names of directories end with ``/``."""
         names = await self._ask("list", path, "SMEMBERS", self._folder(split_path(path)))
         return sorted(self._text("list", path, name, bytes.decode) for name in names)
 
     async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
+        """Remove a file, or a directory with its content; a missing path is no error."""
         await self._run("delete", path, _DELETE, split_path(path))
 
     async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
+        """Return True if a file or a directory exists at this path."""
         names = split_path(path)
         keys = await self._ask("look up", path, "EXISTS", self._file(names), self._folder(names))
         return not names or bool(keys)
 
     async def append(self, path: str, content: str) -> int:
-        """See `KnowledgeStore.append`."""
+        """Append to a file, and return the offset in bytes at which the new content begins."""
         names = split_file_path(path)
         return await self._run("append to", path, _APPEND, names, encode(path, content))
 
     async def replace(self, path: str, old: str | None, new: str | None) -> bool:
-        """See `ComparingKnowledgeStore.replace`."""
+        """Replace the content `old` of a file by `new`, where None means no file; return False if it is not `old`."""
         names = split_file_path(path)
         contents = (*_optional(path, old), *_optional(path, new))
         return bool(await self._run("replace", path, _REPLACE, names, *contents))
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; fetches only the bytes of the range."""
+        """Return the characters whose first byte is in ``[start, end)``; with `end` None, up to the end of the file.
+
+        Only the bytes of the range are fetched from the server.
+        """
         key = self._file(split_file_path(path))
         first, last = byte_range(start, end)
         to = -1 if last is None else min(last, _FAR) - 1

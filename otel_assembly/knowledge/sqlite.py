@@ -49,12 +49,16 @@ _parent_connections: list[sqlite3.Connection] = []
 
 
 class SqliteKnowledgeStore(StoreOfFiles):
-    """A `KnowledgeStore` in the SQLite file `path`, which is created with its directory at the first use.
+    """A `KnowledgeStore` in an SQLite file.
 
-    Any number of stores, tasks, threads and processes may share one file; a change waits at most `busy_timeout` seconds
-    for other changes. An append rewrites at most the last 64 KiB of a file. With the path ``":memory:"``, the texts are
-    in this object's memory. Close the store with ``close()``, or use it as an async context manager. A forked child
-    opens the file again; of a store in memory, the child has a copy.
+    Any number of stores, tasks, threads and processes may share one file. An append rewrites at most the last 64 KiB of
+    a stored text. Close the store with ``close()``, or use it as an async context manager. A forked child opens the
+    file again; of a store in memory, the child has a copy.
+
+    Args:
+        path: The SQLite file, which is created with its directory at the first use. ``":memory:"``: the texts are in
+            this object's memory.
+        busy_timeout: The seconds that a change waits for other changes; 0 or more.
 
     Raises:
         ConfigurationError: `busy_timeout` is negative.

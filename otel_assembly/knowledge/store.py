@@ -33,7 +33,7 @@ class KnowledgeStore(Protocol):
         ...
 
     async def write(self, path: str, content: str) -> None:
-        """Replace the content of a file."""
+        """Replace the content of a file; a missing file is created."""
         ...
 
     async def list(self, path: str = "/") -> builtins.list[str]:
@@ -59,7 +59,7 @@ class KnowledgeStore(Protocol):
         ...
 
     async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """Return the characters whose first byte is in ``[start, end)``; without `end`, up to the end of the file.
+        """Return the characters whose first byte is in ``[start, end)``; with `end` None, up to the end of the file.
 
         A range never splits a character, and adjacent ranges give the whole text, each character once: the first
         character can begin up to three bytes after `start`, the last can end up to three bytes after `end`. Empty if
@@ -75,7 +75,8 @@ class KnowledgeStore(Protocol):
 class ComparingKnowledgeStore(KnowledgeStore, Protocol):
     """A `KnowledgeStore` with compare-and-set: a write succeeds only if the content has not changed since it was read.
 
-    All stores of this package have it. With another store, one of two concurrent updates of the working memory is lost.
+    The stores in memory, on disk, in SQLite and in Redis support this. With any other store, one of two concurrent
+    updates of the working memory is lost.
     """
 
     async def replace(self, path: str, old: str | None, new: str | None) -> bool:

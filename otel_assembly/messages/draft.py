@@ -35,12 +35,12 @@ def encrypted_tokens(data: str | bytes) -> int:
 
 
 class Draft:
-    """The facts of one message (see `EventFacts`), collected from its parts in order.
+    """Collects the properties of one message (its `EventFacts`) while the message's parts are read in order.
 
     Attributes:
         texts: Each text that the model reads.
         opens: Ids of the tool calls that the message requests.
-        calls: These calls with the tool's name and arguments.
+        calls: The tool calls that the message requests, with the tool's name and arguments.
         closes: Ids of the tool calls that the message answers.
         awaiting: Ids in `opens` that wait for an approval.
         media: Estimated tokens of images, audio clips, files and encrypted data.

@@ -75,15 +75,15 @@ KindName: TypeAlias = Literal["request", "response", "tool_call", "tool_result",
 
 
 class EventFacts(NamedTuple):
-    """The facts of one event that policies, counting and telemetry use.
+    """The properties of one event that policies, token counters and telemetry use; `describe` returns them.
 
     Attributes:
         kind: A kind of event, or its string. `describe` raises `UnknownNameError` for any other value.
         text: The main text that the model reads.
         fields: Further texts of the message (parts, tool names, arguments). Each is tokenized separately.
-        opens: Ids of the tool calls that this event requests. `fields` contains their texts.
+        opens: Ids of the tool calls that this event requests. The texts of these calls are in `fields`.
         closes: Ids of the tool calls that this event answers.
-        awaiting: Ids in `opens` that wait for an approval. They stay pending at any age.
+        awaiting: Ids in `opens` that wait for an approval. Such a call is pending, however old it is.
         id: The framework's id of the event, if it has one.
         id_given: True if different ids mean different events. False if each new object gets a random id, even for an
             event that was read again.
@@ -91,13 +91,13 @@ class EventFacts(NamedTuple):
         restates: True for a type that can repeat an earlier event of the stream (AG2 repeats a tool call twice). A
             repetition costs no tokens, and is kept or dropped together with the call that it repeats.
         media_tokens: Estimated tokens of images, audio, files and encrypted reasoning.
-        billed_tokens: The input tokens that the provider billed for the call of this response, if known.
-        output_tokens: The output tokens that it billed for this response.
-        calls: The tool calls in `opens` with names and arguments, for observers. They are not counted again.
+        billed_tokens: The input tokens that the provider billed for the model call of this response; None if unknown.
+        output_tokens: The output tokens that the provider billed for this response; None if unknown.
+        calls: The tool calls in `opens` with names and arguments, for observers. Their texts are not counted again.
         framed: True if the event is a message. False if it is part of another event's message; the tokens for the
             message's role and format then count for that event.
-        unknown: The names of unknown types, of the event or its parts. Such a part is counted by its JSON. An
-            `Assembler` or `History` with ``strict=True`` raises an error instead.
+        unknown: The names of unknown types, of the event or its parts. A part of an unknown type is counted by its
+            JSON. An `Assembler` or `History` with ``strict=True`` raises an error instead.
         is_reasoning: True if the event contains only reasoning. Providers reject reasoning without the item that
             follows it, and that item without its reasoning.
         provider: The provider (a value of `messages.provider_rules.Provider`), if the format of the message is unique

@@ -26,10 +26,10 @@ def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
     """Return a new event with a summary, in the type that its framework uses.
 
     Args:
-        event: An event of the conversation. Its type selects the registered function.
+        event: An event of the conversation, whose type selects the registered function.
         text: The summary.
-        events: The events that the summary replaces. In place of an earlier summary, they contain the events that it
-            replaced.
+        events: The events that the summary replaces. If an earlier summary is among the replaced events, this list
+            contains the events that the earlier summary replaced, instead of that summary.
 
     Returns:
         None if no function is registered for the type.
@@ -77,7 +77,7 @@ def shortened(event: Any, texts: Sequence[str]) -> Any:
 def summary_text(text: str) -> str:
     """Return the text of a summary message: a fixed heading and the summary.
 
-    It is used for frameworks that do not have their own heading.
+    This text is used for frameworks that do not have their own heading.
     """
     return f"[Earlier messages, summarised: details may be missing]\n{text}"
 

@@ -55,9 +55,10 @@ def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None)
     """Return a reader for parts with text.
 
     Args:
-        texts: The locations of a part's texts.
-        sealed: The location of encrypted data, which only the provider can read.
-        shown: The location of an audio clip or file, or of a list of them. The value there is None for a part without.
+        texts: The locations of a part's texts. A location is the name of an attribute, or a function of the part.
+        sealed: The location of encrypted data, which only the provider can read; None if the parts have none.
+        shown: The location of an audio clip or file, or of a list of them; the value there is None for a part without
+            files. None: the parts never have files.
     """
     getters = [_getter(text) for text in texts]
 
@@ -99,7 +100,8 @@ def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callabl
     """Return a reader for parts that are tool calls.
 
     Args:
-        call: The location of the call's id. None for a tool that the provider runs itself, which needs no result.
+        call: The location of the call's id: the name of an attribute, or a function of the part. None for a tool that
+            the provider runs itself, which needs no result.
         name: The location of the tool's name.
         arguments: The location of the arguments.
         awaiting: A function that returns True if the call waits for an approval. True for parts that request an
@@ -126,10 +128,11 @@ def answers(
     """Return a reader for parts that are tool results.
 
     Args:
-        call: The location of the call's id. None for a tool that the provider runs itself.
+        call: The location of the call's id: the name of an attribute, or a function of the part. None for a tool that
+            the provider runs itself.
         texts: The locations of the result's texts.
-        shown: The location of the result's file, or of a list of files.
-        held: A reader of the result's content, if that contains more than texts and files.
+        shown: The location of the result's file, or of a list of files; None if results have no files.
+        held: A reader of the result's content, if that contains more than texts and files; otherwise None.
     """
 
     def row(draft: Draft, part: Any) -> None:
@@ -148,7 +151,7 @@ def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
     """Return a reader for parts that contain a text, or a list of texts and other parts.
 
     Args:
-        content: The location of the content.
+        content: The location of the content: the name of an attribute, or a function of the part.
         rows: The readers of the contained parts, by type.
         of: The location of a contained part's type.
     """
@@ -162,7 +165,8 @@ def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, content: Any) ->
     Args:
         draft: Collects the facts of the message.
         rows: The readers of the parts, by type.
-        of: The location of a part's type. For parts without a type, the reader under the key None is used.
+        of: The location of a part's type: the name of an attribute, or a function of the part. For parts without a
+            type, the reader under the key None is used.
         content: The text, part or list.
 
     Raises:
@@ -230,10 +234,11 @@ def register_parts(
     Args:
         event_type: The type of the events.
         parts: The attribute with the list of parts; its value can be None.
-        of: The location of a part's type.
+        of: The location of a part's type: the name of an attribute, or a function of the part.
         rows: The readers of the parts, by type.
         kind: Returns the kind of the event, from the event and the facts of its parts.
-        known: Further fields of `EventFacts`: a function of the event, or the location of each field's value.
+        known: Further fields of `EventFacts`: a function of the event, or the location of each field's value. None for
+            no further fields.
         read: Returns all values that `kind` reads. Events are equal if these values, the further fields and the parts
             are equal. If None, call `read_from` or `read_as` for this type.
     """
@@ -267,10 +272,10 @@ def _values_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]
 def result_text(of: Where, kind: str, text: Where) -> Callable[[Any], str]:
     """Return a function that returns a part's text if the part is a tool result, else an empty string.
 
-    It is the argument `text` of `register_results`.
+    Pass that function as the argument `text` of `register_results`.
 
     Args:
-        of: The location of a part's type.
+        of: The location of a part's type: the name of an attribute, or a function of the part.
         kind: The type of parts that are tool results.
         text: The location of a result's text.
     """

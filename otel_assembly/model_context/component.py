@@ -28,11 +28,11 @@ class ComponentModel(BaseModel):
 
     Attributes:
         provider: The import path of the class.
-        component_type: The kind of component.
-        version: The version of the configuration's format.
-        component_version: The version of the component.
-        description: A description in one sentence.
-        label: A name for display.
+        component_type: The kind of component, such as ``chat_completion_context``; None if it is not stated.
+        version: The version of the configuration's format; None if it is not stated.
+        component_version: The version of the component; None if it is not stated.
+        description: A description in one sentence; None for no description.
+        label: A name for display; None for no name.
         config: The settings of the object, by name.
     """
 

@@ -75,7 +75,7 @@ class ChatCompletionContext(ABC):
     Subclasses implement `get_messages`.
 
     Args:
-        initial_messages: The first messages of the conversation. The list is copied.
+        initial_messages: The first messages of the conversation. The list is copied. None: no messages.
 
     Raises:
         DescribeError: An item is not a message.
@@ -140,7 +140,8 @@ class ChatCompletionContext(ABC):
         """Return the configuration of this context for `load_component`, including its initial messages.
 
         Args:
-            provider: ``autogen`` for a configuration that AutoGen's own `load_component` accepts.
+            provider: ``otel_assembly`` for a configuration that names this package's class; ``autogen`` for one that
+                AutoGen's own `load_component` accepts.
 
         Raises:
             ConfigurationError: The class does not implement `_to_config`, or its model client cannot be dumped.
@@ -162,7 +163,8 @@ class ChatCompletionContext(ABC):
 
         Args:
             component: The return value of `dump_component`, of a context of otel-assembly or of AutoGen.
-            model_client: The client for a `TokenLimitedChatCompletionContext` that was dumped with a client.
+            model_client: The client for a `TokenLimitedChatCompletionContext` that was dumped with a client; None for
+                any other component.
 
         Raises:
             ConfigurationError: The component's class is unknown or not a subclass of this class, or `model_client` is

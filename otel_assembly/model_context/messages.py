@@ -85,7 +85,7 @@ class AssistantMessage(Editable, BaseModel):
 
     Attributes:
         content: The text, or the tool calls.
-        thought: The model's reasoning.
+        thought: The model's reasoning; None if there is none.
         source: The name of the agent.
         type: The type of message in JSON.
     """

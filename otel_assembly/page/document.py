@@ -73,7 +73,7 @@ def write_page(
         spans: Exported spans.
         path: The page's file.
         title: The page's heading.
-        trace_link: The address of a Jaeger or another URL for links to traces, as in `page_model`.
+        trace_link: The address of a Jaeger or another URL for links to traces, as in `page_model`; None: no links.
 
     Returns:
         The data of the page, as `page_model` returns it.

@@ -40,8 +40,9 @@ def page_model(
         spans: Exported spans; spans of other programs and duplicates are ignored.
         title: The page's heading.
         trace_link: The link to a trace: the address of a Jaeger, or an http(s) URL that contains ``{trace}`` and
-            optionally ``{span}``.
-        files: The file name of each trace, by trace id, as the name of conversations. It is read after all spans.
+            optionally ``{span}``. None: no links.
+        files: A file name for each trace id, which is shown as the name of a conversation without an id. This mapping
+            is read after all spans.
 
     Raises:
         ConfigurationError: `trace_link` is not such a URL.

@@ -58,7 +58,7 @@ CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
 class AssemblyPolicy(Protocol):
     """Transforms the prompts and events that the model receives (as in AG2).
 
-    A policy returns modified copies and never changes its arguments. It should be idempotent where that is possible.
+    A policy returns modified copies and never changes its arguments. If possible, a policy is idempotent.
 
     Besides `apply`, a policy may have:
 
@@ -149,7 +149,7 @@ class DecidingPolicy:
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """The settings, for spans and configuration files.
 
-        They are the constructor's parameters that are also attributes.
+        The result contains each parameter of the constructor that is also an attribute of the policy.
         """
         settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
         return {name: value for name, value in settings if isinstance(value, CONFIG_TYPES)}
@@ -157,16 +157,17 @@ class DecidingPolicy:
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """Return the settings that are in effect in an assembly, for the policy's span.
 
-        They differ from `config` if, for example, the context's `budget_ratio` lowers a limit.
+        These settings differ from `config` if, for example, the context's `budget_ratio` lowers a limit.
         """
         return self.with_rules(self.config, context)
 
     def with_rules(
         self, config: Mapping[str, int | float | bool | str | None], context: Context
     ) -> Mapping[str, int | float | bool | str | None]:
-        """Return settings, with ``user_first`` added if the policy must follow that rule of the provider.
+        """Return settings, with ``user_first`` added if the policy has to keep a user's request in front.
 
-        With this rule, the provider refuses a prompt that does not start with a user's request.
+        This is the case if the policy is a reduction and the provider refuses a prompt that does not start with a
+        user's request. The policy's span then records the reason for such drops.
 
         Args:
             config: The settings.

@@ -33,7 +33,7 @@ EXTRACTIVE: Final = "extractive"
 class BudgetPolicy(DecidingPolicy):
     """Keep the rendered prompt within ``window − output_reserve`` tokens.
 
-    It keeps content in this order of priority, like `allocate`:
+    The policy keeps content in this order of priority, like `allocate`:
 
     1. Fixed content, which is never dropped: prompts, leading system messages, tool schemas, the newest user request,
        and calls that await an approval.
@@ -59,7 +59,7 @@ class BudgetPolicy(DecidingPolicy):
         compact: Shortens texts, as for `allocate`. ``"extractive"`` (or ``Compactors()``) needs no model. A summary
             then replaces the dropped turns, and a new summary is made when more turns are dropped. A tool result that
             does not fit is shortened to half of the free tokens. None: drop what does not fit.
-        summary_tokens: The most tokens of the summary's text. They are reserved as soon as an event is dropped.
+        summary_tokens: The most tokens of the summary's text. These tokens are reserved as soon as an event is dropped.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -134,7 +134,7 @@ class BudgetPolicy(DecidingPolicy):
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the settings with which `explain` runs the policy again on recorded values.
 
-        They do not contain `compact` and `summary_tokens`, because spans record no text to summarize.
+        The result does not contain `compact` and `summary_tokens`, because spans record no text to summarize.
         """
         replayed = super().settings_to_rerun(settings)
         return replayed and {name: replayed[name] for name in replayed if name not in {"compact", "summary_tokens"}}

@@ -27,7 +27,7 @@ class TokenBudgetPolicy(DecidingPolicy):
 
     Args:
         max_tokens: The most tokens that the rendered prompt may have. The context's `budget_ratio` lowers the limit.
-        chars_per_token: Estimate tokens by this many characters per token, instead of using the model's tokenizer.
+        chars_per_token: Estimate tokens by this many characters per token. None: use the model's tokenizer.
         transparent: Append a note to the prompts if events were dropped and the note fits.
         step_tokens: How many tokens are dropped at a time. Most turns then start with the same events as the turn
             before, which the provider's cache can serve. The conversation is divided into cells of ``4 × step_tokens``

@@ -45,12 +45,12 @@ class Agent:
         system_prompt: The system prompt of every model call.
         model: The model client.
         tools: Functions with type hints, or `Tool`s.
-        assembly: The chain of policies, or an `Assembler`; by default only an `AlertPolicy`, which adds alerts to the
+        assembly: The chain of policies, or an `Assembler`. None: only an `AlertPolicy`, which adds alerts to the
             prompts.
         middlewares: Middlewares, the outermost first. The chain in `assembly` is added as the innermost one. Without
             `assembly`, an `AssemblerMiddleware` in this list replaces the default chain.
         observers: Observers that are attached to each session's stream.
-        knowledge: The store that memory policies and an `AggregateObserver` use.
+        knowledge: The store that memory policies and an `AggregateObserver` use; None: no store.
         max_rounds: The most model calls that one call of `ask` may make.
         compress_at: A share of the token budget, above 0 and at most 1. If the last prompt used this share, the chain's
             compacting policy, which summarizes older messages, runs before the budget is exceeded.
@@ -122,7 +122,7 @@ class Agent:
 
         Args:
             conversation_id: The conversation's id in your application, if it has one; recorded on spans.
-            reductions: Policies for this conversation only. They run before the first policy of the agent's chain that
+            reductions: Policies for this conversation only. These run before the first policy of the agent's chain that
                 removes messages.
 
         Raises:
@@ -188,9 +188,9 @@ class Agent:
     def stream(self, inputs: Any = None, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
         """Send inputs to the agent and yield each event of the turn as it happens.
 
-        Events are response chunks, responses and tool results; the answer is the last event. Arguments and errors are
-        those of `ask`. Another `ask` or `stream` in the same session waits until this iterator is exhausted or closed,
-        so close the iterator if you stop reading early.
+        The events are response chunks, responses and tool results; the answer is the last event. The arguments and the
+        errors are those of `ask`. Another `ask` or `stream` in the same session waits until this iterator is exhausted
+        or closed, so close the iterator if you stop reading early.
         """
         return self.loop.reply(self, self.session, inputs, structured_schema)
 
@@ -215,8 +215,8 @@ class Agent:
         budget for the rest of this session. Without a compacting policy, this method does nothing.
 
         Args:
-            context_config: Passed to ``on_compress_context``; the agent does not use it.
-            instructions: Passed to ``on_compress_context``; the agent does not use it.
+            context_config: Passed to the middleware hook ``on_compress_context``; the agent does not use it.
+            instructions: Passed to the middleware hook ``on_compress_context``; the agent does not use it.
         """
         await self.loop.compress(self, self.session, context_config, instructions)
 

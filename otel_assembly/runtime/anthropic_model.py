@@ -47,7 +47,8 @@ class AnthropicModel:
         base_url: The server's URL; None: the URL in the SDK's environment variables, else Anthropic's.
         api_key: The API key; None: the key in the SDK's environment variables.
         max_retries: The number of times that the SDK repeats a failed call.
-        client: An existing ``anthropic.AsyncAnthropic``; it replaces `base_url`, `api_key` and `max_retries`.
+        client: An existing ``anthropic.AsyncAnthropic``, which replaces `base_url`, `api_key` and `max_retries`; None:
+            a new client.
         streams: True to stream answers; False to wait for the whole answer.
         caches: True to set Anthropic's cache control marks after the system prompts and after the last message, so that
             the next request can read this one's content from the prompt cache. False: no marks, no cache.

@@ -41,7 +41,8 @@ async def mcp_tools(
         server: The URL of a streamable HTTP server, or the command, as a list, that starts a stdio server.
         prefix: A prefix for the tools' names, if two servers have tools of the same name.
         timeout: The time limit of the connection, and of each call, in seconds.
-        env: Environment variables for the command, in addition to the default ones of the ``mcp`` package.
+        env: Environment variables for the command, in addition to the default ones of the ``mcp`` package; None for no
+            others.
         needs_approval: True if a person must approve each call before it runs.
 
     Raises:

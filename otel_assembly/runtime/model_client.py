@@ -28,8 +28,8 @@ class ModelClient(Protocol):
 
     Attributes:
         model: The model's name, as the provider knows it; also the value of `Context.model`.
-        provider: Optional: the provider's name, as in `Context.provider`. It selects the provider's rules for messages.
-            Without this attribute, the provider is inferred from the model's name.
+        provider: Optional: the provider's name, as in `Context.provider`, which selects the provider's rules for
+            messages. Without this attribute, the provider is inferred from the model's name.
     """
 
     @property

@@ -28,8 +28,9 @@ class OpenAIModel:
         base_url: The server's URL; None: the URL in the SDK's environment variables, else OpenAI's.
         api_key: The API key; None: the key in the SDK's environment variables.
         max_retries: The number of times that the SDK repeats a failed call.
-        client: An existing ``openai.AsyncOpenAI``; it replaces `base_url`, `api_key` and `max_retries`.
-        streams: True to stream answers.
+        client: An existing ``openai.AsyncOpenAI``, which replaces `base_url`, `api_key` and `max_retries`; None: a new
+            client.
+        streams: True to stream answers; False to wait for the whole answer.
         provider: The provider's name, in errors and telemetry.
         options: Further arguments of ``chat.completions.create``, such as ``temperature``.
 

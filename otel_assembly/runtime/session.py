@@ -98,10 +98,10 @@ class Session:
         agent_name: The agent's name, for telemetry.
         model: The name of the agent's model.
         tools: The definitions of the agent's tools.
-        dependencies: Objects that policies and tools look up, by type.
+        dependencies: Objects by type, which policies and tools look up, such as a `KnowledgeStore`.
         observers: Observers that are attached to the stream.
-        conversation_id: The conversation's id in your application, if it has one; recorded on spans.
-        events: The events of an earlier session, to restore it.
+        conversation_id: The conversation's id in your application, which spans record; None if it has none.
+        events: The events of an earlier session, to restore that session; empty for a new one.
 
     Attributes:
         history: All events of the conversation.
@@ -109,7 +109,7 @@ class Session:
         context: The context of the agent's policies, observers and tools.
         pending: The tool calls that wait for an approval or an external result, by id.
         turns: The number of turns so far. Each call of `Agent.ask` is one turn.
-        owed: The structured answer that the running turn must return; None if the answer may be a text.
+        owed: The structured answer that the running turn must return; None if the answer is a text.
         changed_calls: The ids of calls that ran with other arguments than those of the model.
         journal: Stores responses with tool calls, and tool results, before the turn continues. None: nothing is stored.
     """

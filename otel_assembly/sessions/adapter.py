@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AdapterState(Protocol):
-    """The state that an adapter computes from a session's envelopes; it may be of any type.
+    """The state that an adapter computes from a session's envelopes, as an object of any type.
 
     Hubs store snapshots of it, so that they need not read a session's log from the start. Dataclasses and pydantic
     models are stored without further code. For any other type, the adapter defines ``dump_state(state)``, which returns
@@ -149,7 +149,10 @@ def default_build_round_envelope(
     state: AdapterState,
     hub: Any,
 ) -> Envelope | None:
-    """Return an ``EV_TEXT`` envelope with the reply's text, or None if the text is empty."""
+    """Return an ``EV_TEXT`` envelope with the reply's text, or None if the text is empty.
+
+    The arguments are those of `SessionAdapter.build_round_envelope`.
+    """
     if not reply.content:
         return None
     return Envelope(metadata.session_id, sender_id, EV_TEXT, {"text": reply.content})

@@ -19,8 +19,8 @@ class ConversationState:
 
     Attributes:
         turn_count: The number of texts so far.
-        last_speaker_id: The sender of the newest text.
-        last_envelope_id: The id of the newest text.
+        last_speaker_id: The sender of the newest text; None before the first text.
+        last_envelope_id: The id of the newest text; None before the first text.
     """
 
     turn_count: int = 0

@@ -23,8 +23,8 @@ class DiscussionState:
     Attributes:
         participant_order: The rotation: all participants in the order of the session's metadata.
         expected_next_speaker: The participant whose turn it is; None if all participants are hidden.
-        last_speaker_id: The sender of the newest text.
-        last_envelope_id: The id of the newest text.
+        last_speaker_id: The sender of the newest text; None before the first text.
+        last_envelope_id: The id of the newest text; None before the first text.
         turn_count: The number of texts so far.
         hidden: The participants that the rotation skips until they post, in the order in which they were hidden.
     """
@@ -41,7 +41,7 @@ class DiscussionAdapter(TextAdapter[DiscussionState]):
     """Two or more participants send texts in the order in which they are listed; the creator begins.
 
     A participant that exceeds the time limit of its turn is hidden: the rotation skips it. A hidden participant may
-    post at any time. Its text returns it to its place in the rotation and does not change whose turn it is.
+    post at any time. By posting, it returns to its place in the rotation; whose turn it is does not change.
     The session ends when a participant closes it or its lifetime ends.
     """
 

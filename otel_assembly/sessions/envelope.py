@@ -67,8 +67,9 @@ class Envelope:
         envelope_id: The envelope's id, which increases strictly within a session; set by the hub if empty.
         seq: The row number in the session's log, from 1, without gaps; 0 before the envelope is accepted.
         created_at: The time of acceptance, in seconds since the epoch; it never decreases within a session.
-        causation_id: The id of the envelope that caused this one.
-        idempotency_key: The sender's key for this post: a second post of the same content and key returns the first.
+        causation_id: The id of the envelope that caused this one; None if no envelope did.
+        idempotency_key: The sender's key for this post; None for no key. If the sender posts the same content with the
+            same key again, nothing is appended, and the envelope of the first post is returned.
         ttl_seconds: The time limit for the first delivery, in seconds after `created_at`; None for no limit.
         trace: The trace context of the post, as W3C headers (``traceparent``, ``tracestate``).
     """

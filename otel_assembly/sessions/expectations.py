@@ -59,10 +59,13 @@ class PendingWaits:
     Attributes:
         invited: The participants that have not answered their invitation, each with the invitation.
         opened: The envelope that opened the session; None before all participants have joined.
-        heard: The newest envelope that is neither a system event nor a task event (``ag2.task.*``).
-        unanswered: For each participant, the first text or packet addressed to it since its own newest one.
-        turn: The participant whose turn it is, with the envelope after which it had the turn.
-        turn_cause: The id of the envelope that the adapter names as the cause of the turn.
+        heard: The newest envelope that is neither a system event nor a task event (``ag2.task.*``); None if there is
+            none.
+        unanswered: The participants that have not sent a text or packet since one was addressed to them, each with the
+            first such envelope since its own newest one.
+        turn: The participant whose turn it is, with the envelope after which it got the turn; None if any participant
+            may act.
+        turn_cause: The id of the envelope that the adapter names as the cause of the turn; None if it names none.
         violated: The logged violations of waits that are still pending: the row of the envelope that started the wait,
             and the violation's idempotency key.
     """

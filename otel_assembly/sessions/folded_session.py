@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldedSession:
-    """A session's state after one row of its log. It is immutable: `after` returns a new value.
+    """A session's state after one row of its log, as an immutable object: `after` returns a new one.
 
     Every hub that reads the same rows computes the same value.
 

@@ -46,11 +46,11 @@ class TransitionRegistry:
         self._conditions: dict[str, type[TransitionCondition]] = {kind.name: kind for kind in conditions}
 
     def register_target(self, kind: type[TransitionTarget]) -> None:
-        """Register a target class under its `name`; it replaces an earlier class of the same name."""
+        """Register a target class under its `name`, and replace an earlier class of the same name."""
         self._targets[kind.name] = kind
 
     def register_condition(self, kind: type[TransitionCondition]) -> None:
-        """Register a condition class under its `name`; it replaces an earlier class of the same name."""
+        """Register a condition class under its `name`, and replace an earlier class of the same name."""
         self._conditions[kind.name] = kind
 
     def target(self, found: Any) -> TransitionTarget:

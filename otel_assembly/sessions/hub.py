@@ -67,13 +67,13 @@ class Hub:
 
     Several hubs, in any processes, can share one log: a hub computes a session's state from the log, and an append
     succeeds only if it follows the newest row that the hub has read. Hubs can therefore start and stop at any time, and
-    all hubs see an accepted envelope. A hub belongs to one event loop. It is an async context manager.
+    all hubs see an accepted envelope. A hub is an async context manager, and belongs to one event loop.
 
     Args:
         log: The store of the sessions' logs. The hub does not close it.
         adapters: The supported protocols.
-        inbox_limit: The maximum number of unconfirmed envelopes of a participant. Further posts to it wait at
-            most for the `timeout` of `post`, and are then refused.
+        inbox_limit: The maximum number of unconfirmed envelopes of a participant. Further posts to the participant wait
+            at most for the `timeout` of `post`, and are then refused.
         snapshot_every: The number of envelopes between two snapshots of a session's state; 0 saves no snapshots. With a
             snapshot, another hub does not have to read the whole log.
         max_envelope_bytes: The maximum size of an envelope as JSON.
@@ -141,11 +141,11 @@ class Hub:
 
         Args:
             type: The protocol's name.
-            creator_id: The participant that creates the session. It joins without an invitation.
+            creator_id: The participant that creates the session, and joins without an invitation.
             participants: All participants, in order. The creator is inserted in front if it is not listed.
             version: The protocol's version; None for the newest version that this hub has an adapter for.
             session_id: The session's id; None for a random one.
-            knobs: The protocol's settings; a JSON object.
+            knobs: The protocol's settings for this session, a JSON object; None for no settings.
             ttl_seconds: The session's lifetime; None for no limit.
 
         Raises:
@@ -283,7 +283,7 @@ class Hub:
             envelope: The envelope; see `Envelope` for the fields that the sender sets and those that the hub sets.
             timeout: The maximum time to wait for room in the recipients' inboxes, in seconds.
             claim: The claim on the turn that the envelope answers. The envelope is accepted only while the claim is
-                valid, and ends the turn.
+                valid, and ends the turn. None: the envelope answers no claimed turn.
 
         Returns:
             The accepted envelope with its row number, id and time. If the sender has posted the same content with this
@@ -453,7 +453,7 @@ class Hub:
         Args:
             session_id: The session.
             participant_id: Return only the envelopes that this participant may see; None for all envelopes.
-            after_seq: Return only the envelopes after this row.
+            after_seq: Return only the envelopes after the row with this number; 0 for all.
             limit: The maximum number of rows to read, before the filter by `participant_id`; None for no limit.
 
         Raises:
@@ -555,6 +555,6 @@ class Hub:
     def changes(self) -> AsyncGenerator[str | None, None]:
         """Yield the ids of sessions that have new envelopes, until `aclose`.
 
-        None means that any session may have changed; it is the first item.
+        The item None means that any session may have changed; the first item is None.
         """
         return self._subscription.changes()

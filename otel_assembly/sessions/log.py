@@ -296,8 +296,8 @@ class SessionLog(Protocol):
 
         Args:
             claim: The claim.
-            finished: True if the turn is over: its stored steps are deleted, and it is never claimed again. False if
-                another server is to continue it.
+            finished: True if the turn is over: the turn's stored steps are deleted, and the turn is never claimed
+                again. False if another server is to continue the turn.
         """
         ...
 

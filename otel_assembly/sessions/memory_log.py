@@ -52,7 +52,7 @@ class _Session:
 class MemorySessionLog:
     """A `SessionLog` in memory, which any number of hubs of one event loop can share.
 
-    Its sessions are lost when the object or the process ends: an *accepted* row is in memory only.
+    All sessions are lost when the object or the process ends: an *accepted* row is in memory only.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class SessionManifest:
-    """The name, version and time limits of a protocol; its `SessionAdapter` contains the code.
+    """The name, version and time limits of a protocol, whose code is a `SessionAdapter`.
 
     A session stores the manifest that it was created with, so a later version never changes a running session.
 

@@ -59,8 +59,8 @@ def packet_data(
         body: The answer's text.
         routing: The choice of the next speaker, such as ``{"kind": "handoff", "target": "bob"}``; None if the
             workflow's graph chooses.
-        context_set: The variables to set.
-        context_delete: The names of variables to delete.
+        context_set: The workflow's variables to set, by name; None for none.
+        context_delete: The names of the workflow's variables to delete.
     """
     updates = {"set": dict(context_set or {}), "delete": list(context_delete)}
     return {"routing": dict(routing or {"kind": "text"}), "context_updates": updates, "body": body}

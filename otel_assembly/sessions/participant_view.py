@@ -102,6 +102,13 @@ class ParticipantView:
     ) -> Self:
         """Return a participant's view of a session; it has no envelopes until `read` is called.
 
+        Args:
+            hub: The hub that reads the session.
+            session_id: The session.
+            participant_id: The participant.
+            view: Selects the events for a prompt; None for the protocol's default.
+            name_for: Returns a participant's name for the model.
+
         Raises:
             NotFoundError: The session does not exist, or this hub has no adapter for its protocol.
             AccessDeniedError: The id is not a participant of the session.

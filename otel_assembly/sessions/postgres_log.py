@@ -140,7 +140,7 @@ _UNPRESS: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
 class PostgresSessionLog:
     """A `SessionLog` in PostgreSQL 13 or later, for any number of hubs on any number of machines; extra ``postgres``.
 
-    Its six tables, ``otel_assembly_session…``, are created at first use, in the first schema of the search path. A
+    The six tables, ``otel_assembly_session…``, are created at first use, in the first schema of the search path. A
     connection pooler must use session pooling, because `changes` uses ``LISTEN`` and `press` uses advisory locks.
 
     An envelope is *accepted* when its commit is synced to the disk of the primary, so that it survives a crash or a

@@ -73,9 +73,9 @@ async def serve(
 ) -> None:
     """Let an agent answer for a participant in all its sessions, until the call is canceled.
 
-    The participant joins each session that it is invited to. It answers each envelope (message) that gives it the turn
-    with one round: the server reads the new envelopes, asks the agent, and posts the answer with the envelope's id as
-    idempotency key. It confirms the other envelopes, which are then in the prompt of the next round.
+    The participant joins each session to which it is invited. Each envelope (message) that gives it the turn is
+    answered with one round: the server reads the new envelopes, asks the agent, and posts the answer with the
+    envelope's id as idempotency key. Other envelopes are confirmed, and are then in the prompt of the next round.
 
     Any number of servers may serve one participant. A server claims a turn in the log before it asks the agent, and
     renews the claim while it works; the other servers wait. The results of an `Agent`'s tools are stored in the log

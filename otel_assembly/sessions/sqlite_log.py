@@ -236,7 +236,7 @@ class SqliteSessionLog:
     async def press(self, session_id: str) -> AsyncIterator[None]:
         """Return a context manager that locks a session for reading, deciding and appending.
 
-        It locks the whole file and so all sessions, because SQLite has one writer at a time.
+        The lock is on the whole file, and so on all sessions, because SQLite has one writer at a time.
         """
         if current_press(self) is not None:
             yield

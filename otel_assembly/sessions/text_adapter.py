@@ -160,7 +160,10 @@ class TextAdapter(Generic[_State]):
         state: _State,
         hub: Any,
     ) -> Envelope | None:
-        """Return the envelope with the answer of an agent's round; None if the round has no answer."""
+        """Return an envelope with the answer of an agent's round; None if the round has no answer.
+
+        The arguments are those of `SessionAdapter.build_round_envelope`.
+        """
         return default_build_round_envelope(metadata, sender_id, reply, events, state, hub)
 
     def render_envelope(self, envelope: Envelope) -> str | None:

@@ -44,10 +44,10 @@ class WorkflowState:
     Attributes:
         participant_order: The ids of the participants, in order.
         expected_next_speaker: The id of the next speaker; None after the end of the workflow.
-        last_speaker_id: The id of the participant who took the last turn.
-        last_envelope_id: The id of the envelope of that turn.
+        last_speaker_id: The id of the participant who took the last turn; None before the first turn.
+        last_envelope_id: The id of the envelope of the last turn; None before the first turn.
         turn_count: The number of turns taken.
-        pending_close_reason: The session's close reason, if the workflow has ended.
+        pending_close_reason: The session's close reason, if the workflow has ended; else empty.
         creator_id: The id of the participant who created the session.
         graph_data: The graph as JSON, from `TransitionGraph.dumps`.
         context_vars: The workflow's variables by name; their values are JSON.
@@ -230,7 +230,10 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         state: WorkflowState,
         hub: Any,
     ) -> Envelope | None:
-        """Return a packet with the text and the handoff of an agent's round; None if the round has neither."""
+        """Return a packet with the text and the handoff of an agent's round; None if the round has neither.
+
+        The arguments are those of `SessionAdapter.build_round_envelope`.
+        """
         graph = self._graph(state.graph_data)
         conditions = [transition.when for transition in graph.transitions]
         tools = frozenset(condition.tool_name for condition in conditions if isinstance(condition, ToolCalled))
@@ -256,14 +259,14 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         """Return a packet, for participants that are not agents, such as people.
 
         Args:
-            metadata: The session.
+            metadata: The metadata of the session.
             sender_id: The id of the sender.
             body: The text.
             routing: The handoff to the next speaker, or the end of the workflow; None if the graph decides.
-            context_set: The variables to set.
-            context_delete: The names of variables to delete.
+            context_set: The workflow's variables to set, by name; None for none.
+            context_delete: The names of the workflow's variables to delete.
             audience: The ids of the participants who may see the packet; None for all.
-            causation_id: The id of the envelope that caused the packet.
+            causation_id: The id of the envelope that caused the packet; None if no envelope did.
 
         Raises:
             ProtocolError: The target of the handoff is not a participant.

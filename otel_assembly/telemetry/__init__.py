@@ -73,12 +73,12 @@ def configure(
     recorded through OpenTelemetry's global providers, with the settings in the environment.
 
     Args:
-        tracer_provider: Used instead of the global tracer provider.
-        meter_provider: Used instead of the global meter provider.
-        logger_provider: Used instead of the global logger provider.
-        redact: Called with each text before it is exported: captured content, messages of alerts, reasons of halts.
-            The text that it returns is exported. Ignored if `settings` is given.
-        settings: Which texts are exported, and how; by default read from the environment.
+        tracer_provider: The tracer provider; None: the global one.
+        meter_provider: The meter provider; None: the global one.
+        logger_provider: The logger provider; None: the global one.
+        redact: Called with each text before it is exported (captured content, messages of alerts, reasons of halts);
+            the text that it returns is exported. None: texts are exported unchanged. Ignored if `settings` is given.
+        settings: Which texts are exported, and how; None: the settings in the environment.
 
     Returns:
         The new default recorder.
@@ -97,15 +97,15 @@ def configure(
 def invoke_agent(
     agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
 ) -> AbstractContextManager[None]:
-    """Record one request to an agent as one trace.
+    """Record one request to an agent as one trace, with a context manager.
 
-    Use it around the whole loop that answers the request. It starts an ``invoke_agent`` span if no span is current.
-    Assemblies and halts in the block become part of the same trace.
+    Put the whole loop that answers the request in the ``with`` block. If no span is current, an ``invoke_agent`` span
+    is started. Assemblies and halts in the block become part of the same trace.
 
     Args:
         agent_name: The agent's name; also part of the span's name.
-        framework: The framework that the agent is written with.
-        conversation_id: The conversation's id, if it has one.
+        framework: The framework that the agent is written with; None if unknown.
+        conversation_id: The conversation's id; None if it has none.
     """
     recorder = default_recorder()
     if not isinstance(recorder, OpenTelemetryRecorder):

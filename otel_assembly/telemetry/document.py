@@ -210,7 +210,11 @@ def _number(value: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the generated files, or check them with ``--check``; return the exit status."""
+    """Write the generated files, or check them with ``--check``; return the exit status.
+
+    Args:
+        arguments: The command-line arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m otel_assembly.telemetry.document",
         description="Generate from the registry the page of semantic conventions or, for a .py, the instruments.",

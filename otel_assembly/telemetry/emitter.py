@@ -333,7 +333,10 @@ def error_attributes(error: BaseException) -> Attributes:
 class Bounded:
     """Limits the number of different values of a metric attribute.
 
-    The first `limit` different values are returned as they are; every later one becomes ``_OTHER``.
+    A call with a value returns the value itself if it is one of the first `limit` different values, else ``_OTHER``.
+
+    Args:
+        limit: The maximum number of different values.
     """
 
     def __init__(self, limit: int = names.MAX_METRIC_NAMES) -> None:
@@ -352,7 +355,12 @@ class Bounded:
 
 
 class Metrics:
-    """The instruments of all metrics; values are recorded in a span's context, so that exemplars refer to the span."""
+    """The instruments of all metrics of this package.
+
+    Args:
+        meter: Creates the instruments.
+        failed: Called with the name of the failed component and the exception if a value cannot be recorded.
+    """
 
     def __init__(self, meter: Meter, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
@@ -377,14 +385,28 @@ class Metrics:
         self.envelope_type = Bounded()
 
     def add(self, metric: str, amount: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Add to a counter."""
+        """Add to a counter.
+
+        Args:
+            metric: The metric's name.
+            amount: The number to add.
+            attributes: The attributes of the data point.
+            context: The context whose span an exemplar refers to; None for the current context.
+        """
         try:
             self._counters[metric].add(amount, attributes, context)
         except Exception as error:  # noqa: BLE001  # a broken instrument must not prevent the others
             self._failed("metrics", error)
 
     def record(self, metric: str, value: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Record a value in a histogram."""
+        """Record a value in a histogram.
+
+        Args:
+            metric: The metric's name.
+            value: The value.
+            attributes: The attributes of the data point.
+            context: The context whose span an exemplar refers to; None for the current context.
+        """
         try:
             self._histograms[metric].record(value, attributes, context)
         except Exception as error:  # noqa: BLE001

@@ -41,9 +41,10 @@ def read_jaeger(
         url: The URL of Jaeger's UI, such as ``http://localhost:16686``, with its base path if it has one.
         service: Only traces of this service; None for all services.
         lookback: How far back from now, such as ``30m``, ``6h`` or ``7d``; None for two days.
-        conversation: Only traces with an assembly of this conversation id.
-        limit: The most traces per request.
-        on_problem: Called with one sentence for each part of the data that could not be read.
+        conversation: Only traces with an assembly of this conversation id; None for all conversations.
+        limit: The most traces that one search request returns. It does not limit the result: see above.
+        on_problem: Called with one sentence for each part of the data that could not be read; None: such parts are
+            ignored.
 
     Raises:
         ConfigurationError: The URL, the lookback or the limit is invalid.
@@ -108,7 +109,8 @@ def read_jaeger_ledgers(
         lookback: How far back from `until`; None for two days.
         until: The time that `lookback` is subtracted from, in nanoseconds since 1970; None for now. The search itself
             always extends to now.
-        on_problem: Called with one sentence for each part of the data that could not be read.
+        on_problem: Called with one sentence for each part of the data that could not be read; None: such parts are
+            ignored.
 
     Raises:
         ConfigurationError: The URL or the lookback is invalid.

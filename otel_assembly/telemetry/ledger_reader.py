@@ -48,13 +48,15 @@ def read_ledgers(
 ) -> dict[str, LedgerHistory]:
     """Return the ledgers in exported spans, by ledger id.
 
+    A ledger numbers the items and the turns of one conversation with one agent.
     Spans of other libraries and duplicates are ignored.
 
     Args:
         spans: The spans, in any order.
         allocations: Whether to read allocations outside a chain too; each one is a ledger of one turn.
-        on_problem: Called with a sentence for each unreadable span that belongs to no ledger, and for each ledger in
-            an unsupported format. Problems of a ledger's own spans are in `LedgerHistory.problems`.
+        on_problem: Called with a sentence for each unreadable span that belongs to no ledger, and for each ledger in an
+            unsupported format; None: these are ignored. Problems of a ledger's own spans are in
+            `LedgerHistory.problems`.
 
     Raises:
         SpanFormatError: Every ledger was written in a format that this version cannot read.

@@ -20,7 +20,13 @@ StatusName: TypeAlias = Literal["UNSET", "OK", "ERROR"]
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event of a span; `time_ns` is in nanoseconds since 1970."""
+    """An event of a span.
+
+    Attributes:
+        name: The event's name.
+        time_ns: The time, in nanoseconds since 1970.
+        attributes: The event's attributes.
+    """
 
     name: str
     time_ns: int = 0
@@ -47,8 +53,8 @@ class StoredSpan:
         start_ns: Nanoseconds since 1970.
         end_ns: Nanoseconds since 1970; 0 if the span has no end time.
         attributes: Numbers as numbers, arrays as lists, key-value lists as dicts.
-        events: Its events, as recorded.
-        links: Its links, as recorded.
+        events: The span's events, in the order in which they were recorded.
+        links: The span's links to other spans.
         status: The span's status.
         status_message: The status's description.
         resource: The attributes of the span's resource.

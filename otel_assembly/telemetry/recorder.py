@@ -40,10 +40,10 @@ class OpenTelemetryRecorder(AssemblyRecorder):
     """Records assemblies, runs, allocations and halts through OpenTelemetry.
 
     Args:
-        tracer_provider: Used instead of the global tracer provider.
-        meter_provider: Used instead of the global meter provider.
-        logger_provider: Used instead of the global logger provider.
-        settings: Which texts are exported, and how; by default read from the environment.
+        tracer_provider: The tracer provider; None: the global one.
+        meter_provider: The meter provider; None: the global one.
+        logger_provider: The logger provider; None: the global one.
+        settings: Which texts are exported, and how; None: the settings in the environment.
     """
 
     def _records(self) -> bool:
@@ -113,7 +113,14 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         return None
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Count a failed source of content, such as a memory, as a policy error, so that one alert covers both."""
+        """Count a failed source of content, such as a memory, as a policy error, so that one alert covers both.
+
+        Args:
+            role: What the source provides, such as ``retriever`` or ``state``.
+            source: The source's name.
+            error_type: The type of the error.
+            agent_name: The agent's name; None if unknown.
+        """
         with self.emitter.suppress_errors("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
@@ -134,7 +141,16 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         force_span: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
-        """Begin to record a request to an agent (see `OpenRun.begin`); return None if nothing is recorded."""
+        """Begin to record a request to an agent; return None if nothing is recorded.
+
+        Args:
+            agent_name: The agent's name.
+            framework: The framework that the agent is written with; None if unknown.
+            conversation_id: The conversation's id; None if it has none.
+            force_span: True to start an ``invoke_agent`` span even if a span is current; False to start one only
+                otherwise.
+            link: A span that caused the request and is not its parent; None for no link.
+        """
         try:
             if self._records():
                 return OpenRun.begin(
@@ -153,7 +169,12 @@ class OpenTelemetryRecorder(AssemblyRecorder):
     ) -> Iterator[None]:
         """Record one request to an agent as one trace.
 
-        It starts an ``invoke_agent`` span if no span is current.
+        If no span is current, an ``invoke_agent`` span is started.
+
+        Args:
+            agent_name: The agent's name.
+            framework: The framework that the agent is written with; None if unknown.
+            conversation_id: The conversation's id; None if it has none.
         """
         opened = self.begin_run(agent_name, framework=framework, conversation_id=conversation_id)
         if opened is None:

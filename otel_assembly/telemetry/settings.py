@@ -49,7 +49,8 @@ class TelemetrySettings:
         alert_signal: How alerts, overflows and halts are exported.
         capture_alert_message: Whether messages of alerts and reasons of halts are exported.
         content: Whether and where content is exported.
-        redact: Called with each text before it is exported; the text that it returns is exported.
+        redact: Called with each text before it is exported; the text that it returns is exported. None: texts are
+            exported unchanged.
     """
 
     alert_signal: AlertSignal = AlertSignal.SPAN_EVENT
@@ -61,7 +62,12 @@ class TelemetrySettings:
     def from_environment(
         cls, environment: Mapping[str, str] | None = None, *, redact: Callable[[str], str] | None = None
     ) -> Self:
-        """Read the settings from the environment; log a warning for an invalid value, and use the default."""
+        """Read the settings from environment variables; log a warning for an invalid value, and use the default.
+
+        Args:
+            environment: The variables by name; None for those of this process.
+            redact: The setting `redact`, which has no variable.
+        """
         env = os.environ if environment is None else environment
         return cls(
             alert_signal=_read(env, OTEL_ASSEMBLY_ALERT_SIGNAL, AlertSignal, AlertSignal.SPAN_EVENT),

@@ -93,7 +93,16 @@ class NamedSpanFileExporter(SpanFileExporter):
 
 
 class LogFileExporter(LogRecordExporter):
-    """Writes log records to a rotating file of OTLP JSON lines; the parameters are those of `SpanFileExporter`."""
+    """Writes log records to a rotating file of OTLP JSON lines.
+
+    Args:
+        path: The file that is written; when it is full, it is renamed as `RotatingFile` describes.
+        max_bytes: The size at which the file is rotated, in bytes.
+        backups: The number of rotated files to keep.
+
+    Raises:
+        ConfigurationError: ``opentelemetry-exporter-otlp-json-file`` is not installed, or a limit is too small.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 1024 * 1024, backups: int = 4) -> None:
         self._writer = _BatchWriter("logs", _log_encoder, RotatingFile(path, max_bytes=max_bytes, backups=backups))

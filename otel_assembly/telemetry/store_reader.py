@@ -24,7 +24,12 @@ __all__ = ["SpanNode", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", 
 
 @dataclass(frozen=True, slots=True)
 class SpanNode:
-    """A span and its children, in the order of their start times."""
+    """A span in a tree of spans.
+
+    Attributes:
+        span: The span.
+        children: The nodes of the span's children, in the order of their start times.
+    """
 
     span: StoredSpan
     children: list[SpanNode] = field(default_factory=list)
@@ -40,8 +45,8 @@ def read_spans(
 
     Args:
         path: The newest file.
-        on_problem: Called for each skipped line, with its number in the file (from 1) and a description. The
-            description does not quote the line.
+        on_problem: Called for each skipped line, with its number in the file (from 1) and a description, which does not
+            quote the line. None: skipped lines are ignored.
 
     Raises:
         TranscriptError: The file does not exist (raised immediately), cannot be opened, or has lines but no spans

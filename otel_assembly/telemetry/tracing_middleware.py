@@ -36,8 +36,8 @@ _USAGE: Final[Mapping[str, str]] = {
 class TracingMiddleware(MiddlewareBase):
     """Records an agent's runs, model calls and tools as spans and metrics of OpenTelemetry's GenAI conventions.
 
-    - Each request to the agent is an ``invoke_agent`` span. It lists the tool calls that wait for approval.
-    - Each model call is a ``chat`` span below it. It ends when the response has been read to its end.
+    - Each request to the agent is an ``invoke_agent`` span, which lists the tool calls that wait for approval.
+    - Each model call is a ``chat`` span below that span; it ends when the response has been read to its end.
     - Each tool call is an ``execute_tool`` span. A tool that ran outside the agent has a span of zero duration, at the
       time when its result arrived.
 

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordedLog:
-    """A log record; the ids are in hexadecimal digits, and the severity is a name such as ``WARN``."""
+    """A log record.
+
+    Attributes:
+        name: The name of the event that the record contains.
+        attributes: The record's attributes.
+        severity: The severity's name, such as ``WARN``.
+        trace_id: The id of the trace in which the record was emitted, as hexadecimal digits.
+        span_id: The id of the span in which the record was emitted, as hexadecimal digits.
+        body: The record's body; None if it has none.
+    """
 
     name: str
     attributes: dict[str, Any]
@@ -39,7 +48,16 @@ class RecordedLog:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The data of a histogram. Each value is counted in the bucket of the first bound that is not below it."""
+    """The data of a histogram.
+
+    Attributes:
+        count: The number of values.
+        sum: The sum of the values.
+        min: The smallest value.
+        max: The largest value.
+        bounds: The upper bounds of the buckets, ascending; the last bucket has none.
+        counts: The number of values in each bucket. A value belongs to the first bucket whose bound is not below it.
+    """
 
     count: int
     sum: float
@@ -51,11 +69,16 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The value of a metric for one set of attributes: a number, or the `Distribution` of a histogram."""
+    """The value of a metric for one set of attributes.
+
+    Attributes:
+        attributes: The attributes.
+        value: A number for a counter, a `Distribution` for a histogram.
+        exemplars: The trace id and the span id of each exemplar.
+    """
 
     attributes: dict[str, Any]
     value: float | Distribution
-    #: The trace and span ids of the exemplars.
     exemplars: tuple[tuple[str, str], ...] = ()
 
 

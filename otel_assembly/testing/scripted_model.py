@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedCall:
-    """A request that the model received."""
+    """A request that the model received.
+
+    Attributes:
+        prompts: The system prompts.
+        events: The events (messages).
+        tools: The tool definitions, in OpenAI's form.
+        tool_choice: ``auto``, ``none``, ``required`` or a tool's name; None if the caller passed no choice.
+    """
 
     prompts: tuple[str, ...]
     events: tuple[Any, ...]

@@ -126,7 +126,7 @@ class CalibratedCounter:
 
 
 class CharacterCounter:
-    """Estimates tokens as characters ÷ `chars_per_token`. It is used only if a program selects it.
+    """Estimates tokens as characters ÷ `chars_per_token`; used only if a program passes it as the counter.
 
     Args:
         chars_per_token: Characters per token, greater than 0.

@@ -32,7 +32,7 @@ _PROBES: Final = (
 
 
 class FastTiktokenCounter(TiktokenCounter):
-    """A faster `TiktokenCounter`. It is used only if a program selects it.
+    """A faster `TiktokenCounter`, which is used only if a program passes it as the counter.
 
     It needs the extra ``fast-tokens`` (``toktok-rs``, which has wheels for some platforms only). Once per process,
     before the first count, it compares the counts of ``toktok-rs`` and tiktoken for a set of texts. If a count differs,

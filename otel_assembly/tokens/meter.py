@@ -60,10 +60,13 @@ class TokenCounter(Protocol):
 
     @property
     def generation(self) -> int:
-        """A number that changes when earlier counts are no longer valid."""
+        """A number that changes as soon as earlier counts are no longer valid.
+
+        A calibrated counter changes this number with its ratio. Other counters never change it.
+        """
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text, at least 0. It must not change while `generation` does not change."""
+        """Return the tokens of a text, 0 or more; the same number for as long as `generation` does not change."""
 
 
 class TiktokenCounter:
@@ -77,7 +80,8 @@ class TiktokenCounter:
 
     Args:
         encoding_name: The encoding.
-        vocabulary: A ``.tiktoken.xz`` file to read instead of the bundled one. Its content must have the same hash.
+        vocabulary: A ``.tiktoken.xz`` file to read instead of the bundled one. Its content must have the same hash as
+            the bundled file. None: the bundled one.
 
     Raises:
         UnknownNameError: The encoding does not exist.
@@ -341,7 +345,7 @@ class TokenMeter:
         return tokens
 
     def event(self, facts: EventFacts) -> int:
-        """Return the tokens of one event (framing, texts and media); 0 if it is not sent to the model."""
+        """Return the tokens of one event (framing, texts and media); 0 for an event that is not sent to the model."""
         if not facts.rendered:
             return 0
         tokens = self.framing.message(facts) + facts.media_tokens
