@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class EventSink(Protocol):
     """A stream that accepts events: a `Stream`, or a framework's.
 
-    It may also have a method ``listens(event_type) -> bool``, which returns whether it has subscribers for a type of
-    event. Events without subscribers are not created.
+    A stream may also have a method ``listens(event_type) -> bool``, which returns whether there are subscribers for a
+    type of event. Events without subscribers are then not created.
     """
 
     async def send(self, event: Any) -> None:

@@ -60,7 +60,7 @@ class AgentIdentity:
 class AlertFacts:
     """The fields of an observer alert of any framework.
 
-    Equal facts are the same alert, whether the severity is an enum or a string.
+    Equal objects are the same alert, whether the severity is an enum or a string.
     """
 
     source: str
@@ -247,7 +247,7 @@ class _View(Protocol):
 class _ShownResponses:
     """Remembers the model's responses at the time when an alert was shown, to find out whether a newer one exists.
 
-    It keeps hashes and a weak reference, so that no event stays in memory.
+    The object has hashes and a weak reference only, so that no event stays in memory.
     """
 
     __slots__ = ("_end", "_history", "_newest")
@@ -310,7 +310,7 @@ class Deliveries:
         self.times_shown = 0
 
     def unanswered(self) -> tuple[Any, ...]:
-        """Return the alerts that were shown and that no response is known to have followed; they may be shown again."""
+        """Return the shown alerts after which no response of the model was found; these may be shown again."""
         with self._lock:
             return tuple(self._open)
 

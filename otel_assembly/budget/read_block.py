@@ -29,7 +29,7 @@ def orphan_reason(pairing: Pairing, position: int) -> DecisionReason:
 
 
 class ReadBlock:
-    """A block with the facts and the token count of each item; both are determined once and cached.
+    """A block with the properties (`EventFacts`) and the token count of each item, which are read once and cached.
 
     An *atom* is a list of item indexes that are kept or dropped together, such as a tool call with its results.
 
@@ -124,8 +124,8 @@ class ReadBlock:
     def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
         """Find the items that providers reject because their counterpart is missing.
 
-        These are tool results without their call, tool calls that will not get a result, reasoning without the item
-        that the model wrote after it, and that item without its reasoning.
+        These are tool results without their call, tool calls that will not get a result, reasoning without the text or
+        call that the model wrote after it, and such a text or call without its reasoning.
 
         Args:
             excluded: Indexes of items that are already excluded.

@@ -72,7 +72,7 @@ def file_exporter(path: str) -> SpanExporter:
 
 
 class Export:
-    """A tracer provider for a command. It counts the spans that have ended, and those that each exporter accepted.
+    """A tracer provider for a command, which counts the ended spans, and the spans that each exporter accepted.
 
     Args:
         exporters: The exporters; each gets all spans.

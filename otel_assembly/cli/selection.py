@@ -140,7 +140,7 @@ def _size(turn: ReportedTurn) -> list[str]:
 def _ledgers_of_transcript(ledgers: Sequence[LedgerHistory], path: str, source: str) -> list[LedgerHistory]:
     """Return the ledgers of the conversations in a transcript file.
 
-    They match by conversation id, or if the file has no id, by the sizes of the messages in bytes.
+    A ledger and a conversation match by conversation id or, if the file has no id, by the messages' sizes in bytes.
     """
     from otel_assembly.cli.transcripts import read_transcripts
 

@@ -21,7 +21,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class MalformedError(ValueError):
-    """An error in a transcript. Its message is one line that says what was found and what was expected.
+    """An error in a transcript, with a message of one line: what was found, and what was expected.
 
     Attributes:
         at: The position of the error in the text, in characters from 0; None if unknown.

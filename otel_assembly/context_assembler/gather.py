@@ -159,7 +159,7 @@ class Sources:
         """Call a source with the deadline, and return its result.
 
         Raises:
-            SourceFailedError: The source raised an error or exceeded the deadline. This is also logged.
+            SourceFailedError: The source raised an error or exceeded the deadline; the failure is also logged.
         """
         timeout = asyncio.timeout(self.deadline)
         try:

@@ -103,7 +103,7 @@ class Layout:
         return [(places[index], places[index] + 1) for start, stop in kept for index in range(start, stop)]
 
     def keeps_echoed_events(self, kept: Mapping[str, Sequence[Run]]) -> bool:
-        """Return whether each kept echo (an event that repeats an earlier one) still follows the event that it repeats.
+        """Return whether each kept echo (an event that repeats an earlier event) still follows the repeated event.
 
         If the turns are not from a `TurnLog`, the result is False as soon as they contain an echo.
 

@@ -96,10 +96,11 @@ Write: TypeAlias = Callable[[Proposal], Any]
 
 
 class KnowledgeWriteGate:
-    """A write gate that stores the memories that a function accepts, in a `KnowledgeStore` or with another function.
+    """A write gate with a function that accepts or rejects each memory; accepted memories are stored.
 
-    In a store, each memory is a JSON file in the directory of its scope, named by the candidate's id. A memory with the
-    same id replaces it. `KnowledgeRecall` reads the files.
+    They are stored in a `KnowledgeStore`, or with a function of yours. In a store, each memory is a JSON file in the
+    directory of its scope, named by the candidate's id. A new memory replaces one with the same id. `KnowledgeRecall`
+    reads the files.
 
     Args:
         store: The store in which accepted memories are written; None if `write` is passed.
@@ -163,7 +164,7 @@ class KnowledgeWriteGate:
 
 
 class KnowledgeRecall:
-    """A source that returns memories which a `KnowledgeWriteGate` stored, by the words that they share with the query.
+    """A source of the memories in the store of a `KnowledgeWriteGate`, ranked by the words they share with the query.
 
     The object is both a `Recall` and a `Retriever`. Each call reads all memories of the permitted scopes, and no other
     directory. The score of a memory is the fraction of the query's words that the memory contains. For more than some

@@ -358,7 +358,7 @@ class ConfirmResult(BaseModel):
 
 
 class ToolArgumentsChanged(Event):
-    """A tool call runs with arguments that differ from those that the model wrote.
+    """A tool call runs with other arguments than the model wrote.
 
     Attributes:
         parent_id: The id of the call.

@@ -331,7 +331,7 @@ class BlocksOfTurn:
         """Check that the run with the recorded window made the recorded decisions.
 
         Raises:
-            UnknownError: It decided differently on a block.
+            UnknownError: The run decided differently on a block.
         """
         for place, block in enumerate(self.numbers):
             if not block.cuttable:

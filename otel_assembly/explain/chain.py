@@ -40,7 +40,7 @@ class KnownPolicies:
     """The classes of policies, which are looked up by the names that spans record.
 
     Args:
-        users: Custom policies. They have precedence over built-in policies of the same name.
+        users: Custom policies, which have precedence over built-in policies of the same name.
     """
 
     def __init__(self, users: Iterable[type[Any]] = ()) -> None:

@@ -173,7 +173,8 @@ class _TurnExplainer:
     def _block_of(self, answer: Explanation) -> ReportedBlock | None:
         """Return the block of the item; None if no allocator ran or the block is unknown.
 
-        This is the block that lists the item, else the only block with the item's kind that lists no items.
+        The result is the block that lists the item; otherwise the block of the item's kind that lists no items, if
+        there is only one.
         """
         blocks = [block for step in self.turn.steps if step.policy == ALLOCATOR for block in step.blocks]
         for block in blocks:

@@ -35,8 +35,8 @@ class ItemPosition:
         tokens_before: The tokens before the item, including prompts and tool schemas; None if unknown.
         tokens_after: The tokens after the item, including those with which the provider begins the reply; None if
             unknown.
-        cached: Whether the item is inside the stable prefix, the leading content that is equal to that of the previous
-            turn, so that a provider can cache it; None if unknown.
+        cached: Whether the item is inside the stable prefix, so that a provider can cache it; None if unknown. The
+            stable prefix is the leading content that equals the beginning of the previous turn's prompt.
     """
 
     position: int

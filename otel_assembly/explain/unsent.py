@@ -304,7 +304,7 @@ class UnsentTurn:
     def _unknown_after(self, events: Sequence[Any]) -> tuple[str, ...]:
         """Return what is unknown about the policies that would have run after the failed one.
 
-        They are run with the settings of the nearest turn that sent a prompt.
+        These policies are run with the settings of the nearest turn that sent a prompt.
 
         Args:
             events: The output of the failed policy.

@@ -168,7 +168,7 @@ def _attributes(value: Any) -> Iterator[str]:
 
 
 class DescribedEvent(NamedTuple):
-    """An event's content and facts at the time when ``describe()`` read it.
+    """An event's content and its `EventFacts`, at the time when ``describe()`` read the event.
 
     Attributes:
         content: A copy of the content that ``describe()`` read; the event itself if that content is unknown.
@@ -180,7 +180,7 @@ class DescribedEvent(NamedTuple):
 
 
 class DescribedEvents:
-    """A cache of the facts of a conversation's messages, by the ids that the framework gave them."""
+    """A cache of the `EventFacts` of a conversation's messages, by the ids that the framework gave the messages."""
 
     __slots__ = ("_cache", "_max_size")
 
@@ -249,7 +249,7 @@ def have_different_ids(left: EventFacts, right: EventFacts) -> bool:
 
 
 def comparison_key(facts: EventFacts) -> tuple[Any, ...]:
-    """Return the facts of an event that decide whether two events are equal: what the model reads, and call ids."""
+    """Return the properties by which two events are compared: what the model reads, and the ids of calls."""
     return str(facts.kind), facts.texts, (*facts.opens,), (*facts.closes,), facts.media_tokens
 
 

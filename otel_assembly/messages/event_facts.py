@@ -245,7 +245,7 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
     """Return the reader of dicts, with a fast path for messages with a role and one text.
 
     Args:
-        other: Reads all other dicts. Its arguments are the dict and the kind for its role; None for an unknown role.
+        other: Reads all other dicts. Called with the dict and the kind for its role, which is None for an unknown role.
     """
 
     def row(message: dict[str, Any]) -> EventFacts:

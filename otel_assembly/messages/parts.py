@@ -246,7 +246,7 @@ def _tool_reference(draft: Draft, part: Mapping[str, Any]) -> None:
 def read_leaves(draft: Draft, value: Any) -> None:
     """Read all texts and encrypted data in a value, at any depth, except metadata.
 
-    It is used for results of tools that the provider runs, whose structure differs from tool to tool.
+    This is for the results of tools that the provider runs, because their structure differs from tool to tool.
     """
     if isinstance(value, str):
         draft.text(value)

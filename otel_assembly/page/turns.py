@@ -245,7 +245,7 @@ def _descendants(
 ) -> Iterator[tuple[SpanLike, str | None]]:
     """Yield the descendants of a span, each with the name of the policy that it belongs to.
 
-    They are read only down to `depth` levels, because damaged spans can have a cycle of parents.
+    Only `depth` levels are read, because damaged spans can have a cycle of parents.
     """
     for child in below(span, children) if depth else ():
         child_policy = text(child.attributes.get(names.POLICY_NAME)) or policy

@@ -274,8 +274,8 @@ def as_view(events: Sequence[Any]) -> View:
 def _holds_whole_pairs(view: View) -> bool:
     """Return whether a slice of a history can use the history's tool pairs and leading system messages.
 
-    It can if it contains no half of a pair, and if it does not start with a system message from the middle of the
-    history, which would become a leading one.
+    This is possible if the slice contains no half of a pair, and if it does not start with a system message from the
+    middle of the history, which would become a leading one.
     """
     history = view.history
     following = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
@@ -429,8 +429,8 @@ def keep_from(
         reason: Why the other events are dropped.
         first: The number of events at the beginning of the view that are kept too.
         always_kept: Positions in the history of older events that are kept too.
-        request: Those of `always_kept` that are the newest user request.
-        pending: Those of `always_kept` that are calls that await an approval.
+        request: The positions in `always_kept` of the newest user request.
+        pending: The positions in `always_kept` of calls that await an approval.
         left_out: Positions of events that are dropped even if they are after the cut.
 
     Returns:

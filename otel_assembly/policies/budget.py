@@ -41,8 +41,8 @@ class BudgetPolicy(DecidingPolicy):
     3. Summaries, newest first.
     4. Older turns, newest first.
 
-    The order of events never changes. With ``step_tokens=0`` and no compactor, the policy keeps what `allocate` would
-    keep of the same blocks, except that a summary that does not fit is treated like other turns.
+    The order of events never changes. With ``step_tokens=0`` and no compactor, `allocate` would keep the same content,
+    with one difference: this policy treats a summary that does not fit like other turns.
 
     Older turns are dropped in steps. Most turns then start with the same events as the turn before, which the
     provider's cache can serve. A step may leave up to `step_tokens` tokens of the budget unused; the span's

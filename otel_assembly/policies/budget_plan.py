@@ -231,8 +231,8 @@ class BudgetPlan:
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
         """Return the index in the view of the oldest event to keep: from there on, all events fit.
 
-        It is the length of the view if no older turn fits. The index is found by bisection. It is always the beginning
-        of an atom, which is kept or dropped as a whole: a tool call with its results, or a message.
+        The result is the length of the view if no older turn fits. The index, found by bisection, is the beginning of
+        an atom, which is kept or dropped as a whole: a tool call with its results, or a message.
 
         Args:
             step_tokens: Keep events from the beginning of a cell on: the conversation is divided into cells of
@@ -337,7 +337,7 @@ class BudgetPlan:
     def _atom_from(self, start: int) -> int:
         """Return the first index from `start` on where the kept events can begin; else the view's length.
 
-        They cannot begin with a tool result whose call is before `start`, nor with a call whose result is missing.
+        Kept events cannot begin with a tool result whose call is before `start`, or with a call without its result.
         """
         view, pairing = self._view, self._view.history.pairing
         for index in range(start, len(view)):

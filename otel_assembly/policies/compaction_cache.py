@@ -33,7 +33,7 @@ _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 class CompactionCache:
     """The summary and the shortened tool results of one conversation.
 
-    It is stored with the conversation's history, because one policy may serve many conversations. The cache identifies
+    The cache is stored with the conversation's history, because one policy may serve many conversations. It identifies
     events by their positions and not by their texts, so a turn that drops no further events reads no texts.
     """
 

@@ -171,7 +171,7 @@ class _Block:
         return "".join(self._pieces)
 
     def call(self) -> ToolCallEvent:
-        """Return the block as a tool call. Its arguments are the model's text, which may be invalid JSON."""
+        """Return the block as a tool call, whose arguments are the model's text, which may be invalid JSON."""
         arguments = self.text or _json_text(self._block.input)
         return ToolCallEvent(id=self._block.id, name=self._block.name, arguments=arguments)
 

@@ -226,7 +226,7 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def _deep_copy(value: Any) -> Any:
-    """Return a deep copy of JSON, so that a state that was computed from envelopes never changes."""
+    """Return a deep copy of JSON data, so that later changes of an envelope's data do not change the state."""
     if isinstance(value, Mapping):
         return {key: _deep_copy(child) for key, child in value.items()}
     return [_deep_copy(child) for child in value] if isinstance(value, list | tuple) else value

@@ -55,7 +55,7 @@ class PostgresReader(LogReader):
         self._connection.close()
 
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
-        """See `LogReader.ask`."""
+        """Return the rows that an SQL statement selects; the arguments are those of `LogReader.ask`."""
         query: Any = statement.replace("?", "%s")
         try:
             return self._connection.execute(query, arguments).fetchall()

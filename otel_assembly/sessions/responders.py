@@ -114,7 +114,7 @@ class AgentResponder:
         return Round(reply, events, answer.id)
 
     def restore(self, events: Sequence[Any], question: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
-        """See `Responder.restore`."""
+        """Add the stored steps of a turn that another server began to the history; see `Responder.restore`."""
         history, tools = self._agent.session.history, self._agent.tools
         unfinished = [call for call in _unanswered_calls(events) if not call.awaiting_approval]
         if question is None:

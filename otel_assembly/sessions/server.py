@@ -272,8 +272,8 @@ class _SessionServer:
     async def _process_inbox(self) -> FoldedSession:
         """Answer and confirm the envelopes in the inbox, until it is empty or another server has claimed the turn.
 
-        The inbox is read only if the participant has unconfirmed envelopes, so that a change that does not concern the
-        participant costs one read of the log.
+        The inbox is read only if the participant has unconfirmed envelopes. Other changes of the session cost only one
+        read of the log.
 
         Returns:
             The state of the session.

@@ -58,7 +58,7 @@ class SqliteReader(LogReader):
         self._connection.close()
 
     def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
-        """See `LogReader.ask`."""
+        """Return the rows that an SQL statement selects; the arguments are those of `LogReader.ask`."""
         while True:
             try:
                 with translated_errors(self._path, what):

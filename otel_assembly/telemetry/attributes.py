@@ -105,7 +105,7 @@ def assembly_attributes(
 
 
 def _resumed(record: Record) -> Attributes:
-    """Return the attribute with the number of items that left in turns that this ledger did not record; empty for 0."""
+    """Return the attribute with the number of items that left the prompt before this ledger began; empty for 0."""
     count = sum([len(group.view) for group in departures_of(record).resumed])
     return {names.RESUMED_COUNT: count} if count else {}
 
@@ -341,7 +341,7 @@ class BlockItems:
 class StepItems(BlockItems):
     """The item ids of a budget report that a policy in a chain made.
 
-    Its arrays are empty, because the spans of the policy and of the assembly list the same items.
+    The arrays are empty, because the spans of the policy and of the assembly list the same items.
     """
 
     def __init__(self, step: Step, report: BudgetReport) -> None:

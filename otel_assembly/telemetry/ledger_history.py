@@ -34,7 +34,7 @@ class ReportedItem:
         atom: The id of the first item of its atom, which is a group of items that are kept or dropped together.
         calls: The number of tool calls in the item; for tool results, the number of results as a negative number.
         sources: For a summary, the items that it replaces. A summary of summaries lists the original items.
-        turn: The turn that describes it.
+        turn: The number of the turn that describes the item.
     """
 
     id: str
@@ -79,8 +79,8 @@ class ReportedBlock:
         kind: The block's kind.
         priority: The block's priority.
         remaining: The tokens of the budget that were left before the decision on this block.
-        items: The ids of its items; empty if the span does not list them.
-        attributes: The attributes of its span, with complete arrays.
+        items: The ids of the block's items; empty if the span does not list them.
+        attributes: The attributes of the block's span, with complete arrays.
         order: The items that could be kept, in the order of preference: the first is cut last.
         winners: From each superseded item to the item that supersedes it.
     """
@@ -102,12 +102,12 @@ class ReportedStep:
     Attributes:
         policy: The policy's name.
         index: The policy's index in the chain.
-        attributes: The attributes of its span, with complete arrays.
+        attributes: The attributes of the policy's span, with complete arrays.
         dropped: The listed dropped items, by reason.
         compacted: The listed compacted items.
         injected: The injected items.
         rest: The reasons of dropped items that are not listed; empty if all are listed.
-        allocation: The attributes of its ``allocate_budget`` span, if it has one.
+        allocation: The attributes of the policy's ``allocate_budget`` span; None if it has none.
         blocks: The allocation's blocks that have a span, in decision order.
     """
 
@@ -144,15 +144,15 @@ class ReportedTurn:
         number: The turn's index in its ledger; turns that were not recorded count too.
         assembly_id: The assembly's id.
         sent: Whether the assembly produced a prompt.
-        missing: How many of its steps have no span.
-        attributes: The attributes of its span, with complete arrays.
-        steps: Its recorded steps, in the chain's order.
-        offered: The items of its input, in the input's order; None if the input is unknown.
+        missing: How many of the assembly's steps have no span.
+        attributes: The attributes of the assembly's span, with complete arrays.
+        steps: The assembly's recorded steps, in the chain's order.
+        offered: The items of the assembly's input, in the input's order; None if the input is unknown.
         kept: The prompt's items, in the prompt's order.
-        arrived: The descriptions of its new and changed items, by item id.
-        trace_id: The trace id of its span.
-        span_id: The id of its span.
-        end_ns: When it ended, in nanoseconds since 1970.
+        arrived: The descriptions of the items that are new or changed in this turn, by item id.
+        trace_id: The trace id of the assembly's span.
+        span_id: The id of the assembly's span.
+        end_ns: When the assembly ended, in nanoseconds since 1970.
         blocks: For an allocation outside a chain, its blocks in decision order.
         halts: The source and the reason of each recorded halt.
     """
@@ -212,7 +212,7 @@ class ReportedTurn:
 
 @dataclass(slots=True)
 class LedgerHistory:
-    """One ledger, as read from spans.
+    """One ledger (the recorded turns of one conversation with one agent), as read from spans.
 
     Attributes:
         id: The ledger's id.
@@ -282,9 +282,9 @@ class LedgerHistory:
         return {item: exit_ for item, exit_ in exits if exit_ is not None}
 
     def since(self, number: int, item: str) -> tuple[int, bool]:
-        """Return the first turn since which an item is in the same state, and whether that turn is certain.
+        """Return the turn in which an item got its current state, and whether this is certain.
 
-        The states are: in the prompt, and absent for one reason. The turn is not certain if earlier turns are missing.
+        The states are: in the prompt, and absent for one reason. It is not certain if the turn before is not recorded.
         """
         state, first = self.exit(number, item), number
         for turn in self._earlier_turns(number):

@@ -56,7 +56,7 @@ class AssemblyLink:
         key: The trace id and span id of the expected parent; those of the assembly's own span if that has no parent.
         is_root: Whether the assembly's span has no parent.
         used: Whether the model call's span was found.
-        summarizer: Whether this stands for a reducer's call of its summarizer, whose prompt no assembly made.
+        summarizer: True if the model call is a reducer's own call (to make a summary), whose prompt no assembly made.
         model_spans: The spans of a summarizer's model calls.
     """
 
@@ -209,7 +209,7 @@ def is_opened_since(span: Any, earlier: Any) -> bool:
 class LinkingProcessor:
     """A span processor that links the spans of model calls to the assemblies that wait for them.
 
-    It does not inherit from the SDK's class, because the SDK need not be installed.
+    The class does not inherit from the SDK's class, because the SDK need not be installed.
     """
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:

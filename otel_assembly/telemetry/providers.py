@@ -32,9 +32,9 @@ class Providers:
     """The providers of one recorder.
 
     Attributes:
-        tracer: Used instead of the global tracer provider, unless None.
-        meter: Used instead of the global meter provider, unless None.
-        logger: Used instead of the global logger provider, unless None.
+        tracer: The tracer provider; None: the global one.
+        meter: The meter provider; None: the global one.
+        logger: The logger provider; None: the global one.
         configured: True once a configured provider has been found; never reset.
     """
 

@@ -237,7 +237,7 @@ class OpenRecording:
         return timing
 
     def watch(self, kind: str) -> Watch:
-        """Return a function that records a policy's attempt to compact such a block: a context manager around it."""
+        """Return a function that records an attempt to compact content of this kind: a context manager around it."""
         if self._attempts is None:
             self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)

@@ -229,6 +229,6 @@ def _log(emitter: Emitter, context: OtelContext, name: str, attributes: Attribut
 
 
 def _since_start(span: Span, at_ns: int) -> int:
-    """Return the time of an event, at the earliest the span's start; a clock may have been set back since."""
+    """Return the time `at_ns`, or the span's start if that is later, because the clock was set back since."""
     started: int | None = getattr(span, "start_time", None)
     return at_ns if started is None else max(at_ns, started)

@@ -69,12 +69,12 @@ def integer(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a value as text; None if it is None."""
+    """Return an attribute's value as text; None if the attribute is missing (None)."""
     return None if value is None else str(value)
 
 
 def pairs(keys: Any, counts: Any) -> list[list[Any]]:
-    """Return ``[name, count]`` pairs from two parallel arrays, without pairs whose count is not a number."""
+    """Return ``[name, count]`` pairs from the parallel arrays `keys` and `counts`; skip counts that are no numbers."""
     rows = ((str(name), integer(count)) for name, count in zip(as_list(keys), as_list(counts), strict=False))
     return [[name, count] for name, count in rows if count is not None]
 

@@ -132,7 +132,7 @@ def _read(path: Path, on_problem: Callable[[int, str], None]) -> Iterator[Stored
 def _open(path: Path, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
     """Open the file and its rotated files, the newest first, before any of them is read.
 
-    In this order, a file that is rotated in the meantime is found twice instead of missed. The duplicate is skipped.
+    If a file is rotated meanwhile, this order finds it twice instead of missing it. The duplicate is skipped.
     """
     opened: list[tuple[Path, BinaryIO]] = []
     seen = set[tuple[int, int]]()

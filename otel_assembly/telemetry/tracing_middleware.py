@@ -305,7 +305,7 @@ def _put_usage(invocation: Any, answer: Any) -> None:
 
 
 def _result_of(result: ToolResultEvent | ToolErrorEvent) -> tuple[str, str, bool]:
-    """Return the call's id, the text that the model reads, and whether that text is an error."""
+    """Return the call's id, the result's text for the model, and True if the text is an error."""
     if isinstance(result, ToolErrorEvent):
         return result.parent_id, result.error, True
     return result.parent_id, result.content, False

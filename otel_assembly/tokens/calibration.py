@@ -111,12 +111,12 @@ class CalibratedCounter:
             return True
 
     def _start_generation(self) -> None:
-        """Start a new generation with the current ratio."""
+        """Increase the number `generation`, and remember the current ratio for it."""
         self._generation += 1
         self._ratios.append((self.generation, self.ratio))
 
     def _ratio_of(self, generation: int | None) -> float:
-        """Return the ratio that was in use in a generation; None means the current one."""
+        """Return the ratio that was in use while `generation` had this value; None for the current ratio."""
         if generation is None:
             return self.ratio
         return next((ratio for since, ratio in reversed(self._ratios) if since <= generation), self._ratios[0][1])

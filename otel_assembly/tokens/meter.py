@@ -418,7 +418,7 @@ class TokenMeter:
 
 
 class _ByIdentity:
-    """A key that is equal only for the same counter object. It references the counter, so its id is not reused."""
+    """A key that is equal only for the same counter object, which it keeps alive, so that its id is not reused."""
 
     __slots__ = ("_counter",)
 

@@ -61,7 +61,7 @@ def functions_in(tool: Any) -> list[Any]:
 
     Gemini declares several functions in one tool, and Bedrock has its own keys. Tools that the provider runs itself
     (``web_search``, ``code_interpreter``, ``googleSearch``, ``computer_20250124`` …) have no schema in the request.
-    Their cost is unknown, so they are not counted.
+    The cost of these tools is unknown, so they are not counted.
     """
     if not isinstance(tool, dict):
         return [tool]
