@@ -58,9 +58,12 @@ class AgentIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AlertFacts:
-    """The fields of an observer alert of any framework.
+    """The fields of an observer alert of any framework, as strings. Equal objects are the same alert.
 
-    Equal objects are the same alert, whether the severity is an enum or a string.
+    Attributes:
+        source: The name of the observer.
+        severity: The lower-case name of the severity, such as ``fatal``.
+        message: The text of the alert.
     """
 
     source: str
@@ -92,7 +95,12 @@ def alert_facts(event: Any) -> AlertFacts:
 
 
 class Running(NamedTuple):
-    """A running assembly: the guards that it checks, and the halts that its policies and observers caused."""
+    """A running assembly.
+
+    Attributes:
+        guards: The guards of the conversation that the assembly checks.
+        emitted: The halts that the assembly's policies and observers caused.
+    """
 
     guards: Sequence[HaltGuard]
     emitted: list[HaltEvent]

@@ -22,13 +22,21 @@ _SUMS = ("conversations", "turns", "tokens_in", "tokens_out", "dropped", "overfl
 
 
 class ReplayedExit(NamedTuple):
-    """The items of one kind that one policy dropped, or compacted, on a turn for the same reason."""
+    """The items of one kind that one policy dropped, or compacted, on a turn for the same reason.
+
+    Attributes:
+        policy: The policy's name.
+        outcome: ``dropped`` or ``compacted``.
+        reason: The reason of the outcome.
+        kind: The kind of the items.
+        items: The number of the items.
+        tokens: The number of the items' tokens.
+    """
 
     policy: str
     outcome: DecisionOutcome
     reason: str
     kind: str
-    #: The number of the items and of their tokens.
     items: int
     tokens: int
 
@@ -51,7 +59,7 @@ class ReplayedTurn:
 
 @dataclass(slots=True)
 class Tally:
-    """The sums of one conversation, or of all conversations, with one policy chain."""
+    """The sums of all turns of one conversation, or of all conversations, replayed with one policy chain."""
 
     conversations: int = 0
     turns: int = 0
@@ -179,7 +187,7 @@ def _mean(values: list[float] | list[bool]) -> float | None:
 
 @dataclass(slots=True)
 class Variant:
-    """A policy chain with which the conversations are replayed, and its totals."""
+    """A policy chain with which the conversations are replayed, and the totals of all conversations."""
 
     name: str
     #: Creates the assembler, which needs the recorder to report problems with the order of its policies.

@@ -132,7 +132,13 @@ class Explainer:
 
 
 class _TurnExplainer:
-    """Explains the items of a turn whose spans exist; `Explainer` also handles other turns."""
+    """Explains the items of a turn whose spans exist; `Explainer` also handles other turns.
+
+    Args:
+        ledger: The ledger that contains the turn.
+        turn: The turn.
+        known: The classes of the chain's policies.
+    """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger

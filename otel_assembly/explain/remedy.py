@@ -56,7 +56,13 @@ _LIMITED: Final = frozenset(
 
 
 class Remedy:
-    """Adds to an explanation which limit dropped an item, and which larger limits would have kept it."""
+    """Adds to an explanation which limit dropped an item, and which larger limits would have kept it.
+
+    Args:
+        ledger: The ledger that contains the turn.
+        turn: The turn of the explained item.
+        known: The classes of the chain's policies.
+    """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger

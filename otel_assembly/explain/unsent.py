@@ -49,7 +49,13 @@ def sent_nothing(turn: ReportedTurn) -> bool:
 
 
 class UnsentTurn:
-    """Explains why a turn sent no prompt, and the part of each item in it."""
+    """Explains why a turn sent no prompt, and the part of each item in it.
+
+    Args:
+        ledger: The ledger that contains the turn.
+        turn: The turn.
+        known: The classes of the chain's policies.
+    """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger

@@ -133,7 +133,7 @@ class UnboundedShape(Shape):
 
 
 class BufferedFields(BaseModel):
-    """The settings of a `BufferedChatCompletionContext`."""
+    """The settings of a `BufferedChatCompletionContext`; see `BufferedShape`."""
 
     buffer_size: int
 

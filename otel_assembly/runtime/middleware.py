@@ -234,9 +234,14 @@ class HookLayers:
 
 @dataclass(slots=True)
 class _LayerRun:
-    """One run of a step and its layers.
+    """One run of a step of the agent, wrapped by the layers (the middlewares with the step's hook).
 
     Attributes:
+        layers: The layers, the outermost first.
+        hook: The hook's name.
+        agent: The agent, which is passed to the hooks.
+        step: The step.
+        is_result: Returns True for the event that is the step's result.
         step_errors: The errors that the step itself raised; they are not reported as errors of a layer.
     """
 

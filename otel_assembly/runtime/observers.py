@@ -52,7 +52,14 @@ class Observer(Protocol):
 
 
 class _Observation:
-    """The subscription of one observer to one stream, shared by all attachments of this observer to this stream."""
+    """The subscription of one observer to one stream, shared by all attachments of this observer to this stream.
+
+    Args:
+        stream: The stream.
+        observer: The observer.
+        context: The context that is passed to the observer.
+        timeout: The time limit of the observer for each event, in seconds.
+    """
 
     def __init__(self, stream: Stream, observer: Observer, context: Context, timeout: float) -> None:
         self.observer = observer

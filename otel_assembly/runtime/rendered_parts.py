@@ -43,7 +43,7 @@ class Text:
 
     Attributes:
         text: The text.
-        raw: The original part, as in the other classes of this module.
+        raw: The original part of the provider's message; None if the text was not a part.
     """
 
     text: str
@@ -52,7 +52,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image: its URL, or its bytes in base64 with their media type."""
+    """An image of a message.
+
+    Attributes:
+        url: The image's URL; empty if `data` is set.
+        media_type: The type of `data`, such as ``image/png``.
+        data: The image's bytes in base64; empty if `url` is set.
+        raw: The original part.
+    """
 
     url: str = ""
     media_type: str = ""
@@ -62,7 +69,15 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file: its URL, or its bytes in base64 with their media type."""
+    """A file of a message.
+
+    Attributes:
+        url: The file's URL; empty if `data` is set.
+        media_type: The type of `data`, such as ``application/pdf``.
+        data: The file's bytes in base64; empty if `url` is set.
+        name: The file's name; empty if unknown.
+        raw: The original part.
+    """
 
     url: str = ""
     media_type: str = ""
@@ -73,14 +88,25 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """The model's thinking, which is not sent to another provider."""
+    """The model's thinking, which is not sent to another provider.
+
+    Attributes:
+        raw: The original part.
+    """
 
     raw: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A tool call; `arguments` is a text, usually JSON."""
+    """A tool call of a message.
+
+    Attributes:
+        id: The call's id.
+        name: The tool's name.
+        arguments: The arguments as text, usually JSON.
+        raw: The original part.
+    """
 
     id: str
     name: str
@@ -90,7 +116,14 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """The result of a tool call."""
+    """The result of a tool call.
+
+    Attributes:
+        call_id: The id of the call.
+        content: The parts of the result.
+        is_error: True if the tool failed.
+        raw: The original part.
+    """
 
     call_id: str
     content: Sequence[Part]
@@ -100,7 +133,12 @@ class ResultPart:
 
 @dataclass(frozen=True, slots=True)
 class ProviderPart:
-    """A part that only its own provider supports; `kind` is its type or key."""
+    """A part that only one provider supports, such as a result of a search that the provider runs.
+
+    Attributes:
+        kind: The type of the part, or the key that identifies it.
+        raw: The original part.
+    """
 
     kind: str
     raw: Any = None

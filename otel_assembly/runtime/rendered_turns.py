@@ -57,7 +57,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Call:
-    """A tool call of a response; `answer` is None if the call has no result."""
+    """A tool call of a response, with its result.
+
+    Attributes:
+        id: The call's id in the event.
+        name: The tool's name.
+        arguments: The arguments as text, usually JSON.
+        answer: The result; None if the call has no result.
+    """
 
     id: str
     name: str

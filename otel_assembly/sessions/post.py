@@ -88,6 +88,14 @@ class Post:
     post is one write and no read. If this attempt fails, the next one reads the new rows first. Therefore, a hub whose
     state is out of date never refuses a valid post.
 
+    Args:
+        session: The hub's copy of the session.
+        envelope: The envelope.
+        log: The log to append to.
+        clock: Returns the time, in seconds since the epoch.
+        inbox_limit: The maximum number of unconfirmed envelopes of a recipient; None for no limit.
+        claim: The claim of the turn that the envelope answers; None if it answers no claimed turn.
+
     Attributes:
         conflicts: The number of attempts that failed because of a concurrent append.
         repeated: True if the envelope had already been accepted, under the same idempotency key.

@@ -207,7 +207,14 @@ async def _run_and_log(server: _SessionServer) -> None:
 
 @dataclass(eq=False, slots=True)
 class _SessionServer:
-    """Answers for a participant in one session; set `changed` when the session may have new envelopes."""
+    """Answers for a participant in one session.
+
+    `serve` describes the attributes that are its arguments.
+
+    Attributes:
+        lease: Claims the participant's turns.
+        changed: Set this event when the session may have new envelopes.
+    """
 
     hub: Hub
     agent: Agent | Callable[[Sequence[Any]], Any]

@@ -53,7 +53,7 @@ _parent_connections: list[sqlite3.Connection] = []
 
 
 class SqliteFile:
-    """One log's connections to the file.
+    """The connections of one `SqliteSessionLog` to its file, with the statements that read and write it.
 
     Writes, checkpoints and closes need the write lock: call `take` before them and `give` after them. The write lock is
     a ``flock`` of the lock file ``path.queue``, so that the writers of all processes wait in the kernel. (SQLite's own

@@ -74,6 +74,12 @@ class TranscriptView:
 
         A request has no finish reason. If another participant's answer is incomplete, its text therefore ends with a
         line that says so.
+
+        Args:
+            envelope: The envelope.
+            text: The envelope's text for the model.
+            participant_id: The participant whose model gets the event.
+            name_for: Returns a participant's name for the model.
         """
         if envelope.sender_id == participant_id:
             return ModelResponse(id=envelope.envelope_id, content=text, finish_reason=envelope.finish_reason)
@@ -95,7 +101,10 @@ class TranscriptView:
         render_envelope: Callable[[Envelope], str | None],
         name_for: Callable[[str], str] = default_name_resolver,
     ) -> list[Any]:
-        """Render the envelopes, apply the view's policies, and return the events for the model."""
+        """Render the envelopes, apply the view's policies, and return the events for the model.
+
+        The arguments are those of `ViewPolicy.project`.
+        """
         history, transcript = History(), Transcript()
         for envelope in wal:
             transcript.envelopes += 1

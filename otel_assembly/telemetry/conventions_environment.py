@@ -10,7 +10,15 @@ from otel_assembly.telemetry import conventions as names
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVariable:
-    """An environment variable that changes the exported telemetry; `standard` if OpenTelemetry defines it."""
+    """An environment variable that changes the exported telemetry.
+
+    Attributes:
+        name: The variable's name.
+        values: The allowed values; empty if any value is allowed.
+        default: The value that is used if the variable is not set.
+        brief: The meaning, as Markdown.
+        standard: Whether OpenTelemetry defines the variable.
+    """
 
     name: str
     values: tuple[str, ...]

@@ -117,7 +117,13 @@ class SpanType:
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """One kind of event: a span event, or a log record with this event name."""
+    """One kind of event: a span event, or a log record with this event name.
+
+    Attributes:
+        name: The event's name.
+        brief: The meaning, as one sentence of Markdown.
+        attributes: The attributes, in the order of the documentation.
+    """
 
     name: str
     brief: str
@@ -126,7 +132,16 @@ class EventType:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; `buckets` are the advised bucket boundaries of a histogram."""
+    """One metric.
+
+    Attributes:
+        name: The metric's name.
+        instrument: ``counter`` or ``histogram``.
+        unit: The unit, as in the Unified Code for Units of Measure.
+        brief: The meaning, as one sentence of Markdown.
+        attributes: The attributes, in the order of the documentation.
+        buckets: The advised bucket boundaries of a histogram; empty for a counter.
+    """
 
     name: str
     instrument: str

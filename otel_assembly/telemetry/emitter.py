@@ -199,7 +199,14 @@ class Emitter:
     def open_span(
         self, name: str, around: OtelContext, start_ns: int, attributes: Mapping[str, Any]
     ) -> tuple[Span, OtelContext]:
-        """Start a span, and return it with a context that contains it; if that fails, an invalid span and `around`."""
+        """Start a span, and return it with a context that contains it; if that fails, an invalid span and `around`.
+
+        Args:
+            name: The span's name.
+            around: The parent context.
+            start_ns: The start time, in nanoseconds since 1970.
+            attributes: The attributes that are known at the start.
+        """
         try:
             span = self.start_span(name, around, start_ns, attributes)
             return span, trace.set_span_in_context(span, around)
@@ -301,7 +308,13 @@ def _costs(column: list[Any]) -> list[int]:
 def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | None, halted: bool) -> None:
     """Set a span's status and error attributes.
 
-    The description is a fixed phrase with numbers, because an exception's message may quote content.
+    The status description is a fixed phrase with numbers, because an exception's message may quote content.
+
+    Args:
+        span: The span.
+        error: The exception that ended the operation; None without an error.
+        overflow: The limit that was exceeded; None if none was.
+        halted: Whether the conversation was halted.
     """
     if error is not None:
         span.set_attributes(error_attributes(error))

@@ -137,7 +137,14 @@ class GenAISpans:
         )
 
     def execute_tool(self, name: str, call_id: str | None, description: str | None, agent_name: str) -> GenAISpan:
-        """Start the span of a tool call."""
+        """Start the span of a tool call.
+
+        Args:
+            name: The tool's name.
+            call_id: The call's id; None if unknown.
+            description: The tool's description; None if it has none.
+            agent_name: The name of the agent that calls the tool.
+        """
 
         def describe_tool(invocation: Any) -> None:
             invocation.tool_call_id = _sendable(call_id)

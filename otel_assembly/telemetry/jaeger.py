@@ -135,7 +135,15 @@ def read_jaeger_ledgers(
 
 
 def _spans_with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:
-    """Return the spans of all traces with an assembly that has these attributes."""
+    """Return the spans of all traces that contain an assembly with these attributes, between two times.
+
+    Args:
+        jaeger: The client.
+        service: The service that recorded the assembly.
+        tags: The attributes of the assembly's span, as text.
+        since: The start of the search, in nanoseconds since 1970.
+        until: The end of the search.
+    """
     try:
         return jaeger.traces(jaeger.traces_with(service, tags, since, until))
     except NoJaegerError:

@@ -250,7 +250,16 @@ def _build_step(
     allocation: Mapping[str, Any] | None,
     blocks: Sequence[ReportedBlock],
 ) -> ReportedStep:
-    """Build a step from span attributes: first those of its own span, then those of other spans that list its items."""
+    """Build the step of one policy from span attributes.
+
+    Args:
+        spans: The attributes of the spans that list the step's items: of the policy's span, or of an allocation's span
+            and the spans of its blocks.
+        policy: The policy's name.
+        index: The policy's index in the chain.
+        allocation: The attributes of the policy's ``allocate_budget`` span; None if it has none.
+        blocks: The blocks of that allocation.
+    """
 
     def entries(name: str) -> list[Any]:
         return [entry for attributes in spans for entry in as_list(attributes.get(name))]

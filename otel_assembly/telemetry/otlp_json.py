@@ -34,7 +34,13 @@ class StoredEvent:
 
 
 class StoredLink(NamedTuple):
-    """A link from a span to another one; the ids are lower-case hex."""
+    """A link from a span to another span.
+
+    Attributes:
+        trace_id: The other span's trace, as lower-case hex digits.
+        span_id: The other span's id, as lower-case hex digits.
+        attributes: The link's attributes.
+    """
 
     trace_id: str
     span_id: str

@@ -99,7 +99,14 @@ class AssemblyRecorder:
     def begin(
         self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
     ) -> OpenRecording | None:
-        """Begin to record an assembly; return None if nothing is recorded."""
+        """Begin to record an assembly; return None if nothing is recorded.
+
+        Args:
+            name: The assembler's name; None if it has none.
+            model: The model that the prompt is for; None if unknown.
+            context: The `Context` of the run, or the identity of the agent.
+            started_ns: When the assembly began, in nanoseconds since 1970.
+        """
         emitter, providers = self.emitter, self.emitter.providers
         try:
             if (

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Run:
-    """One request to an agent, the span that records it, and the agent with its framework and conversation."""
+    """One running request to an agent.
+
+    Attributes:
+        emitter: The emitter that records the run.
+        span: The span that records the run: an ``invoke_agent`` span, or the span that was current at the start.
+        identity: The agent, its framework and the conversation.
+        halted: Whether the conversation was halted during the run.
+    """
 
     emitter: Emitter
     span: Span

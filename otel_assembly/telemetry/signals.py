@@ -212,6 +212,15 @@ def _emit(
     """Emit an event on spans, as a log record, or both, as the settings require.
 
     Each failure is suppressed separately.
+
+    Args:
+        emitter: Emits the log record, and has the settings.
+        spans: The spans that get the event.
+        context: The context of the log record.
+        name: The event's name.
+        attributes: The event's attributes.
+        severity: The severity of the log record.
+        at_ns: The time of the event, in nanoseconds since 1970.
     """
     attributes = sendable_values(attributes)
     signal = emitter.settings.alert_signal
