@@ -132,7 +132,9 @@ def _is_irrelevant(kind: type) -> bool:
 
 
 class HaltGuard:
-    """The halt of a conversation: closed while the conversation is halted. Check it before each model and tool call.
+    """The halt of a conversation, as a guard that is closed while the conversation is halted.
+
+    Call `check` before each model call and each tool call.
 
     A FATAL alert or a `HaltEvent` closes the guard. Closing is synchronous, so the guard is closed for every call that
     starts after the alert was sent.

@@ -128,8 +128,8 @@ if hasattr(os, "register_at_fork"):
 class lazy_property(Generic[Owner, T]):  # noqa: N801  # used as a decorator
     """A property that is computed on first use and kept in the object's ``__dict__``.
 
-    It is like `functools.cached_property`, which until Python 3.12 uses one lock for all objects of a class, and a fork
-    can leave this lock locked. Two concurrent threads may both compute the value; one result is kept.
+    It replaces `functools.cached_property`, which uses one lock for all objects of a class before Python 3.12: a fork
+    can leave that lock locked. Two concurrent threads may both compute the value; one result is kept.
     """
 
     def __init__(self, work: Callable[[Owner], T]) -> None:

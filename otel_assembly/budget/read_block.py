@@ -174,7 +174,10 @@ class ReadBlock:
         return tokens
 
     def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
-        """Return a function from the index of the next kept item to its charge in tokens; see `Measure.charging`."""
+        """Return a function to call with the index of each kept item in order: it returns the item's charge.
+
+        The charge is an upper bound of the tokens that the item adds to the prompt; see `Measure.charging`.
+        """
         charge = self._measure.charging(self.block, has_only_texts=has_only_texts)
         return lambda index: charge(self.item_tokens(index), is_text(self.items[index]))
 

@@ -64,7 +64,7 @@ class Sharing:
         """Release the floor of the next part, and return the tokens that the part may use.
 
         Args:
-            floor: The part's result of `reserve`.
+            floor: The number of tokens that `reserve` returned for the part.
         """
         self.reserved -= max(0, floor)
         return self.free - self.reserved

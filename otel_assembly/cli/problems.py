@@ -11,7 +11,7 @@ _NAMED = 21
 
 
 class Problems:
-    """The problems that a command finds. Only the first ones are kept and printed in full; the others are counted."""
+    """The problems that a command finds; only the first ones are printed in full, the others are counted."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -229,7 +229,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
 
 
 def _replay_defaults(policy: type) -> Mapping[str, Any]:
-    """Return a policy's default settings in a replay: with them, it reports an overflow and raises no error."""
+    """Return a policy's default settings in a replay, with which the policy reports an overflow and raises no error."""
     defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
     return defaults
 

@@ -53,10 +53,10 @@ class AllocatorRun:
             self.problem = str(error)
 
     def smallest(self, item: str) -> tuple[int, bool]:
-        """Find the smallest increase of the window with which the allocator keeps the item.
+        """Find the smallest known increase of the window with which the allocator keeps the item.
 
         Returns:
-            The increase in tokens, and whether a smaller one might suffice, depending on the length of a summary.
+            The increase in tokens; and True if a smaller one may suffice, because the length of a summary is unknown.
 
         Raises:
             UnknownError: The spans lack a number, or no window keeps the item.

@@ -39,7 +39,7 @@ class KnowledgeStore(Protocol):
     async def list(self, path: str = "/") -> builtins.list[str]:
         """Return the names in a directory, sorted by code point; names of directories end with ``/``.
 
-        Empty if there is no directory.
+        The list is empty if there is no directory.
         """
         ...
 
@@ -62,8 +62,8 @@ class KnowledgeStore(Protocol):
         """Return the characters whose first byte is in ``[start, end)``; with `end` None, up to the end of the file.
 
         A range never splits a character, and adjacent ranges give the whole text, each character once: the first
-        character can begin up to three bytes after `start`, the last can end up to three bytes after `end`. Empty if
-        there is no file, or no content in the range.
+        character can begin up to three bytes after `start`, the last can end up to three bytes after `end`. The result
+        is empty if there is no file, or no content in the range.
 
         Raises:
             ConfigurationError: An offset is negative.

@@ -149,7 +149,8 @@ class Draft:
         """Add a tool result.
 
         Args:
-            call: The id of its call. If the same message contains the call, the call is then neither open nor awaiting.
+            call: The id of the call that the result answers. If the same message contains this call, it is removed from
+                `opens` and `awaiting`.
         """
         self.results += 1
         self.spoken = True

@@ -141,7 +141,10 @@ class BudgetPolicy(DecidingPolicy):
 
     @property
     def only_in_code(self) -> str:
-        """``compact`` if its value is a function or an object, which no configuration file can contain; else empty."""
+        """The name ``compact`` if no configuration file can contain this setting; else empty.
+
+        That is the case if `compact` is a function or an object.
+        """
         return "compact" if self._compactors is not None and self._compact != EXTRACTIVE else ""
 
     @property

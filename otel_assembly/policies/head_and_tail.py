@@ -68,7 +68,7 @@ class HeadAndTailPolicy(DecidingPolicy):
 
     @property
     def only_in_code(self) -> str:
-        """``note`` if it is set, because no configuration file can contain a function; else empty."""
+        """The name ``note`` if `note` is set, because no configuration file can contain a function; else empty."""
         return "note" if self._note is not None else ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:

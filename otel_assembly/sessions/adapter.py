@@ -89,11 +89,11 @@ class SessionAdapter(Protocol):
         ...
 
     def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> None:
-        """Raise `ProtocolError` if the protocol does not allow the envelope; `state` is the state before it."""
+        """Raise `ProtocolError` if the protocol does not allow the envelope in the given state."""
         ...
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> AdapterResult:
-        """Return the effect of an accepted envelope; `state` is the state after it."""
+        """Return the effect of an accepted envelope on its session; `state` is the state after the envelope."""
         ...
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> Any:

@@ -144,7 +144,7 @@ class StoredTurn:
     continued: int
 
     def is_finished(self, seq: int, *, continues: bool) -> bool:
-        """Return True if the turn that a row started is finished, or a later turn is.
+        """Return True if the turn that a row started, or a later turn of the participant, is finished.
 
         Args:
             seq: The number of the row.

@@ -84,7 +84,7 @@ class AgentTarget:
     name: ClassVar[str] = "agent"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the participant."""
+        """Return the decision that the participant `agent_id` speaks next."""
         return TransitionDecision(self.agent_id)
 
 
@@ -95,7 +95,11 @@ class RoundRobinTarget:
     name: ClassVar[str] = "round_robin"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the participant after the last speaker; the first participant if the last speaker is unknown."""
+        """Return the decision that the participant after the last speaker speaks next.
+
+        If the last speaker is not a participant, the first participant speaks next. Without participants, the session
+        ends.
+        """
         order = state.participant_order
         if not order:
             return TransitionDecision(None, "no_participants")
@@ -110,7 +114,7 @@ class StayTarget:
     name: ClassVar[str] = "stay"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the last speaker."""
+        """Return the decision that the last speaker speaks again."""
         return TransitionDecision(state.last_speaker_id or envelope.sender_id)
 
 
@@ -121,7 +125,7 @@ class RevertToInitiatorTarget:
     name: ClassVar[str] = "revert_to_initiator"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the creator of the session."""
+        """Return the decision that the creator of the session speaks next."""
         return TransitionDecision(state.creator_id)
 
 

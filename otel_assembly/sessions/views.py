@@ -33,7 +33,7 @@ def default_name_resolver(participant_id: str) -> str:
 
 @runtime_checkable
 class ViewPolicy(Protocol):
-    """The interface of views: selects the events of a session for a participant's model."""
+    """The interface of views: a view selects which envelopes of a session a participant's model reads, as events."""
 
     @property
     def name(self) -> str:

@@ -284,7 +284,7 @@ class LedgerHistory:
     def since(self, number: int, item: str) -> tuple[int, bool]:
         """Return the turn in which an item got its current state, and whether this is certain.
 
-        The states are: in the prompt, and absent for one reason. It is not certain if the turn before is not recorded.
+        The states are: in the prompt, and absent for one reason. The result is uncertain if an earlier turn is missing.
         """
         state, first = self.exit(number, item), number
         for turn in self._earlier_turns(number):

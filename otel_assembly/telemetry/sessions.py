@@ -239,7 +239,7 @@ class OpenPost(_OpenSpan):
         return envelope
 
     def watch(self, tries: Tries) -> None:
-        """Set the object that counts the tries."""
+        """Set the object that counts the attempts of this post to append to the log."""
         self._tries = tries
 
     def accepted(self, envelope: Envelope) -> None:
