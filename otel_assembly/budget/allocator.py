@@ -88,10 +88,10 @@ async def allocate_async(
     model: str | None = None,
     provider: str | None = None,
 ) -> Allocation:
-    """Do the same as `allocate` without blocking the event loop.
+    """Return the same as `allocate`, without blocking the event loop.
 
-    The arguments, the result and the errors are those of `allocate`, except that compactors may be async; a compactor
-    that is not async runs in a thread.
+    The arguments and the errors are those of `allocate`, except that compactors may be async; a compactor that is not
+    async runs in a thread.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)

@@ -80,10 +80,10 @@ async def compact_history_async(
     watch: Watch | None = None,
     summaries: Mapping[str, CompactedBlock | CompactionSummary] | None = None,
 ) -> CompactedBlock:
-    """Do the same as `compact_history` without blocking the event loop.
+    """Return the same as `compact_history`, without blocking the event loop.
 
-    The arguments, the result and the errors are those of `compact_history`, except that the summarizer may be async; a
-    summarizer that is not async runs in a thread.
+    The arguments and the errors are those of `compact_history`, except that the summarizer may be async; a summarizer
+    that is not async runs in a thread.
     """
     job = _Job(turns, target_tokens, summarizer, count, fallback, attempts, deadline, summaries)
     return job.block(await job.compactors.run_async(job.text, target_tokens, job.count, watch))
