@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
-from otel_assembly.instrumentation import Following, Instrumentation, bound, within
+from otel_assembly.instrumentation import Instrumentation, SubclassHook, bound, within
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def pytest_configure() -> None:
 
         def count(made: ModuleType, name: str = name, methods: tuple[str, ...] = methods) -> None:
             for method in methods:
-                Following(method, counted).tree(getattr(made, name), counting)
+                SubclassHook(method, counted).tree(getattr(made, name), counting)
 
         wrapt.register_post_import_hook(count, module)
     # The clients are counted inside of what we wrap them in.

@@ -254,7 +254,7 @@ BEHIND = {
     "otel_assembly.instrumentation.strands.reducers": "what reads what an agent holds is replaced by one that fails",
     "otel_assembly.instrumentation.semantic_kernel.calls": "what reads a history is replaced by one that fails",
     "otel_assembly.instrumentation.semantic_kernel.messages": "importing it registers how the messages are read",
-    "otel_assembly.instrumentation.splicing": "where lists of messages stand in one another is arithmetic",
+    "otel_assembly.instrumentation.message_alignment": "where lists of messages stand in one another is arithmetic",
     "otel_assembly.knowledge._descriptors": "what a system without them does is tried",
     "otel_assembly.messages.content_snapshot": "a type of the test's own says what of it may be written later",
     "otel_assembly.observe.conversations": "how many events are remembered is lowered for a test",

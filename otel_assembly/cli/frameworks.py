@@ -83,7 +83,7 @@ def _hooks(framework: str, version: str, instrumentor: AssemblyInstrumentor) -> 
     yield Finding("ok" if applied == len(expected) else "fail", f"{framework} {version}", summary)
     for hook in expected:
         verdict, text = _HOOK_FINDINGS[states[hook.name]]
-        yield Finding(verdict, hook.name, text.format(purpose=hook.gives), indent="  ")
+        yield Finding(verdict, hook.name, text.format(purpose=hook.purpose), indent="  ")
 
 
 def _states(instrumentor: AssemblyInstrumentor) -> Mapping[str, HookState] | None:

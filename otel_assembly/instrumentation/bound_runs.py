@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.waiting import SUMMARIZED, WAITING
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
+from otel_assembly.instrumentation.instrumented import context_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextvars import ContextVar
 
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-class BoundRun:
+class ContextBoundRun:
     """One run of an agent: a `Run` for `within`.
 
     Args:
@@ -44,7 +44,7 @@ class BoundRun:
         self._instrumentation = instrumentation
         self._variables = variables
         self._ends = ends
-        self._summarized: list[Asker] = []
+        self._summarized: list[InvokingAgent] = []
         self._opened = instrumentation.begin_run(name, conversation_id=conversation_id) if name is not None else None
 
     @contextmanager
@@ -52,9 +52,9 @@ class BoundRun:
         """What runs in this block belongs to the run."""
         with ExitStack() as stack:
             if self.is_run and SUMMARIZED.get() is None:
-                stack.enter_context(bound(SUMMARIZED, self._summarized))
+                stack.enter_context(context_value(SUMMARIZED, self._summarized))
             for variable, value in self._variables.items():
-                stack.enter_context(bound(variable, value))
+                stack.enter_context(context_value(variable, value))
             if self._opened is not None:
                 stack.enter_context(self._opened.current())
             yield
@@ -62,13 +62,13 @@ class BoundRun:
     def end(self, error: BaseException | None = None) -> None:
         """End the run."""
         if self._ends is not None:
-            with self._instrumentation.contained():
+            with self._instrumentation.suppress_errors():
                 self._ends()
         if self._summarized:
             with (
-                self._instrumentation.contained(),
+                self._instrumentation.suppress_errors(),
                 self._opened.current() if self._opened is not None else nullcontext(),
             ):
-                WAITING.run_ended(self._instrumentation, self._summarized)
+                DEFERRED_REDUCTIONS.run_ended(self._instrumentation, self._summarized)
         if self._opened is not None:
             self._opened.end(error)

@@ -10,11 +10,11 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.instrumented import bound, unless_refused
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.instrumented import call_if_accepted, context_value
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.telemetry.model_span_links import CalledModel
@@ -45,7 +45,7 @@ class ClientCall:
         read: What the client is given; None where it is not to be told of.
         text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
         told: Tells what the client is given, and returns the call that this is.
-        said_in: The text in a part of an answer that comes in parts, likewise; None where there is none.
+        chunk_text: The text in a part of an answer that comes in parts, likewise; None where there is none.
 
     Attributes:
         over: Whether it has answered: what it has started may still run, and make calls of its own.
@@ -54,15 +54,15 @@ class ClientCall:
     def __init__(
         self,
         instrumentation: Instrumentation,
-        read: Callable[[], Sent | None],
+        read: Callable[[], ClientRequest | None],
         text_of: Callable[[Any], str | None] | None = None,
-        told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
-        said_in: Callable[[Any], str | None] | None = None,
+        told: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
+        chunk_text: Callable[[Any], str | None] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._read = read
         self._text_of = text_of
-        self._said_in = said_in
+        self._said_in = chunk_text
         self._said: list[str] = []
         self._tell = told or tell
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -72,7 +72,7 @@ class ClientCall:
         self._began = False
         self._told = False
         self._called = CalledModel(prepared=False)
-        self._sent: Sent | None = None
+        self._sent: ClientRequest | None = None
         self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
         self._compacts: AbstractContextManager[Attempt | None] | None = None
@@ -84,12 +84,12 @@ class ClientCall:
         """The client runs in this block, the first of which is the call; never left open across a ``yield``."""
         if not self._began:
             self._began = True
-            with self._instrumentation.contained():
+            with self._instrumentation.suppress_errors():
                 self._begin()
         if not self._told:
             yield
             return
-        with bound(_CALLED, (self, CALL.get())), self._calling(), self._called.current():
+        with context_value(_CALLED, (self, CALL.get())), self._calling(), self._called.current():
             yield
 
     def _begin(self) -> None:
@@ -101,7 +101,7 @@ class ClientCall:
         messages: object = sent.messages
         if not isinstance(messages, Sequence):  # what can be read once is the client's to read
             call = CALL.get()
-            if call is not None and reducing() is None and self._tell is not tell_alone:
+            if call is not None and reducing() is None and self._tell is not record_standalone_call:
                 call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
             return
         self._told, self._reduction = True, reducing()
@@ -124,7 +124,7 @@ class ClientCall:
         """The client has answered, all at once."""
         if self._attempt is None or self._text_of is None:
             return
-        with self._instrumentation.contained():
+        with self._instrumentation.suppress_errors():
             text = self._text_of(answer)
             if text is not None:
                 self._answered(self._attempt, text)
@@ -133,7 +133,7 @@ class ClientCall:
         """The client has given a part of its answer."""
         if self._compacts is None or self._said_in is None:
             return
-        with self._instrumentation.contained():
+        with self._instrumentation.suppress_errors():
             self._said.append(self._said_in(part) or "")
 
     def _answered(self, attempt: Attempt, text: str) -> None:
@@ -147,7 +147,7 @@ class ClientCall:
         self._called.end(error)
         compacts, self._compacts = self._compacts, None
         if compacts is not None:
-            with self._instrumentation.contained():
+            with self._instrumentation.suppress_errors():
                 attempt = self._attempt if self._entered else compacts.__enter__()
                 if error is None and attempt is not None and self._said:
                     self._answered(attempt, "".join(self._said))
@@ -170,26 +170,28 @@ def model_in(*held: Any) -> str | None:
     return next((name for name in said if isinstance(name, str) and name), None)
 
 
-def _tokens(count: Callable[[str], int], sent: Sent) -> int:
+def _tokens(count: Callable[[str], int], sent: ClientRequest) -> int:
     texts = (text for message in sent.messages for text in describe(message).texts)
     return sum(count(text) for text in (*(sent.prompts or ()), *texts))
 
 
-def tell(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+def tell(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
     """A client receives this: it is the end of the call that is prepared here, or of one that nothing prepared."""
-    call = CALL.get() or sent.call or ModelCall(instrumentation, sent.asker)
-    call.receives(sent)
+    call = CALL.get() or sent.call or ModelCall(instrumentation, sent.invoking_agent)
+    call.client_called(sent)
     return call
 
 
-def tell_alone(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+def record_standalone_call(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
     """A client receives this for a call of its own, whatever is prepared here."""
-    call = ModelCall(instrumentation, sent.asker)
-    call.receives(sent)
+    call = ModelCall(instrumentation, sent.invoking_agent)
+    call.client_called(sent)
     return call
 
 
-def summariser_call(reads: Callable[..., Sent | None], text_of: Callable[[Any], str | None] | None = None) -> Wrap:
+def summariser_call(
+    reads: Callable[..., ClientRequest | None], text_of: Callable[[Any], str | None] | None = None
+) -> Wrap:
     """The hook of a reducer's own function that has a model summarise: a part of its step, and otherwise no call.
 
     Args:
@@ -197,19 +199,19 @@ def summariser_call(reads: Callable[..., Sent | None], text_of: Callable[[Any], 
         text_of: Likewise.
     """
 
-    def read(*args: Any, **kwargs: Any) -> Sent | None:
+    def read(*args: Any, **kwargs: Any) -> ClientRequest | None:
         return None if reducing() is None else reads(*args, **kwargs)
 
     return client(read, text_of)
 
 
 def client(
-    reads: Callable[..., Sent | None],
+    reads: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
-    carries: Callable[[Any, Any], bool] | None = None,
-    told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+    attach_to_stream: Callable[[Any, Any], bool] | None = None,
+    told: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
     prepared: Callable[..., Run | None] | None = None,
-    said_in: Callable[[Any], str | None] | None = None,
+    chunk_text: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
     """The hook of a function that calls a model: a coroutine function, a generator, or neither.
 
@@ -219,28 +221,28 @@ def client(
     Args:
         reads: What the client is given, from its arguments; None where that is left out.
         text_of: The text of what it returns, for a summariser's; None of it where that is not known yet.
-        carries: As for `within`.
-        told: In the place of `tell`, where no context variable says which call is prepared: `tell_alone` where none is.
+        attach_to_stream: As for `run_hook`.
+        told: Instead of `tell`, if no context variable has the call: `record_standalone_call` if there is none.
         prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
             client is not called inside of it; the call ends with the client's. Or any other `Run` that the client is
             called in.
-        said_in: As `text_of`, of each part of an answer that comes in parts.
+        chunk_text: As `text_of`, of each part of an answer that comes in parts.
     """
 
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         def call_of(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
-            read = partial(unless_refused, original, reads, args, kwargs)
-            return ClientCall(instrumentation, partial(_with_rules, read, args), text_of, told, said_in)
+            read = partial(call_if_accepted, original, reads, args, kwargs)
+            return ClientCall(instrumentation, partial(_with_rules, read, args), text_of, told, chunk_text)
 
-        return within(call_of, carries)(original, instrumentation)
+        return run_hook(call_of, attach_to_stream)(original, instrumentation)
 
     if prepared is None:
         return hook
-    around = within(prepared, carries)
+    around = run_hook(prepared, attach_to_stream)
     return lambda original, instrumentation: around(hook(original, instrumentation), instrumentation)
 
 
-def _with_rules(read: Callable[[], Sent | None], args: Sequence[Any]) -> Sent | None:
+def _with_rules(read: Callable[[], ClientRequest | None], args: Sequence[Any]) -> ClientRequest | None:
     """What a client is given, with what the client adds to it: the client is the first argument of a method."""
     sent = read()
     if sent is None or sent.client is not None or not args:
@@ -248,16 +250,16 @@ def _with_rules(read: Callable[[], Sent | None], args: Sequence[Any]) -> Sent | 
     return sent._replace(client=rules_of_client(args[0]))
 
 
-def innermost(
+def innermost_client_hook(
     method: str,
-    reads: Callable[..., Sent | None],
+    reads: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     *,
     asks: Collection[str] = (),
     holds: Callable[[Any], bool] | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
-    """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
+    """What a `SubclassHook` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
     So is a client that has others answer, such as a fallback, where it is known by which methods those are asked.
 
@@ -271,7 +273,7 @@ def innermost(
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        def sent(self: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+        def sent(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
             behind = getattr(super(owner, self), method, None) if hands_on else None
             if behind is not None and not getattr(behind, "__isabstractmethod__", False):
                 return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ByIdentity(Generic[T]):
+class IdentityWeakMap(Generic[T]):
     """What is known of objects, whatever they are equal to, for as long as they live.
 
     Of an object that cannot be weakly referred to nothing is remembered.
@@ -41,7 +41,7 @@ class ByIdentity(Generic[T]):
             all_held[key] = weakref.ref(of, lambda gone: forget(all_held, key, gone)), known
         return known
 
-    def worked_out(self, of: Any, make: Callable[[Any], T]) -> T:
+    def get_or_create(self, of: Any, make: Callable[[Any], T]) -> T:
         """What is known of an object; worked out once."""
         known = self.get(of)
         return self.put(of, make(of)) if known is None else known
@@ -72,9 +72,9 @@ class LedgerKeys:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._of: ByIdentity[dict[str, LedgerKey]] = ByIdentity()
+        self._of: IdentityWeakMap[dict[str, LedgerKey]] = IdentityWeakMap()
 
-    def of(self, conversation: object, asker: str) -> LedgerKey | None:
+    def of(self, conversation: object, invoking_agent: str) -> LedgerKey | None:
         """The same key for the same asker; None where nobody can tell when the conversation is gone."""
         with self._lock:
             keys = self._of.get(conversation)
@@ -82,13 +82,13 @@ class LedgerKeys:
                 keys = self._of.put(conversation, {})
                 if self._of.get(conversation) is None:  # an object with slots may not be weakly held
                     return None
-            return keys.setdefault(asker, LedgerKey())
+            return keys.setdefault(invoking_agent, LedgerKey())
 
 
 LEDGER_KEYS: Final = LedgerKeys()
 
 
-class Openings:
+class ConversationsByFirstMessage:
     """Conversations that are lists which a program keeps: known by the message objects that they have opened with.
 
     Args:
@@ -98,7 +98,7 @@ class Openings:
     __slots__ = ("_of", "_role")
 
     def __init__(self, role: Callable[[Any], str]) -> None:
-        self._of: ByIdentity[object] = ByIdentity()
+        self._of: IdentityWeakMap[object] = IdentityWeakMap()
         self._role = role
 
     def of(self, messages: Iterable[Any], otherwise: object = None) -> object:
@@ -115,7 +115,7 @@ class Openings:
         return otherwise
 
 
-class Asker(NamedTuple):
+class InvokingAgent(NamedTuple):
     """Who asks a model, in which conversation.
 
     Attributes:
@@ -132,7 +132,7 @@ class Asker(NamedTuple):
     conversation_id: str | None = None
 
     @classmethod
-    def of(cls, conversation_id: str | None, agent_name: str | None = None, agent_id: str = "") -> Asker:
+    def of(cls, conversation_id: str | None, agent_name: str | None = None, agent_id: str = "") -> InvokingAgent:
         """An agent in a conversation that has an id, and no other agent of that name, or of that id without a name."""
         return cls(conversation_id, agent_name or agent_id, agent_name, conversation_id)
 

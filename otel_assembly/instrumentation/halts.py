@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.recorder import AgentIdentity
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.model_call import ModelCall
 
 #: The halts that were reported; one that is passed on is not reported again.
-_REPORTED: Final[ByIdentity[bool]] = ByIdentity()
+_REPORTED: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 #: What is remembered of the last assembly of a conversation.
-_LAST: Final[ByIdentity[object]] = ByIdentity()
+_LAST: Final[IdentityWeakMap[object]] = IdentityWeakMap()
 
 
 def assembled(conversation: Any, call: ModelCall) -> None:

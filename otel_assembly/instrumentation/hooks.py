@@ -24,7 +24,7 @@ from packaging.specifiers import SpecifierSet
 
 from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly._internal.hidden_frames import hide_frames
-from otel_assembly.instrumentation.instrumented import fits, unless_refused
+from otel_assembly.instrumentation.instrumented import call_if_accepted, signature_accepts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable
@@ -56,9 +56,9 @@ class Hook:
         module: The module that is waited for.
         target: ``function``, or ``Class.method``; an inherited method is absent.
         wrap: Makes the replacement, from the original function and the `Instrumentation` that it serves. While that is
-            not open, the replacement must do what the original does and nothing else. A `Following` makes one also in
+            not open, the replacement must do what the original does and nothing else. A `SubclassHook` makes one in
             each class that derives from the target's.
-        gives: What is seen by it, in a phrase for people.
+        purpose: What is seen by it, in a phrase for people.
         versions: The versions of the framework, as a specifier, that have it; all supported ones if empty.
         after: The framework's module that has to be imported first. Required if `module` belongs to another package,
             such as a provider's client: programs import that package without the framework, and the framework imports
@@ -67,8 +67,8 @@ class Hook:
 
     module: str
     target: str
-    wrap: Wrap | Following
-    gives: str
+    wrap: Wrap | SubclassHook
+    purpose: str
     versions: str = ""
     after: str = ""
 
@@ -82,7 +82,7 @@ class Hook:
         return version is None or SpecifierSet(self.versions, prereleases=True).contains(version)
 
 
-class Wraps:
+class LazyWrappers:
     """What the hooks of a table are wrapped in, of one module: imported with the first of them that is taken.
 
     An instrumentor is loaded in every process of an instrumented program, and few of them import the framework.
@@ -117,15 +117,15 @@ def in_module(
             its own versions.
         versions: The versions of all others.
         followed: Whether each is a method that is followed through all classes that define it, and wrapped alike; or
-            which of them it leaves: each is then wrapped for its class, as `Following` does.
+            which of them it leaves: each is then wrapped for its class, as `SubclassHook` does.
         after: The framework's module that has to be imported first, if this module belongs to another package.
     """
 
-    def wrapped(target: str, wrap: Any) -> Wrap | Following:
+    def wrapped(target: str, wrap: Any) -> Wrap | SubclassHook:
         method = target.rpartition(".")[2]
         if callable(followed):
-            return Following(method, wrap, followed)
-        return Following.alike(method, wrap) if followed else wrap
+            return SubclassHook(method, wrap, followed)
+        return SubclassHook.for_method(method, wrap) if followed else wrap
 
     return [
         Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)), after=after)
@@ -153,7 +153,7 @@ def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followe
 def in_class(
     module: str,
     name: str,
-    *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
+    *rows: tuple[str, Wrap | SubclassHook, str] | tuple[str, Wrap | SubclassHook, str, str],
     **settings: Any,
 ) -> list[Hook]:
     """The hooks of one class of a module: as `in_module`, but for the class's name, which stands before each target."""
@@ -198,7 +198,7 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
     return (owner, name) if name in vars(owner) or (isinstance(owner, type) and issubclass(owner, type)) else None
 
 
-def around(observe: Callable[..., Observation]) -> Wrap:
+def observe_hook(observe: Callable[..., Observation]) -> Wrap:
     """The hook of a function around which `observe` runs, called with the instrumentation and the arguments."""
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -214,7 +214,7 @@ def around(observe: Callable[..., Observation]) -> Wrap:
     return wrap
 
 
-def around_awaited(observe: Callable[..., Observation]) -> Wrap:
+def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
     """The hook of a coroutine function, likewise."""
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -230,12 +230,12 @@ def around_awaited(observe: Callable[..., Observation]) -> Wrap:
     return wrap
 
 
-def around_either(observe: Callable[..., Observation]) -> Wrap:
+def observe_any_hook(observe: Callable[..., Observation]) -> Wrap:
     """The hook of a function that may be awaited or not; what it returns is awaited where it can be."""
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(original):
-            return around_awaited(observe)(original, instrumentation)
+            return observe_async_hook(observe)(original, instrumentation)
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -262,7 +262,7 @@ async def _awaited(observation: _Observed, work: Any) -> Any:
     return observation.returned(result)
 
 
-def instead(work: Callable[..., Any]) -> Wrap:
+def replace_hook(work: Callable[..., Any]) -> Wrap:
     """The hook of a function in whose place `work` runs, called with the instrumentation, the original, the arguments.
 
     Where `work` is a coroutine function, so is the original.
@@ -276,7 +276,7 @@ def instead(work: Callable[..., Any]) -> Wrap:
             try:
                 return work(instrumentation, original, *args, **kwargs)
             except TypeError:
-                if fits(original, args, kwargs):
+                if signature_accepts(original, args, kwargs):
                     raise
             return original(*args, **kwargs)
 
@@ -306,19 +306,19 @@ class _Observed:
         self._observation = _all_of(original, partial(observe, instrumentation), args, kwargs)
 
     def __enter__(self) -> Callable[[Any], Any]:
-        with self._instrumentation.contained():
+        with self._instrumentation.suppress_errors():
             next(self._observation, None)
         return self.returned
 
     def returned(self, result: Any) -> Any:
-        with self._instrumentation.contained(), suppress(StopIteration):
+        with self._instrumentation.suppress_errors(), suppress(StopIteration):
             self._observation.send(result)
         return result
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is None:
             return
-        with self._instrumentation.contained():
+        with self._instrumentation.suppress_errors():
             try:
                 self._observation.throw(error)
             except BaseException as raised:
@@ -330,36 +330,38 @@ class _Observed:
 
 def _all_of(original: Callable[..., Any], observe: Callable[..., Observation], args: Any, kwargs: Any) -> Observation:
     """An observation whose call is a part of it, so that it is contained as the rest is."""
-    yield from unless_refused(original, observe, args, kwargs) or ()
+    yield from call_if_accepted(original, observe, args, kwargs) or ()
 
 
-class Following:
+class SubclassHook:
     """One method, followed through all classes that define it: those that derive from one, or that a metaclass makes.
 
     Args:
         method: Its name.
         wrap: Makes the replacement, from the class's own function, the class and the instrumentation.
-        leaves: Classes that are left as they are, such as those that only ask others: their names, or whether one is.
+        excludes: Classes that are left as they are, such as those that only ask others: their names, or whether one is.
     """
 
     def __init__(
         self,
         method: str,
         wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]],
-        leaves: Collection[str] | Callable[[type], bool] = (),
+        excludes: Collection[str] | Callable[[type], bool] = (),
     ) -> None:
         self.method = method
         self.wrap = wrap
-        self._leaves = leaves if callable(leaves) else partial(_is_named, frozenset(leaves))
+        self._leaves = excludes if callable(excludes) else partial(_is_named, frozenset(excludes))
         self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
         self._watched: list[tuple[Any, Any, Any]] = []
 
     @classmethod
-    def alike(cls, method: str, wrap: Wrap, leaves: Collection[str] | Callable[[type], bool] = ()) -> Following:
+    def for_method(
+        cls, method: str, wrap: Wrap, excludes: Collection[str] | Callable[[type], bool] = ()
+    ) -> SubclassHook:
         """One that wraps it in whatever class in the same way, as `Hook.wrap` does."""
-        return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), leaves)
+        return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), excludes)
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap it in a class and in all its subclasses, those included that are yet to be defined.
@@ -380,7 +382,7 @@ class Following:
 
     def follow(self, one: type, instrumentation: Instrumentation) -> None:
         """Wrap it wherever a class has it from."""
-        with instrumentation.contained(), self._lock:
+        with instrumentation.suppress_errors(), self._lock:
             if self._instrumentation is None or self._instrumentation() is not instrumentation:
                 self._instrumentation = weakref.ref(instrumentation)
                 self._seen = weakref.WeakSet()

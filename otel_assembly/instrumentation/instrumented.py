@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_assembly import observe
-    from otel_assembly.observe.conversations import ObservedAssembler, contained
+    from otel_assembly.observe.conversations import ObservedAssembler, suppress_errors
     from otel_assembly.recorder import Recorder
     from otel_assembly.telemetry import recorder as telemetry
     from otel_assembly.telemetry.run import OpenRun
@@ -135,9 +135,9 @@ class Instrumentation:
         return self.open and self.observed.is_enabled()
 
     @lazy_property
-    def contained(self) -> Callable[[], contained]:
+    def suppress_errors(self) -> Callable[[], suppress_errors]:
         """A block of ours whose failure is a warning and a count, never the agent's."""
-        return self.observed.contained
+        return self.observed.suppress_errors
 
     def take(
         self, met: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
@@ -165,7 +165,7 @@ class Instrumentation:
         """
         recorder, run = self.recorder, None
         if self.open and isinstance(recorder, telemetry.OpenTelemetryRecorder):
-            with self.contained():
+            with self.suppress_errors():
                 run = recorder.begin_run(
                     agent_name,
                     framework=self.framework,
@@ -183,7 +183,7 @@ class Instrumentation:
 
 
 @contextmanager
-def ending(end: Callable[[BaseException | None], None]) -> Iterator[None]:
+def on_exit(end: Callable[[BaseException | None], None]) -> Iterator[None]:
     """A block at whose end `end` is called, with what was raised in it."""
     try:
         yield
@@ -198,7 +198,7 @@ def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: s
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
-def fits(original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def signature_accepts(original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function takes these arguments; one that does not refuses them itself, and that is no failure of ours.
 
     Asked only where reading the arguments has failed: it takes longer than the call.
@@ -214,19 +214,19 @@ def fits(original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     return True
 
 
-def unless_refused(
+def call_if_accepted(
     original: Callable[..., Any], read: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> T | None:
     """What `read` makes of what a function is called with; None where the function will refuse that."""
     try:
         return read(*args, **kwargs)
     except TypeError:
-        if fits(original, args, kwargs):
+        if signature_accepts(original, args, kwargs):
             raise
         return None
 
 
-class bound(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)
+class context_value(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)
     """A context variable has a value in this block; never left open across the ``yield`` of a generator."""
 
     __slots__ = ("_token", "_value", "_variable")

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly.instrumentation.hooks import Following, HookState, find, installed, is_shadowed
+from otel_assembly.instrumentation.hooks import HookState, SubclassHook, find, installed, is_shadowed
 from otel_assembly.instrumentation.instrumented import Instrumentation
 from otel_assembly.instrumentation.uncaptured import WATCH
 
@@ -116,7 +116,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             instrumentation.patches.restore()
             instrumentation.observed.forget()
         for hook in reversed(self.hooks):
-            if isinstance(hook.wrap, Following):
+            if isinstance(hook.wrap, SubclassHook):
                 hook.wrap.leave()
         self._instrumentation = None
         self._states, self._found = {}, {}
@@ -129,7 +129,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         if self._is_absent():
             return
         if not self._is_shadowed(module):
-            with instrumentation.contained():
+            with instrumentation.suppress_errors():
                 importlib.import_module(ours)
             return
         try:
@@ -144,7 +144,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         module: ModuleType,
     ) -> None:
         """Act on an imported module, unless it is one of the program's own that has the framework's name."""
-        with instrumentation.contained():
+        with instrumentation.suppress_errors():
             if instrumentation.open and not self._is_absent():
                 action(module, instrumentation)
 
@@ -155,21 +155,21 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         version = here[1] if here is not None else None
         shadowed = self._is_shadowed(module)
         if not shadowed:
-            with instrumentation.contained():
+            with instrumentation.suppress_errors():
                 instrumentation.observed.expect()
         for hook in self.hooks:
             if hook.module == module.__name__:
-                with instrumentation.contained():
+                with instrumentation.suppress_errors():
                     self._states[hook.name] = self._take(hook, module, instrumentation, version, warns=not shadowed)
 
     def _take(
         self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None, *, warns: bool
     ) -> HookState:
         place, wrap = find(module, hook.target), hook.wrap
-        if place is not None and isinstance(wrap, Following):
+        if place is not None and isinstance(wrap, SubclassHook):
             wrap.tree(place[0], instrumentation)
             return HookState.TAKEN
-        if place is not None and not isinstance(wrap, Following):
+        if place is not None and not isinstance(wrap, SubclassHook):
             patches = instrumentation.patches
             if patches.holds(*place) or patches.wrap(*place, lambda made: wrap(made, instrumentation)):
                 return HookState.TAKEN
@@ -182,7 +182,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             self.framework,
             version or "(of unknown version)",
             hook.name,
-            hook.gives,
+            hook.purpose,
         )
         return HookState.MISSING
 

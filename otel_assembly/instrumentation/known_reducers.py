@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionReason, OverflowCause
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.reducers import is_in, orphaned
 from otel_assembly.messages.event_facts import describe
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class MadeWith(ByIdentity[Any]):
+class MadeWith(IdentityWeakMap[Any]):
     """What reducers were made with, of which they do not keep all.
 
     Args:
@@ -44,7 +44,7 @@ class MadeWith(ByIdentity[Any]):
         def init(reducer: Any, *args: Any, **kwargs: Any) -> None:
             original(reducer, *args, **kwargs)
             if instrumentation.open:
-                with instrumentation.contained():
+                with instrumentation.suppress_errors():
                     self.put(reducer, argument(args, kwargs, self._place, self._name))
 
         return init
@@ -81,7 +81,7 @@ def known_of(met: type, known: Mapping[str, T], packages: Collection[str]) -> T 
 
 
 @dataclass(frozen=True, slots=True)
-class KnownReducer:
+class ReducerSpec:
     """What is known of one reducer of a framework's.
 
     Each function takes the reducer, what goes in and what comes out.

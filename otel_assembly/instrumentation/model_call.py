@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.instrumented import bound, ending
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions, RecordedStep, remap_verdicts
+from otel_assembly.instrumentation.instrumented import context_value, on_exit
+from otel_assembly.instrumentation.message_alignment import insert_gaps, locate, replace_at, same, same_objects
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.rendered import find_rendering
-from otel_assembly.instrumentation.splicing import found, same, same_objects, spliced, widened
-from otel_assembly.instrumentation.waiting import WAITING, ToldStep, Waits, said_of
-from otel_assembly.observe.conversations import contained
+from otel_assembly.observe.conversations import suppress_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from otel_assembly.decision import Verdict
+    from otel_assembly.instrumentation.deferred import DeferredReduction
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.late_runs import LateRun
+    from otel_assembly.instrumentation.lazy_runs import LazyRun
     from otel_assembly.instrumentation.rendered import Rendering
-    from otel_assembly.instrumentation.waiting import Waiting
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _STATE: Final = ("messages", "out", "prompts", "_prompts_out", "_whole", "_stage")
 
 
-class Sent(NamedTuple):
+class ClientRequest(NamedTuple):
     """What a model's client is given.
 
     Attributes:
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
         tools: The schemas of the tools that are offered, where they are known.
         model: The model's name.
         window: The model's limit in tokens, where the framework knows it: a `ListedWindow` where nobody can set that.
-        asker: Who asks, where no call is being prepared that says so.
+        invoking_agent: Who asks, where no call is being prepared that says so.
         call: The call that these messages were prepared for, where the client is not called inside of it.
         client: What the client adds to messages; None if only the model's name is known.
         unknown: Whether the provider holds earlier messages, so that nobody here can know the model's input.
@@ -63,7 +63,7 @@ class Sent(NamedTuple):
     tools: Sequence[Mapping[str, Any]] = ()
     model: str | None = None
     window: int | None = None
-    asker: Asker = Asker()
+    invoking_agent: InvokingAgent = InvokingAgent()
     call: ModelCall | None = None
     client: ClientRules | None = None
     unknown: bool = False
@@ -73,7 +73,7 @@ class ModelCall:
     """The assembly of one model call, from the first thing that is done to its messages until the client has them.
 
     Attributes:
-        asker: Who asks.
+        invoking_agent: Who asks.
         messages: What the framework held; None until something of it was seen.
         out: What the last step let out.
         prompts: The system prompts before any step changed them; None until they are known.
@@ -86,16 +86,16 @@ class ModelCall:
         client: What the client adds to messages; None if it is not known.
         run: The run that it is a part of, where that may get its span only with what is told in it.
         problem: What its last reducer raised, for whose caller that need not have been the end.
-        over_with_steps: Whether its assembly is over with the last step, and not as the model is called: where that
+        ends_before_client_span: Whether its assembly ends with the last step, not when the model is called: where that
             call's span may be open by then.
     """
 
-    over_with_steps = False
+    ends_before_client_span = False
 
     def __init__(
         self,
         instrumentation: Instrumentation,
-        asker: Asker = Asker(),  # noqa: B008  # a tuple
+        invoking_agent: InvokingAgent = InvokingAgent(),  # noqa: B008  # a tuple
         *,
         messages: Sequence[Any] | None = None,
         prompts: Sequence[str] | None = None,
@@ -105,7 +105,7 @@ class ModelCall:
         name: str | None = None,
     ) -> None:
         self.instrumentation = instrumentation
-        self.asker = asker
+        self.invoking_agent = invoking_agent
         self.messages: list[Any] | None = None
         self.out: list[Any] = []
         self.prompts = prompts
@@ -116,30 +116,30 @@ class ModelCall:
         self.sent = 0
         self.unknown = False
         self.client: ClientRules | None = None
-        self.run: LateRun | None = None
+        self.run: LazyRun | None = None
         self.problem: BaseException | None = None
         self._prompts_out: Sequence[str] | None = prompts
         #: Whether the first messages were all that the framework held, and not perhaps a part of it.
         self._whole = False
         self._stage = 0
         self._prepared: ObservedAssembly | None = None
-        self._told: list[ToldStep] = []
+        self._told: list[RecordedStep] = []
         self._ended = False
         if messages is not None:
-            self.came(messages)
+            self.set_input(messages)
 
-    def came(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
+    def set_input(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """The framework holds these: all that comes in to the call."""
-        self._again()
+        self._restart()
         if self.messages is None:
-            self._sees(messages)
+            self._first_observation(messages)
         else:
-            self.arrives(messages)
+            self.observe_messages(messages)
         self._whole = True
         if self.prompts is None:
             self.prompts = self._prompts_out = prompts
 
-    def knows(
+    def set_model_info(
         self, *, tools: Sequence[Mapping[str, Any]] = (), model: str | None = None, window: int | None = None
     ) -> None:
         """What the model is called with beside messages, as far as it was not known."""
@@ -149,7 +149,7 @@ class ModelCall:
 
     def open(self, started_ns: int | None = None) -> None:
         """Open its assembly's span here, if that is not open yet."""
-        self._again()
+        self._restart()
         self._assembly(started_ns)
 
     def count(self, text: str) -> int:
@@ -169,8 +169,8 @@ class ModelCall:
 
         It is a context manager around what the reducer does, and `reduced` says what came out of it.
         """
-        self._again()
-        self._sees(before)
+        self._restart()
+        self._first_observation(before)
         return self._step(policy, kind, config, started_ns)
 
     def reduced(
@@ -204,36 +204,36 @@ class ModelCall:
         Returns:
             Whether it was told; not where the messages are none of this call's.
         """
-        self._again()
-        self._sees(before)
+        self._restart()
+        self._first_observation(before)
         whole = self.out if since is None else since
-        places = found(whole, before)
+        places = locate(whole, before)
         if places is None:
-            places = [place for one in before for place in found(whole, [one]) or ()]
+            places = [place for one in before for place in locate(whole, [one]) or ()]
             if not places:
                 return False
             if step is None:
-                self.arrives(before)
+                self.observe_messages(before)
                 whole, places = self.out, list(range(len(before)))
         if step is None:
             step = self._step(policy, kind, config, started_ns)
         if step is None:
             return False
         if len(places) == len(before):
-            said = said_of(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
-        self._tell(ToldStep(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
+            said = remap_verdicts(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
+        self._tell(RecordedStep(policy, kind, config or {}, step, replace_at(whole, places, after), prompts, said))
         return True
 
-    def tells(self, waiting: Waiting) -> None:
+    def replay_deferred(self, waiting: DeferredReduction) -> None:
         """What a reducer did before anybody knew this call is told as a step of it."""
-        self._again()
-        self._sees(waiting.before)
+        self._restart()
+        self._first_observation(waiting.before)
         step = self._attempted(waiting)
         if step is not None:
             about = {"kind": waiting.kind, "config": waiting.config, **waiting.said}
             self.reduced(waiting.policy, waiting.before, waiting.after, step=step, **about)
 
-    def another(self, state: int | None = None) -> Self:
+    def fork(self, state: int | None = None) -> Self:
         """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
 
         An agent that reduces its history once for all calls of a run begins each of them so.
@@ -245,15 +245,15 @@ class ModelCall:
         made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
         return made
 
-    def takes(self, asker: Asker) -> None:
+    def apply_deferred(self, invoking_agent: InvokingAgent) -> None:
         """What waits for this asker was done since to what it begins with, one after another."""
-        for one in WAITING.take(asker):
-            self._again()
-            self.arrives(one.before)
-            said = said_of(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
-            self._waited(one._replace(said=said), list(one.after))
+        for one in DEFERRED_REDUCTIONS.take(invoking_agent):
+            self._restart()
+            self.observe_messages(one.before)
+            said = remap_verdicts(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
+            self._apply_deferred_step(one._replace(said=said), list(one.after))
 
-    def arrives(
+    def observe_messages(
         self,
         messages: Sequence[Any],
         *,
@@ -271,7 +271,7 @@ class ModelCall:
             kind: ``reduction`` or ``injection``, likewise.
             verdicts: Why messages left, where that is known.
         """
-        self._sees(messages)
+        self._first_observation(messages)
         if not self._whole and not same(self.out, messages):
             self._widen(messages)
         changed = prompts is not None and self.prompts is not None and list(prompts) != list(self._prompts_out or ())
@@ -282,39 +282,39 @@ class ModelCall:
             if step is not None:
                 verdicts = verdicts or self.why(self.out, messages)
                 said = {"verdicts": verdicts} if verdicts else {}
-                self._tell(ToldStep(policy, kind, {}, step, list(messages), prompts if changed else None, said))
+                self._tell(RecordedStep(policy, kind, {}, step, list(messages), prompts if changed else None, said))
 
     @contextmanager
-    def onwards(self) -> Iterator[None]:
+    def scoped(self) -> Iterator[None]:
         """What is done to the messages in this block holds until its end, where the assembly ends too, if it has not.
 
         So it is with a middleware that stands around the next one, down to the client: one in front of it may call it
         again, and then it does its work once more.
         """
-        self._again()
-        put_back = self.remembered()
+        self._restart()
+        rollback = self.checkpoint()
         try:
-            with ending(self.end):
+            with on_exit(self.end):
                 yield
         finally:
-            put_back()
+            rollback()
 
-    def remembered(self) -> Callable[[], None]:
+    def checkpoint(self) -> Callable[[], None]:
         """Remember its messages and steps as they are now; the function that is returned puts them back.
 
         That does nothing while its assembly is open.
         """
         held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
 
-        def put_back() -> None:
+        def rollback() -> None:
             if self._prepared is None or self._ended:
                 self._told, self._ended = [*told], True
                 for name, value in held.items():
                     setattr(self, name, value)
 
-        return put_back
+        return rollback
 
-    def by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
+    def replaced_by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """A plug-in of ours has made an assembly of its own, and these are what it let out.
 
         What was done before it is told as a call that no model is called with; only what is done behind it is told
@@ -325,9 +325,9 @@ class ModelCall:
         self.messages, self.out, self._whole = list(messages), list(messages), True
         self._told, self._prompts_out, self.prompts, self.sent = [], prompts, prompts, 0
 
-    def receives(self, given: Sent) -> None:
+    def client_called(self, given: ClientRequest) -> None:
         """The model's client is called with these: tell what became of the messages, and end the assembly."""
-        self._again()
+        self._restart()
         self.model, self.tools = given.model or self.model, given.tools or self.tools
         self.window = given.window or self.window
         self.client = given.client or self.client
@@ -338,17 +338,17 @@ class ModelCall:
         assembly = self._assembly()
         if assembly is None:
             return
-        with contained(assembly.fail):
+        with suppress_errors(assembly.fail):
             rendering = self._rendering(given)
             if rendering is None:
-                self.arrives(given.messages, prompts=given.prompts)
+                self.observe_messages(given.messages, prompts=given.prompts)
             else:
                 if not self._whole:  # the program's next message came in with those that were rendered
                     self._widen([*self.out, *rendering.beside])
-                self.arrives(rendering.messages, prompts=rendering.prompts, verdicts=rendering.verdicts)
+                self.observe_messages(rendering.messages, prompts=rendering.prompts, verdicts=rendering.verdicts)
         self._end(called=True)
 
-    def _rendering(self, given: Sent) -> Rendering | None:
+    def _rendering(self, given: ClientRequest) -> Rendering | None:
         """Whether messages of the call were rendered into the text of a prompt that is sent."""
         if not self.out or self.unknown or same_objects(self.out, given.messages):
             return None
@@ -382,7 +382,7 @@ class ModelCall:
     @contextmanager
     def current(self) -> Iterator[None]:
         """What runs in this block prepares this call, or makes it; never left open across a ``yield``."""
-        with bound(CALL, self):
+        with context_value(CALL, self):
             yield
 
     def fail(self, problem: Exception) -> None:
@@ -396,7 +396,7 @@ class ModelCall:
 
     def calling(self) -> AbstractContextManager[Any]:
         """Where the client runs that has received it: in its run, else where it is called."""
-        return self.run.joined() if self.run is not None else nullcontext()
+        return self.run.inside_unless_traced() if self.run is not None else nullcontext()
 
     @property
     def done_ns(self) -> int:
@@ -408,7 +408,7 @@ class ModelCall:
         """What is remembered of its last assembly, for a halt that comes after it; None where there is none."""
         return self._prepared.recording.assembly_reference if self._prepared is not None else None
 
-    def _is_out(self, given: Sent) -> bool:
+    def _is_out(self, given: ClientRequest) -> bool:
         if (
             given.prompts is not None
             and self._prompts_out is not None
@@ -419,39 +419,39 @@ class ModelCall:
 
     def _assembly(self, started_ns: int | None = None) -> ObservedAssembly | None:
         if self._prepared is None:
-            with self.run.reported() if self.run is not None else nullcontext():
+            with self.run.with_span() if self.run is not None else nullcontext():
                 self._prepared = self.instrumentation.observed.prepare(
                     name=self.name,
-                    agent_name=self.asker.agent_name,
+                    agent_name=self.invoking_agent.agent_name,
                     model=self.model,
-                    conversation_id=self.asker.conversation_id,
+                    conversation_id=self.invoking_agent.conversation_id,
                     started_ns=started_ns,
                 )
         return self._prepared
 
-    def _sees(self, messages: Sequence[Any]) -> None:
+    def _first_observation(self, messages: Sequence[Any]) -> None:
         """Something of what the framework holds is seen: the first time, what has waited for it comes before it."""
         if self.messages is not None:
             return
         came: list[Any] = list(messages)
-        waited: list[tuple[Waiting, list[Any]]] = []
-        for one in reversed(WAITING.take(self.asker)):
-            after, places = came, found(came, one.after)
+        waited: list[tuple[DeferredReduction, list[Any]]] = []
+        for one in reversed(DEFERRED_REDUCTIONS.take(self.invoking_agent)):
+            after, places = came, locate(came, one.after)
             if places:
-                came = spliced(after, places, one.before)
+                came = replace_at(after, places, one.before)
                 waited.append((one, after))
         self.messages = self.out = came
         for one, after in reversed(waited):
-            self._waited(one, after)
+            self._apply_deferred_step(one, after)
         self.out = list(messages)
 
-    def _waited(self, one: Waiting, after: list[Any]) -> None:
+    def _apply_deferred_step(self, one: DeferredReduction, after: list[Any]) -> None:
         """What a reducer did before is a step of this call."""
         step = self._attempted(one)
         if step is not None:
-            self._tell(ToldStep(one.policy, one.kind, one.config, step, after, None, one.said))
+            self._tell(RecordedStep(one.policy, one.kind, one.config, step, after, None, one.said))
 
-    def _attempted(self, one: Waiting) -> ObservedStep | None:
+    def _attempted(self, one: DeferredReduction) -> ObservedStep | None:
         """The step of what a reducer did before, with what it had summarisers do."""
         began = one.attempts[0].attempt.started_ns if one.attempts else None
         run_began = getattr(trace.get_current_span(), "start_time", None)
@@ -477,29 +477,29 @@ class ModelCall:
         began = max(started_ns or 0, assembly.done_ns) or None
         return assembly.step(policy, kind=kind, config=config, started_ns=began)
 
-    def _tell(self, told: ToldStep) -> None:
+    def _tell(self, told: RecordedStep) -> None:
         """A step is done, and this is what it let out."""
         self.out = told.events
         self._told.append(told)
         if told.prompts is not None:
             self._prompts_out = told.prompts
         if self._prepared is not None:
-            with contained(self._prepared.fail):
+            with suppress_errors(self._prepared.fail):
                 told.tell()
 
     def _widen(self, messages: Sequence[Any]) -> None:
         """Take what stands around the messages that were reduced, and between them, for held by the framework too."""
-        places = found(messages, self.out) if self.out else None
+        places = locate(messages, self.out) if self.out else None
         if places is None or any(one >= other for one, other in pairwise(places)):
             return
         gaps = [list(messages[start + 1 : end]) for start, end in pairwise((-1, *places, len(messages)))]
         reduced = self.out
-        self.messages = widened(self.messages or (), reduced, gaps)
-        self.out = widened(reduced, reduced, gaps)
+        self.messages = insert_gaps(self.messages or (), reduced, gaps)
+        self.out = insert_gaps(reduced, reduced, gaps)
         for told in self._told:
             told.widen(reduced, gaps)
 
-    def _again(self) -> None:
+    def _restart(self) -> None:
         """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
         if not self._ended:
             return
@@ -511,7 +511,7 @@ class ModelCall:
             if step is not None:
                 self._tell(told.again(step))
 
-    def _begins_with(self, told: list[ToldStep]) -> None:
+    def _begins_with(self, told: list[RecordedStep]) -> None:
         self.messages = None if self.messages is None else list(self.messages)
         self._told, self._prepared, self._ended, self.sent = told, None, True, 0
         self.out = list(self.states[-1])
@@ -523,7 +523,7 @@ class ModelCall:
         self.sent += called
         self.instrumentation.observed.open(
             assembly,
-            self.asker.ledger(self._stage),
+            self.invoking_agent.ledger(self._stage),
             self.messages or (),
             prompts=self.prompts or (),
             tools=self.tools,
@@ -533,7 +533,7 @@ class ModelCall:
             unknown_input=self.unknown,
             client=self.client,
         )
-        over_ns = None if called and not self.over_with_steps else self.done_ns or None
+        over_ns = None if called and not self.ends_before_client_span else self.done_ns or None
         assembly.end(error, stays=stays, called=called, over_ns=over_ns)
 
 
@@ -541,15 +541,17 @@ class ModelCall:
 COMPACTION: Final = "compaction"
 
 
-def _record(instrumentation: Instrumentation, asker: Asker, waiting: Sequence[Waiting]) -> None:
-    call = ModelCall(instrumentation, asker, name=COMPACTION)
+def _record(
+    instrumentation: Instrumentation, invoking_agent: InvokingAgent, waiting: Sequence[DeferredReduction]
+) -> None:
+    call = ModelCall(instrumentation, invoking_agent, name=COMPACTION)
     for reduction in waiting:
         # Attempts that wait for the reducer that will use their summary have no policy's name yet.
-        call.tells(reduction if reduction.policy else reduction._replace(policy=COMPACTION))
+        call.replay_deferred(reduction if reduction.policy else reduction._replace(policy=COMPACTION))
     call.end()
 
 
-Waits.record = staticmethod(_record)
+DeferredReductions.record = staticmethod(_record)
 
 
 CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)

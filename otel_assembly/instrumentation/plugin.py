@@ -20,7 +20,7 @@ from otel_assembly.context import Context
 from otel_assembly.conversation_state import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.messages.provider_rules import provider_of_client, rules_of_client
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
@@ -243,7 +243,7 @@ class PluginConversation:
             context.provider = context.provider or provider_of_client(client)
             rules, context.client = context.client, client_rules or rules_of_client(client)
             try:
-                with bound(_TURNS, (*turns, self)):
+                with context_value(_TURNS, (*turns, self)):
                     yield
             finally:
                 context.provider, context.client = around[-1], rules

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.splicing import same_objects
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.messages.replacements import edited
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PromptsInFront:
         self._attribute = attribute
         self._prompt = prompt
         #: Of some messages, the same without the prompts at its front, and the parts that it had when it was made.
-        self._behind: ByIdentity[tuple[Any, list[Any]]] = ByIdentity()
+        self._behind: IdentityWeakMap[tuple[Any, list[Any]]] = IdentityWeakMap()
 
     def split(self, messages: Sequence[Any]) -> tuple[list[str], list[Any]]:
         """The system prompts in front of everything else, and the messages behind them.

@@ -55,7 +55,9 @@ def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
     return None
 
 
-def unsummed(before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]) -> list[Verdict]:
+def without_summaries(
+    before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]
+) -> list[Verdict]:
     """Why messages are lost, where what was made for them is no summary of them.
 
     Args:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from otel_assembly.budget.attempt import Attempt
-from otel_assembly.instrumentation.hooks import around_either
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.splicing import same
-from otel_assembly.instrumentation.waiting import WAITING, EarlierAttempt, Waiting
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredAttempt, DeferredReduction
+from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.message_alignment import same
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.observe.assembly import settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_assembly.decision import Verdict
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedStep
@@ -37,7 +37,7 @@ class Reducer:
     `config` take what that found, and `said` in the place of the arguments.
 
     Attributes:
-        before: The messages that it takes in; a `Sent` of them where it may change the system prompts too.
+        before: The messages that it takes in; a `ClientRequest` of them where it may change the system prompts too.
         after: Those that it lets out, from its result and then its arguments; None for one that changes them in place:
             `before` then says it.
         policy: Its name, of low cardinality.
@@ -46,23 +46,23 @@ class Reducer:
         said: What `ObservedStep.out` is told beside the messages, such as verdicts and a budget, from what came in,
             what came out, and the arguments.
         always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
-        asker: Who will ask a model with what it lets out, where it runs outside of any model call.
+        invoking_agent: Who will ask a model with what it lets out, where it runs outside of any model call.
         by: What reduces; None where nothing does.
         ends: Who would have asked a model next, had it not raised; None where what it raises ends nothing.
-        spares: Exceptions that are told by whoever raised them, and not as a failure of it.
+        expected_errors: Exceptions that are told by whoever raised them, and not as a failure of it.
     """
 
-    before: Callable[..., Sequence[Any] | Sent | None]
-    after: Callable[..., Sequence[Any] | Sent | None] | None = None
+    before: Callable[..., Sequence[Any] | ClientRequest | None]
+    after: Callable[..., Sequence[Any] | ClientRequest | None] | None = None
     policy: Callable[..., str] | str = ""
     kind: Callable[..., str | None] | str | None = "reduction"
     config: Callable[..., Mapping[str, Any]] | None = None
     said: Callable[..., Mapping[str, Any]] | None = None
     always: bool = False
-    asker: Callable[..., Asker | None] | None = None
+    invoking_agent: Callable[..., InvokingAgent | None] | None = None
     by: Callable[..., Any] | None = None
-    ends: Callable[..., Asker | None] | None = None
-    spares: tuple[type[BaseException], ...] = ()
+    ends: Callable[..., InvokingAgent | None] | None = None
+    expected_errors: tuple[type[BaseException], ...] = ()
 
 
 class Reduction:
@@ -142,9 +142,9 @@ class Reduction:
         self.over = False
         self.read: Sequence[Any] = ()
         self.attempt: Attempt | None = None
-        self._earlier: list[EarlierAttempt] = []
+        self._earlier: list[DeferredAttempt] = []
 
-    def works_for(self) -> ModelCall | None:
+    def resolve_model_call(self) -> ModelCall | None:
         """The call that it works for."""
         if self.call is None and self._finds is not None:
             self.call, self._since = self._finds(self.before, self._started_ns)
@@ -153,11 +153,11 @@ class Reduction:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The reducer runs in this block; a model that is called in it is its own, such as a summariser's."""
-        with bound(REDUCTION, self):
+        with context_value(REDUCTION, self):
             yield
 
     @contextmanager
-    def beneath(self) -> Iterator[None]:
+    def in_outer_context(self) -> Iterator[None]:
         """What it was called in is current in this block, and not its step: it says something of itself there."""
         token = otel_context.attach(self._context)
         try:
@@ -166,14 +166,16 @@ class Reduction:
             otel_context.detach(token)
 
     @contextmanager
-    def followed(
-        self, ends: Callable[[], Asker | None] | None = None, spares: tuple[type[BaseException], ...] = ()
+    def tracked(
+        self,
+        ends: Callable[[], InvokingAgent | None] | None = None,
+        expected_errors: tuple[type[BaseException], ...] = (),
     ) -> Iterator[None]:
         """The reducer runs in this block, likewise; what it raises is told, and goes through.
 
         Args:
             ends: Who would have asked a model next, had it not raised.
-            spares: Exceptions that are told by whoever raised them.
+            expected_errors: Exceptions that are told by whoever raised them.
         """
         try:
             with self.running():
@@ -182,15 +184,15 @@ class Reduction:
             unmade = ends() if ends is not None else None
             if unmade is not None:
                 self.ended(error, unmade)
-            elif self.step is not None or not isinstance(error, spares):
+            elif self.step is not None or not isinstance(error, expected_errors):
                 self.failed(error)
             raise
 
     def open(self) -> ObservedStep | None:
         """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
-        call = self.works_for()
+        call = self.resolve_model_call()
         if self.step is None and call is not None:
-            with self.beneath():  # a summariser may have spans of its own around what it does
+            with self.in_outer_context():  # a summariser may have spans of its own around what it does
                 call.open(self._started_ns)
             step = call.step(
                 self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
@@ -223,7 +225,7 @@ class Reduction:
             attempt = self.attempt = Attempt(
                 model, len(self._earlier) + 1, 0, 0, started_ns=started_ns or time.time_ns(), model_spans=model_spans
             )
-            self._earlier.append(EarlierAttempt(attempt, tokens_in))
+            self._earlier.append(DeferredAttempt(attempt, tokens_in))
             try:
                 with settling(attempt):
                     yield attempt
@@ -238,15 +240,15 @@ class Reduction:
             self.attempt = attempt
             yield attempt
 
-    def takes_up(self, asker: Asker) -> None:
+    def adopt_deferred(self, invoking_agent: InvokingAgent) -> None:
         """What summarisers did for this asker outside of any call is told in its step: it takes that up."""
-        self._tell([attempt for one in WAITING.take(asker) for attempt in one.attempts])
+        self._tell([attempt for one in DEFERRED_REDUCTIONS.take(invoking_agent) for attempt in one.attempts])
 
     def takes_over(self, inner: Reduction) -> None:
         """A reducer inside of this one raised: what summarizers did for it is recorded in the step of this one."""
         self._earlier += inner._earlier
 
-    def _tell(self, attempts: Sequence[EarlierAttempt]) -> None:
+    def _tell(self, attempts: Sequence[DeferredAttempt]) -> None:
         step = self.open() if attempts else None
         for attempt in attempts:
             if step is not None and self.call is not None:
@@ -259,7 +261,9 @@ class Reduction:
         elif self._earlier:
             self._earlier[-1].text = text
 
-    def done(self, after: Sequence[Any], *, always: bool = False, asker: Asker | None = None, **said: Any) -> None:
+    def done(
+        self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None, **said: Any
+    ) -> None:
         """It let these out: tell of it, now or with the next model call of who asks."""
         self.over = True
         if self.verdicts:
@@ -267,7 +271,7 @@ class Reduction:
         prompts = said.get("prompts")
         any_said = any(value is not None for name, value in said.items() if name != "prompts")
         changed = always or self.step is not None or prompts is not None or not same(self.before, after)
-        if changed and self.works_for() is not None and self._was_told(after, prompts) and not any_said:
+        if changed and self.resolve_model_call() is not None and self._was_told(after, prompts) and not any_said:
             return
         if self.step is not None:
             self.step.__exit__(None, None, None)
@@ -283,18 +287,18 @@ class Reduction:
                 started_ns=self._started_ns,
                 **said,
             )
-        elif asker is not None and (changed or self._earlier):
-            WAITING.put(asker, self.waiting(after, said))
+        elif invoking_agent is not None and (changed or self._earlier):
+            DEFERRED_REDUCTIONS.put(invoking_agent, self.waiting(after, said))
         elif not changed and self._kind == "reduction":
-            agent_name = self.call.asker.agent_name if self.call is not None else self._agent_name
+            agent_name = self.call.invoking_agent.agent_name if self.call is not None else self._agent_name
             self._instrumentation.observed.declined(self._policy, agent_name)
 
-    def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> Waiting:
+    def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> DeferredReduction:
         """It let these out, outside of any model call: what there is to tell of it with one."""
         self.over = True
         if self.verdicts:
             said = {**said, "verdicts": self.verdicts}
-        return Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
+        return DeferredReduction(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
 
     def _was_told(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
         """Whether what ran inside of it has told all that was done."""
@@ -311,9 +315,9 @@ class Reduction:
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
 
-    def ended(self, error: BaseException, asker: Asker) -> None:
+    def ended(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
         """It raised, and who would have asked a model next does not: outside of any call, that one ends with this."""
-        unmade = ModelCall(self._instrumentation, asker) if self.call is None else None
+        unmade = ModelCall(self._instrumentation, invoking_agent) if self.call is None else None
         self.call = self.call or unmade
         self._tell(self._earlier)
         self.failed(error)
@@ -332,37 +336,37 @@ def reducing() -> Reduction | None:
 
 
 @contextmanager
-def plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
+def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
     """A plug-in of ours makes an assembly itself in this block, of which a model that it asks is a part."""
     call.end()
-    with bound(CALL, None):
+    with context_value(CALL, None):
         plugin = Reduction(instrumentation, "", ())
         with plugin.running():
             yield
     plugin.over = True
 
 
-def says_beneath(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+def outer_span_hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     """The hook of a function by which a reducer says something of itself on the current span, which is no step."""
-    return around_either(_beneath)(original, instrumentation)
+    return observe_any_hook(_beneath)(original, instrumentation)
 
 
 def _beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     reduction = reducing()
-    with reduction.beneath() if reduction is not None else nullcontext():
+    with reduction.in_outer_context() if reduction is not None else nullcontext():
         yield
 
 
 def reducer(reads: Reducer) -> Wrap:
     """The hook of a function that reduces messages, awaited or not."""
-    return around_either(reduces(reads))
+    return observe_any_hook(reduces(reads))
 
 
 def reduces(reads: Reducer) -> Callable[..., Observation]:
     """What observes a function that reduces messages."""
 
     def observe(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        def said_of(setting: Any) -> Any:
+        def remap_verdicts(setting: Any) -> Any:
             return setting(*about, **named) if callable(setting) else setting
 
         about, named = args, kwargs
@@ -373,10 +377,10 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
         prompts, before = _read(reads.before(*args, **kwargs))
         if before is None:
             return
-        policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
+        policy, kind, config = map(remap_verdicts, (reads.policy, reads.kind, reads.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
         ends = partial(reads.ends, *args, **kwargs) if reads.ends is not None else None
-        with reduction.followed(ends, reads.spares):
+        with reduction.tracked(ends, reads.expected_errors):
             result = yield
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)
@@ -384,13 +388,13 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
             said = dict(reads.said(reduction.before, after, *about, **named)) if reads.said is not None else {}
             if prompts_after != prompts:
                 said["prompts"] = prompts_after
-            asks = reads.asker if reduction.call is None else None
-            asker = asks(*args, **kwargs) if asks is not None else None
-            reduction.done(after, always=reads.always, asker=asker, **said)
+            asks = reads.invoking_agent if reduction.call is None else None
+            invoking_agent = asks(*args, **kwargs) if asks is not None else None
+            reduction.done(after, always=reads.always, invoking_agent=invoking_agent, **said)
 
     return observe
 
 
-def _read(messages: Sequence[Any] | Sent | None) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
+def _read(messages: Sequence[Any] | ClientRequest | None) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
     """The system prompts, where they are told, and the messages."""
-    return (messages.prompts, messages.messages) if isinstance(messages, Sent) else (None, messages)
+    return (messages.prompts, messages.messages) if isinstance(messages, ClientRequest) else (None, messages)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.errors import DescribeError
-from otel_assembly.instrumentation.splicing import found
+from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
@@ -57,7 +57,7 @@ def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
         text: The text of a prompt or of a message that is sent.
         messages: The messages that are not sent as such, oldest first.
     """
-    contained: list[Any] = []
+    suppress_errors: list[Any] = []
     end, absent, newest = len(text), 0, True
     for message in reversed(messages):
         parts = _texts(message)
@@ -70,8 +70,8 @@ def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
                 break
             continue
         newest, end = False, start
-        contained.append(message)
-    return contained[::-1]
+        suppress_errors.append(message)
+    return suppress_errors[::-1]
 
 
 class Rendering(NamedTuple):
@@ -106,12 +106,12 @@ def find_rendering(
     made = [message for message in sent if id(message) not in before]
     if not missing or len(made) > _MOST_READ:
         return None
-    contained: list[Any] = []
+    suppress_errors: list[Any] = []
     kept: list[str] = []
     fronts: list[RenderedPrompt] = []
     for text in prompts:
         inside = [] if text in known else _absent(sent, rendered_in(text, missing))
-        contained += inside
+        suppress_errors += inside
         if inside:
             fronts.append(RenderedPrompt(text))
         else:
@@ -119,14 +119,14 @@ def find_rendering(
     beside: list[Any] = []
     for message in made:
         inside = _absent(sent, rendered_in("\n".join(_texts(message)), missing))
-        contained += inside
+        suppress_errors += inside
         if not inside:
             beside.append(message)
-    if not contained:
+    if not suppress_errors:
         return None
-    inside_any = set(map(id, contained))
+    inside_any = set(map(id, suppress_errors))
     lost = _absent(sent, [message for message in missing if id(message) not in inside_any])
-    verdicts = [Verdict(contained, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
+    verdicts = [Verdict(suppress_errors, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
     if lost:
         verdicts.append(Verdict(lost, DecisionOutcome.DROPPED, DecisionReason.POLICY))
     return Rendering([*fronts, *sent], kept, verdicts, beside)
@@ -134,7 +134,7 @@ def find_rendering(
 
 def _absent(sent: Sequence[Any], messages: Sequence[Any]) -> list[Any]:
     """Those of the messages that are not sent, as copies either."""
-    return [message for message in messages if found(sent, [message]) is None]
+    return [message for message in messages if locate(sent, [message]) is None]
 
 
 def is_rendered(held: Sequence[Any], sent: Sequence[Any]) -> bool:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.late_runs import LateRun
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.lazy_runs import LazyRun
+from otel_assembly.instrumentation.message_alignment import locate
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import REDUCTION, reducing
-from otel_assembly.instrumentation.splicing import found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-class Preparing(BoundRun):
+class Preparing(ContextBoundRun):
     """What prepares a call that is made after it, as a `Run` for `within`: where it raises, no model is called.
 
     Args:
@@ -28,7 +28,7 @@ class Preparing(BoundRun):
         call: The call; None where what runs is for no call at all.
         variables: What other context variables are in it.
         returned: Called with what it returns.
-        spares: Exceptions that mean no harm: the call is not made, and that is all.
+        expected_errors: Exceptions that mean no harm: the call is not made, and that is all.
     """
 
     is_run = False
@@ -40,12 +40,12 @@ class Preparing(BoundRun):
         variables: Mapping[ContextVar[Any], Any] = {},  # never written to
         *,
         returned: Callable[[Any], Any] | None = None,
-        spares: tuple[type[BaseException], ...] = (),
+        expected_errors: tuple[type[BaseException], ...] = (),
     ) -> None:
         super().__init__(instrumentation, None, {CALL: call, **variables})
         self._call = call
         self._told = returned
-        self._spares = spares
+        self._spares = expected_errors
 
     def returned(self, answer: Any) -> None:
         """It has returned this."""
@@ -55,29 +55,31 @@ class Preparing(BoundRun):
     def end(self, error: BaseException | None = None) -> None:
         """It is over; only if it raised, so is the call."""
         if self._call is not None and error is not None:
-            with self._instrumentation.contained():
+            with self._instrumentation.suppress_errors():
                 self._call.end(None if isinstance(error, self._spares) else error)
 
 
-class CallsInTurn:
+class SequentialCalls:
     """The calls of runs in which each call is prepared by itself, one after another.
 
     A call is known by the object that the framework hands from where it is prepared to where it is made.
 
     Args:
         framework: The framework's name.
-        spares: As for `Preparing`.
+        expected_errors: As for `Preparing`.
     """
 
-    def __init__(self, framework: str, spares: tuple[type[BaseException], ...] = ()) -> None:
-        self._spares = spares
+    def __init__(self, framework: str, expected_errors: tuple[type[BaseException], ...] = ()) -> None:
+        self._spares = expected_errors
         self._run: ContextVar[_Turn | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self._prepared: ByIdentity[ModelCall] = ByIdentity()
+        self._prepared: IdentityWeakMap[ModelCall] = IdentityWeakMap()
 
-    def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> BoundRun:
+    def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> ContextBoundRun:
         """One run of an agent: as it ends, none of its calls is made any more."""
         turn = _Turn()
-        return BoundRun(instrumentation, name, {self._run: turn}, conversation_id=conversation_id, ends=turn.begins)
+        return ContextBoundRun(
+            instrumentation, name, {self._run: turn}, conversation_id=conversation_id, ends=turn.begins
+        )
 
     def prepares(self, instrumentation: Instrumentation, by: Any, begun: Callable[[], ModelCall]) -> Preparing:
         """Something prepares a call: one that is prepared here already, or another.
@@ -96,21 +98,21 @@ class CallsInTurn:
             call = self._prepared.put(by, begun())
             if turn is not None:
                 turn.begins(call)
-        return Preparing(instrumentation, call, spares=self._spares)
+        return Preparing(instrumentation, call, expected_errors=self._spares)
 
     def of(self, by: Any) -> ModelCall | None:
         """The call that is known by this; None where a reducer asks."""
         return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
 
-    def by_plugin(self, made: Callable[[], Sequence[Any] | Sent]) -> None:
-        """A plug-in of ours has made this of the call that was prepared last; a `Sent`, where prompts are known too."""
+    def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
+        """A plug-in of ours made this of the call prepared last; a `ClientRequest` if prompts are known too."""
         turn = self._run.get()
         call = turn.last if turn is not None else None
         if call is not None:
-            with call.instrumentation.contained():
+            with call.instrumentation.suppress_errors():
                 out = made()
-                sent = out if isinstance(out, Sent) else Sent(out)
-                call.by_plugin(sent.messages, prompts=sent.prompts)
+                sent = out if isinstance(out, ClientRequest) else ClientRequest(out)
+                call.replaced_by_plugin(sent.messages, prompts=sent.prompts)
 
 
 class _Turn:
@@ -125,7 +127,7 @@ class _Turn:
         self.last = call
 
 
-class RunOfCalls(LateRun):
+class MultiCallRun(LazyRun):
     """One run: what is reduced in it before a call, or between two, stays reduced for all calls that follow.
 
     It has a span of ours only where its first turn has none to stand in. What reduces outside of any call waits for
@@ -147,28 +149,30 @@ class RunOfCalls(LateRun):
         instrumentation: Instrumentation,
         name: str,
         conversation_id: str | None,
-        variable: ContextVar[RunOfCalls | None],
+        variable: ContextVar[MultiCallRun | None],
     ) -> None:
         super().__init__(instrumentation, name, conversation_id, parent=variable.get())
         self.call: ModelCall | None = None
-        self.waits = Asker(self)
+        self.waits = InvokingAgent(self)
         self._variable = variable
         self._start = ModelCall(instrumentation)
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """What runs in this block belongs to the run."""
-        with bound(self._variable, self), bound(CALL, None), super().current():
+        with context_value(self._variable, self), context_value(CALL, None), super().current():
             yield
 
     def begins(self, agent_name: str | None) -> ModelCall:
         """A call of this agent is prepared; the one before is not made any more, if it was not."""
         self.over()
-        self.call = call = self._start.another()
+        self.call = call = self._start.fork()
         call.run = self
-        call.asker = Asker(self.conversation_id or self, agent_name or "", agent_name, self.conversation_id)
-        call.takes(self.waits)
-        self._start = call.another()
+        call.invoking_agent = InvokingAgent(
+            self.conversation_id or self, agent_name or "", agent_name, self.conversation_id
+        )
+        call.apply_deferred(self.waits)
+        self._start = call.fork()
         return call
 
     def over(self) -> None:
@@ -176,28 +180,28 @@ class RunOfCalls(LateRun):
         if self.call is not None:
             self.call.end()
 
-    def turn(self) -> BoundRun:
+    def turn(self) -> ContextBoundRun:
         """One turn: its call, and its tools."""
         return _OneTurn(self)
 
 
-class _OneTurn(BoundRun):
+class _OneTurn(ContextBoundRun):
     """One turn of a run, whose span is open in it."""
 
     is_run = False
 
-    def __init__(self, of: RunOfCalls) -> None:
+    def __init__(self, of: MultiCallRun) -> None:
         super().__init__(of.instrumentation, None, {}, ends=of.over)
         self._of = of
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """What runs in this block belongs to the run."""
-        with self._of.reported():
+        with self._of.with_span():
             yield
 
 
-class CallsOfOneStart:
+class CallsFromSharedStart:
     """The calls of runs that begin with what was loaded, and reduced, once for all calls of the run.
 
     It is told of each of them, for none is sent what has left.
@@ -208,30 +212,32 @@ class CallsOfOneStart:
 
     def __init__(self, framework: str) -> None:
         self._run: ContextVar[_Started | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self._prepared: ByIdentity[_Started] = ByIdentity()
+        self._prepared: IdentityWeakMap[_Started] = IdentityWeakMap()
 
     @property
-    def asker(self) -> Asker | None:
+    def invoking_agent(self) -> InvokingAgent | None:
         """Who asks in the run whose model is called here; None outside of any."""
         run = self._run.get()
-        return run.first.asker if run is not None else None
+        return run.first.invoking_agent if run is not None else None
 
-    def prepares(self, instrumentation: Instrumentation, asker: Asker, by: Callable[[Any], Any]) -> Preparing:
+    def prepares(
+        self, instrumentation: Instrumentation, invoking_agent: InvokingAgent, by: Callable[[Any], Any]
+    ) -> Preparing:
         """A run is prepared: what is loaded and reduced for it is done in this.
 
         Args:
             instrumentation: Where it is reported.
-            asker: Who asks; the run is the conversation where there is no other.
+            invoking_agent: Who asks; the run is the conversation where there is no other.
             by: What the run will be known by where its model is called, of what this returns.
         """
-        run = _Started(instrumentation, asker)
+        run = _Started(instrumentation, invoking_agent)
         keep = self._prepared.put
         return Preparing(instrumentation, run.first, {self._run: None}, returned=lambda made: keep(by(made), run))
 
-    def run(self, instrumentation: Instrumentation, by: Any, asker: Asker) -> BoundRun:
+    def run(self, instrumentation: Instrumentation, by: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
         """A run calls its model, once or in rounds; one that was not prepared begins here."""
-        run = self._prepared.pop(by) or _Started(instrumentation, asker)
-        return BoundRun(instrumentation, None, {self._run: run, CALL: None}, ends=run.first.end)
+        run = self._prepared.pop(by) or _Started(instrumentation, invoking_agent)
+        return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, ends=run.first.end)
 
     def begins(self, held: Sequence[Any]) -> ModelCall | None:
         """A call of the run that holds these messages; None where they are none of a run's."""
@@ -242,14 +248,16 @@ class CallsOfOneStart:
 class _Started:
     """One run: its first call, for which that is done, and what the others begin with."""
 
-    def __init__(self, instrumentation: Instrumentation, asker: Asker) -> None:
-        known = asker if asker.conversation is not None else asker._replace(conversation=self)
+    def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent) -> None:
+        known = (
+            invoking_agent if invoking_agent.conversation is not None else invoking_agent._replace(conversation=self)
+        )
         self.first = ModelCall(instrumentation, known)
         self._others: ModelCall | None = None
 
     def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        begun = self.first if self._others is None else self._others.another()
-        if begun.out and found(held, begun.out) is None:
+        begun = self.first if self._others is None else self._others.fork()
+        if begun.out and locate(held, begun.out) is None:
             return None
-        self._others = self._others or begun.another()
+        self._others = self._others or begun.fork()
         return begun

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from opentelemetry import context as otel_context
 
 from otel_assembly._internal.hidden_frames import hide_frames
-from otel_assembly.instrumentation.instrumented import ending, unless_refused
+from otel_assembly.instrumentation.instrumented import call_if_accepted, on_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,22 +34,22 @@ class Run(Protocol):
         ...
 
 
-def followed(run: Run, answers: Any) -> Any:
+def tracked(run: Run, answers: Any) -> Any:
     """What gives a run's answers, inside of it: one by one, or all at once.
 
     A framework's function that another one has wrapped may give them as anything that can be iterated or awaited.
     """
     if isinstance(answers, AsyncIterable):
-        return Steps(run, answers)
+        return TrackedStream(run, answers)
     if isinstance(answers, Iterable):
-        return stepping(run, answers)
+        return track_generator(run, answers)
     if isinstance(answers, Awaitable):
         return awaited(run, answers)
     run.end()
     return answers
 
 
-def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool] | None = None) -> Wrap:
+def run_hook(run_of: Callable[..., Run | None], attach_to_stream: Callable[[Run, Any], bool] | None = None) -> Wrap:
     """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
 
     A run that has an attribute ``streams`` is told whether the answers come step by step, one that has a method
@@ -58,7 +58,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
 
     Args:
         run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
-        carries: Has an answer of the framework's own make, such as its stream, carry the run on and end it; False for
+        attach_to_stream: Attaches the run to an answer of a type of the framework, such as its stream; False for
             any other answer.
     """
 
@@ -66,8 +66,8 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
         def begun(args: Any, kwargs: Any) -> Run | None:
             run = None
             if instrumentation.is_enabled():
-                with instrumentation.contained():
-                    run = unless_refused(original, partial(run_of, instrumentation), args, kwargs)
+                with instrumentation.suppress_errors():
+                    run = call_if_accepted(original, partial(run_of, instrumentation), args, kwargs)
             return run
 
         @wraps(original)
@@ -75,7 +75,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
             run = begun(args, kwargs)
             if run is None:
                 return await original(*args, **kwargs)
-            return await _awaiting(run, original(*args, **kwargs), carries, instrumentation)
+            return await _awaiting(run, original(*args, **kwargs), attach_to_stream, instrumentation)
 
         @wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -91,12 +91,12 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
                 run.end(error)
                 raise
             if inspect.iscoroutine(answer):
-                return _awaiting(run, answer, carries, instrumentation)
+                return _awaiting(run, answer, attach_to_stream, instrumentation)
             if isinstance(answer, AsyncGenerator | Generator):
                 return _streaming(run, answer)
-            if isinstance(answer, _MANAGER | Entered):
-                return Entered(run, answer)
-            if carries is not None and _carried(run, answer, carries, instrumentation):
+            if isinstance(answer, _MANAGER | TrackedContextManager):
+                return TrackedContextManager(run, answer)
+            if attach_to_stream is not None and _carried(run, answer, attach_to_stream, instrumentation):
                 return answer
             _returned(run, answer, instrumentation)
             run.end()
@@ -108,7 +108,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
     return wrap
 
 
-def within_argument(run_of: Callable[..., Run | None], name: str) -> Wrap:
+def run_argument_hook(run_of: Callable[..., Run | None], name: str) -> Wrap:
     """The hook of a coroutine function that is given the run as an argument, by this name, to call it.
 
     What the function puts around the run, such as the framework's own span, is there when the run begins.
@@ -119,7 +119,7 @@ def within_argument(run_of: Callable[..., Run | None], name: str) -> Wrap:
         async def called(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.is_enabled():
                 return await original(*args, **kwargs)
-            inside = within(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
+            inside = run_hook(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
             return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})
 
         return called
@@ -127,16 +127,21 @@ def within_argument(run_of: Callable[..., Run | None], name: str) -> Wrap:
     return wrap
 
 
-def _carried(run: Run, answer: Any, carries: Callable[[Run, Any], bool], instrumentation: Instrumentation) -> bool:
+def _carried(
+    run: Run, answer: Any, attach_to_stream: Callable[[Run, Any], bool], instrumentation: Instrumentation
+) -> bool:
     if hasattr(run, "streams"):
         run.streams = True
-    with instrumentation.contained():
-        return carries(run, answer)
+    with instrumentation.suppress_errors():
+        return attach_to_stream(run, answer)
     return False
 
 
 async def _awaiting(
-    run: Run, work: Awaitable[Any], carries: Callable[[Run, Any], bool] | None, instrumentation: Instrumentation
+    run: Run,
+    work: Awaitable[Any],
+    attach_to_stream: Callable[[Run, Any], bool] | None,
+    instrumentation: Instrumentation,
 ) -> Any:
     try:
         with run.current():
@@ -146,7 +151,7 @@ async def _awaiting(
         raise
     if inspect.isasyncgen(answer):  # a stream that had to be waited for; a framework may ask whether it is one
         return _generated(_streaming(run, answer))
-    if carries is not None and _carried(run, answer, carries, instrumentation):
+    if attach_to_stream is not None and _carried(run, answer, attach_to_stream, instrumentation):
         return answer
     _returned(run, answer, instrumentation)
     run.end()
@@ -163,7 +168,7 @@ async def _generated(steps: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Non
 
 def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
     if hasattr(run, "returned"):
-        with instrumentation.contained():
+        with instrumentation.suppress_errors():
             run.returned(answer)
     return answer
 
@@ -171,7 +176,7 @@ def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
 def _streaming(run: Run, answers: Any) -> Any:
     if hasattr(run, "streams"):
         run.streams = True
-    return followed(run, answers)
+    return tracked(run, answers)
 
 
 @asynccontextmanager
@@ -183,7 +188,7 @@ async def _manager() -> AsyncGenerator[None, None]:
 _MANAGER: Any = type(_manager())
 
 
-class Entered(AbstractAsyncContextManager[Any]):
+class TrackedContextManager(AbstractAsyncContextManager[Any]):
     """What is entered and left inside a run, which begins and ends with that; nothing is attached in between."""
 
     def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
@@ -217,7 +222,7 @@ class Entered(AbstractAsyncContextManager[Any]):
 
 async def awaited(run: Run, work: Awaitable[Any]) -> Any:
     """Await something inside a run, which ends with it."""
-    with ending(run.end), run.current():
+    with on_exit(run.end), run.current():
         return await work
 
 
@@ -225,7 +230,7 @@ async def awaited(run: Run, work: Awaitable[Any]) -> Any:
 _STEP: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
 
 
-class Steps(AsyncGenerator[Any, Any]):
+class TrackedStream(AsyncGenerator[Any, Any]):
     """An async generator whose every step runs inside a run; nothing is attached while its reader has control.
 
     What the generator leaves attached at a yield, such as a span of its own, is there again at its next step.
@@ -259,7 +264,7 @@ class Steps(AsyncGenerator[Any, Any]):
 
     async def aclose(self) -> None:
         """The reader has had enough, which is no error."""
-        with ending(self._end), self._inside():
+        with on_exit(self._end), self._inside():
             await self._items.aclose()
 
     @contextmanager
@@ -313,7 +318,7 @@ def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:
     return (yield from items)
 
 
-def stepping(run: Run, items: Iterable[Any]) -> Generator[Any, Any, Any]:
+def track_generator(run: Run, items: Iterable[Any]) -> Generator[Any, Any, Any]:
     """A generator whose every step runs inside a run; nothing is attached while its reader has control."""
     error: BaseException | None = None
     items = items if isinstance(items, Generator) else _each(items)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.hooks import around_either
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.splicing import marks
 from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Summary:
         self._seen: Sequence[Any] | None = None
         self._attempt: Attempt | None = None
         self._open = ExitStack()
-        self._bound = bound(SUMMARY, self)
+        self._bound = context_value(SUMMARY, self)
 
     def __enter__(self) -> Self:
         self._bound.__enter__()
@@ -79,9 +79,9 @@ class Summary:
         if self._attempt.outcome is not None:
             self._left(self._given, DecisionReason.POLICY_ERROR)
             return
-        known = marks(seen)
-        self._left([one for one in self._given if not marks([one]) & known], DecisionReason.OVER_BUDGET)
-        self._left([one for one in self._given if marks([one]) & known], DecisionReason.COMPACTED)
+        known = identity_keys(seen)
+        self._left([one for one in self._given if not identity_keys([one]) & known], DecisionReason.OVER_BUDGET)
+        self._left([one for one in self._given if identity_keys([one]) & known], DecisionReason.COMPACTED)
 
     def _left(self, messages: Sequence[Any], reason: DecisionReason) -> None:
         if messages:
@@ -100,9 +100,11 @@ def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -
     """
     attempt, call = reduction.attempt, reduction.call
     made = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
-    stays, read = marks(after), marks(reduction.read if made else ())
-    gone = [one for one in reduction.before if not marks([one]) & stays]
-    told = [one for one in gone if attempt is None or marks([one]) & read or describe(one).kind is EventKind.SUMMARY]
+    stays, read = identity_keys(after), identity_keys(reduction.read if made else ())
+    gone = [one for one in reduction.before if not identity_keys([one]) & stays]
+    told = [
+        one for one in gone if attempt is None or identity_keys([one]) & read or describe(one).kind is EventKind.SUMMARY
+    ]
     if attempt is not None and made and call is not None and summary is not None:
         attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
     return [Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
@@ -122,7 +124,7 @@ def summarises(given: Callable[..., Sequence[Any]]) -> Wrap:
                 made = yield
                 summary.made(made if isinstance(made, str) else "")
 
-    return around_either(observe)
+    return observe_any_hook(observe)
 
 
 def read_by_summariser(model: Callable[..., str]) -> Wrap:
@@ -133,4 +135,4 @@ def read_by_summariser(model: Callable[..., str]) -> Wrap:
         if summary is not None:
             summary.begin(model(*args, **kwargs), seen)
 
-    return around_either(observe)
+    return observe_any_hook(observe)

@@ -43,7 +43,7 @@ _MODELS: Final = 32
 _VIEWS: Final = 32
 
 
-class contained:  # noqa: N801  # read as a word: with contained(failed)
+class suppress_errors:  # noqa: N801  # read as a word: with contained(failed)
     """A block of ours whose failure goes to `failed`, and no further."""
 
     __slots__ = ("_failed",)
@@ -139,9 +139,9 @@ class ObservedAssembler:
         """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
         return self.recorder.is_enabled()
 
-    def contained(self) -> contained:
+    def suppress_errors(self) -> suppress_errors:
         """A block of ours whose failure is a warning and a count, never the agent's."""
-        return contained(self.failed)
+        return suppress_errors(self.failed)
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong."""
@@ -283,7 +283,7 @@ class ObservedAssembler:
             policy: Its name, of low cardinality, as its span would have it.
             agent_name: The agent's name.
         """
-        with self.contained():
+        with self.suppress_errors():
             self.recorder.declined(policy, agent_name, self.framework)
 
     def project(
@@ -330,7 +330,7 @@ class ObservedAssembler:
                 return len(seen), table.sum(seen), method, meter.encoding
 
         began = started_ns if started_ns is not None else time.time_ns()
-        with self.contained():
+        with self.suppress_errors():
             self.recorder.projected(
                 Projection(view, model, identity, began, envelopes_in, envelopes_out, error, measure)
             )
@@ -341,6 +341,6 @@ def _window(said: object) -> int | None:
     return said if isinstance(said, int) and not isinstance(said, bool) and 0 < said <= LARGEST_INTEGER else None
 
 
-def reported_whole(assembly: ObservedAssembly) -> contained:
+def reported_whole(assembly: ObservedAssembly) -> suppress_errors:
     """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
-    return contained(assembly.fail)
+    return suppress_errors(assembly.fail)

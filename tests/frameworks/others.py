@@ -21,11 +21,11 @@ CALLED: Counter[str] = Counter()
 
 
 def by_wrapt(name: str, there: Any) -> Any:
-    def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    def decorate(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         CALLED[name] += 1
         return wrapped(*args, **kwargs)
 
-    return wrapt.FunctionWrapper(there, around)
+    return wrapt.FunctionWrapper(there, decorate)
 
 
 def by_functools(name: str, there: Any) -> Any:
@@ -34,11 +34,11 @@ def by_functools(name: str, there: Any) -> Any:
         return type(there)(by_functools(name, there.__func__))
 
     @functools.wraps(there)
-    def around(*args: Any, **kwargs: Any) -> Any:
+    def decorate(*args: Any, **kwargs: Any) -> Any:
         CALLED[name] += 1
         return there(*args, **kwargs)
 
-    return around
+    return decorate
 
 
 def by_a_patch(name: str, there: Any) -> Any:

@@ -7,19 +7,19 @@ from typing import ClassVar
 from recount import prompt_tokens
 
 from otel_assembly.instrumentation import (
-    Asker,
     AssemblyInstrumentor,
-    Following,
+    ClientRequest,
     Hook,
+    InvokingAgent,
     ModelCall,
     Reducer,
     Reduction,
-    Sent,
-    around,
+    SubclassHook,
     client,
     current_model_call,
+    observe_hook,
     reducer,
-    within,
+    run_hook,
 )
 
 
@@ -31,11 +31,11 @@ def split(messages):
 
 def sent(_, messages):
     prompts, rest = split(messages)
-    return Sent(rest, prompts=prompts or None, model="gpt-4o")
+    return ClientRequest(rest, prompts=prompts or None, model="gpt-4o")
 
 
 def call_of(instrumentation, agent, *_):
-    return ModelCall(instrumentation, Asker(agent, "clerk", "clerk"))
+    return ModelCall(instrumentation, InvokingAgent(agent, "clerk", "clerk"))
 
 
 def taken_in(_, messages):
@@ -43,15 +43,15 @@ def taken_in(_, messages):
 
 
 def plugged(_, plugin, messages):
-    current_model_call().by_plugin((yield))
+    current_model_call().replaced_by_plugin((yield))
 
 
 _window = {"policy": "window", "config": lambda window, _: {"size": window.size}}
 
 
-@around
+@observe_hook
 def limits(instrumentation, _, messages):
-    with current_model_call().onwards():
+    with current_model_call().scoped():
         _, rest = split(messages)
         Reduction(instrumentation, "limits", rest).done(rest[-2:], always=True)
         yield
@@ -67,7 +67,7 @@ class PretendInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = tuple(
         Hook("pretend_agents", target, wrap, "something")
         for target, wrap in (
-            ("Client.call", Following("call", called)),
+            ("Client.call", SubclassHook("call", called)),
             ("Client.acall", client(sent, str)),
             ("Client.astream", client(sent)),
             ("Client.entered", client(sent)),
@@ -77,15 +77,15 @@ class PretendInstrumentor(AssemblyInstrumentor):
             ("Window.areduce", reducer(Reducer(taken_in, lambda result, *_: result, **_window))),
             (
                 "Window.shrink",
-                reducer(Reducer(taken_in, asker=lambda _, history: OWNERS.get(id(history)), **_window)),
+                reducer(Reducer(taken_in, invoking_agent=lambda _, history: OWNERS.get(id(history)), **_window)),
             ),
             ("Around.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="around"))),
             ("Summary.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="summary"))),
-            ("Plugin.reduce", around(plugged)),
-            ("Agent.turn", within(call_of)),
-            ("Agent.aturn", within(call_of)),
-            ("Agent.enter", within(call_of)),
-            ("Agent.stream", within(call_of)),
+            ("Plugin.reduce", observe_hook(plugged)),
+            ("Agent.turn", run_hook(call_of)),
+            ("Agent.aturn", run_hook(call_of)),
+            ("Agent.enter", run_hook(call_of)),
+            ("Agent.stream", run_hook(call_of)),
         )
     )
 

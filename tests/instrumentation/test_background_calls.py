@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from otel_assembly.instrumentation import Instrumentation, Sent, client
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, client
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASIDE = [{"role": "user", "content": word} for word in ("by", "the", "way")]
@@ -30,7 +30,7 @@ async def answering(messages):
 async def test_a_call_that_a_client_has_started_and_not_waited_for_is_a_call_of_its_own(
     streams, instrumentation, assembly_telemetry
 ):
-    hook, started, answered = client(lambda messages: Sent(messages)), [], asyncio.Event()
+    hook, started, answered = client(lambda messages: ClientRequest(messages)), [], asyncio.Event()
     inner = hook(answering, instrumentation)
 
     async def later():

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from otel_assembly.instrumentation import BoundRun, Instrumentation, within
+from otel_assembly.instrumentation import ContextBoundRun, Instrumentation, run_hook
 
 AGENT: ContextVar[str | None] = ContextVar("agent", default=None)
 
@@ -20,7 +20,7 @@ def asked(said, ends=None):
                 raise word
             yield f"{AGENT.get()}: {word}"
 
-    run_of = within(lambda told, name: BoundRun(told, name, {AGENT: name}, conversation_id="c1", ends=ends))
+    run_of = run_hook(lambda told, name: ContextBoundRun(told, name, {AGENT: name}, conversation_id="c1", ends=ends))
     return run_of(ask, Instrumentation("pretend"))
 
 
@@ -59,6 +59,6 @@ def test_a_part_of_a_run_has_no_span(assembly_telemetry):
     def ask(name):
         yield AGENT.get()
 
-    part = within(lambda told, name: BoundRun(told, None, {AGENT: name}))(ask, Instrumentation("pretend"))
+    part = run_hook(lambda told, name: ContextBoundRun(told, None, {AGENT: name}))(ask, Instrumentation("pretend"))
     assert list(part("clerk")) == ["clerk"]
     assert assembly_telemetry.spans == []

@@ -6,7 +6,7 @@ import pytest
 from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, steps
 from recount import prompt_tokens
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Sent
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall
 
 
 def test_a_retry_has_an_assembly_of_its_own_with_the_same_steps(agents, assembly_telemetry):
@@ -34,12 +34,12 @@ def test_a_middleware_that_is_called_again_does_its_step_once_for_each_call(agen
 
 
 def test_behind_a_plugin_a_call_is_told_once_it_is_made_again(agents, assembly_telemetry):
-    call = ModelCall(Instrumentation("pretend"), Asker("history"))
+    call = ModelCall(Instrumentation("pretend"), InvokingAgent("history"))
     messages = [{"role": "user", "content": "hello"}]
-    call.by_plugin(messages, prompts=["You help."])
-    call.receives(Sent(messages, ["You help."]))
+    call.replaced_by_plugin(messages, prompts=["You help."])
+    call.client_called(ClientRequest(messages, ["You help."]))
     assert assemblies(assembly_telemetry) == []
-    call.receives(Sent(messages, ["You help."]))
+    call.client_called(ClientRequest(messages, ["You help."]))
     (told,) = assemblies(assembly_telemetry)
     assert told.attributes["assembly.tokens.out"] == prompt_tokens(["You help."], messages)
 
@@ -48,14 +48,14 @@ def test_another_call_begins_with_what_one_was_at_some_time(agents, assembly_tel
     """As where two go on at once with what one has prepared for both."""
     instrumentation = PretendInstrumentor()._instrumentation
     messages = [{"role": "user", "content": str(number)} for number in range(6)]
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=messages)
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=messages)
     call.reduced("first", messages, messages[1:])
     call.reduced("second", messages[1:], messages[3:])
     assert [len(state) for state in call.states] == [6, 5, 3]
-    call.receives(Sent(messages[3:]))
+    call.client_called(ClientRequest(messages[3:]))
     assert call.ended
-    call.another(1).receives(Sent(messages[1:]))
-    call.another(0).receives(Sent(messages))
+    call.fork(1).client_called(ClientRequest(messages[1:]))
+    call.fork(0).client_called(ClientRequest(messages))
     told = assemblies(assembly_telemetry)
     assert [steps(item) for item in told] == [["first", "second"], ["first"], []]
     assert [span.attributes["assembly.events.in"] for span in told] == [6] * 3
@@ -65,13 +65,13 @@ def test_calls_of_one_run_begin_with_what_was_reduced_for_all_of_them(agents, as
     asked = agents.Client()
     run = PretendInstrumentor()._instrumentation
     history = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
-    prepared = ModelCall(run, Asker(asked, "clerk", "clerk"))
+    prepared = ModelCall(run, InvokingAgent(asked, "clerk", "clerk"))
     prepared.reduced("window", history, history[2:])
-    others = prepared.another()
+    others = prepared.fork()
     held = history[2:]
-    for call in (prepared, others.another(), others.another()):
+    for call in (prepared, others.fork(), others.fork()):
         held = [*held, {"role": "user", "content": f"more {len(held)}"}]
-        call.came(held)
+        call.set_input(held)
         with call.current():
             asked.call(held)
     told = every_call(assembly_telemetry, asked)

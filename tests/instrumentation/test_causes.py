@@ -9,10 +9,10 @@ import pytest
 from opentelemetry import trace
 
 from otel_assembly.instrumentation import (
-    Asker,
     CausedRun,
     Causes,
     Instrumentation,
+    InvokingAgent,
     reported_in_run,
 )
 
@@ -36,7 +36,7 @@ class Post:
     async def _handle(self, message):
         reported_in_run(lambda: self.reports.append(trace.get_current_span().get_span_context().is_valid))
         assert self.reports == []
-        asked = Asker(message, message, message, f"the talk of {message}")
+        asked = InvokingAgent(message, message, message, f"the talk of {message}")
         run = CausedRun(self.instrumentation, lambda: asked)
         with run.current():
             assert self.reports == [True]
@@ -93,7 +93,7 @@ def test_what_is_worked_out_for_no_message_is_reported_at_once():
 
 
 async def test_a_run_that_was_put_back_has_no_span(post, assembly_telemetry):
-    run = CausedRun(post.instrumentation, lambda: Asker(agent_name="clerk"))
+    run = CausedRun(post.instrumentation, lambda: InvokingAgent(agent_name="clerk"))
     post.instrumentation.open = False
     with run.current():
         pass

@@ -9,15 +9,15 @@ import pytest
 from recount import count
 
 from otel_assembly.instrumentation import (
-    Asker,
-    Following,
+    ClientRequest,
     Instrumentation,
+    InvokingAgent,
     ModelCall,
     Reduction,
-    Sent,
+    SubclassHook,
     client,
     model_in,
-    within,
+    run_hook,
 )
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -31,7 +31,7 @@ def instrumentation(assembly_telemetry):
 
 
 def sent(messages):
-    return Sent(messages, model="gpt-4o")
+    return ClientRequest(messages, model="gpt-4o")
 
 
 def told(telemetry):
@@ -89,11 +89,11 @@ async def test_however_it_answers_it_is_one_call(original, instrumentation, asse
 
 
 def test_a_stream_of_the_frameworks_own_carries_its_call_to_its_end(instrumentation, assembly_telemetry):
-    def carries(run, answer):
+    def attach_to_stream(run, answer):
         answer.ends.append(run.end)
         return True
 
-    reply = client(sent, carries=carries)(lambda messages: Reply(), instrumentation)(HELLO)
+    reply = client(sent, attach_to_stream=attach_to_stream)(lambda messages: Reply(), instrumentation)(HELLO)
     assert reply.read() == "fine"
     assert told(assembly_telemetry) == [1]
 
@@ -107,12 +107,12 @@ def test_one_that_only_hands_on_is_looked_through(instrumentation, assembly_tele
 
 @pytest.mark.parametrize("words", [words, lazy_words, pieces, lazy_pieces])
 async def test_a_summariser_that_streams_is_an_attempt_of_the_step(words, instrumentation, assembly_telemetry):
-    call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+    call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
     reduction = Reduction(instrumentation, "summary", TALK, call=call)
     with reduction.running():
         assert await read_all(client(sent)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
     reduction.done([{"role": "user", "content": "All."}, TALK[3]])
-    call.receives(sent(call.out))
+    call.client_called(sent(call.out))
     assert told(assembly_telemetry) == [2]
     block = assembly_telemetry.span("compact_block summary")
     assert block.parent.name == "apply_policy summary"
@@ -129,24 +129,24 @@ async def test_a_summariser_that_streams_takes_as_long_as_it_takes_and_may_say_t
 
     reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, messages=TALK))
     with reduction.running():
-        whole = client(sent, said_in=lambda answer: answer if answer != "All" else None)
+        whole = client(sent, chunk_text=lambda answer: answer if answer != "All" else None)
         async for answer in whole(streams, instrumentation)(TALK[:3]):
             if answer != "All":
                 break  # nobody reads it to its end
     reduction.done(TALK[3:])
-    reduction.call.receives(sent(TALK[3:]))
+    reduction.call.client_called(sent(TALK[3:]))
     block = assembly_telemetry.span("compact_block summary")
     assert block.attributes["assembly.tokens.out"] == 8  # with what frames a message
     assert block.end_ns - block.start_ns > 5_000_000
 
 
 def test_a_summariser_may_add_its_answer_to_the_very_list_that_it_has_read(instrumentation, assembly_telemetry):
-    asker, held = Asker("talk", "clerk", "clerk"), TALK[:3]
+    invoking_agent, held = InvokingAgent("talk", "clerk", "clerk"), TALK[:3]
     reduction = Reduction(instrumentation, "summary", TALK)
     with reduction.running():
         client(sent)(lambda messages: messages.append(TALK[3]), instrumentation)(held)
-    reduction.done(TALK[3:], asker=asker)
-    ModelCall(instrumentation, asker).receives(sent(TALK[3:]))
+    reduction.done(TALK[3:], invoking_agent=invoking_agent)
+    ModelCall(instrumentation, invoking_agent).client_called(sent(TALK[3:]))
     attempt = assembly_telemetry.span("compact_block summary")
     assert attempt.attributes["assembly.tokens.in"] == 3 * (4 + count("one"))
 
@@ -163,38 +163,38 @@ async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, asse
         raise AssertionError("nobody summarises")
 
     for stream in (words, silent):
-        call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+        call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
         reduction = Reduction(instrumentation, "summary", TALK, call=call)
         with reduction.running():
-            await read_all(client(sent, said_in=lambda word: f"{word} ")(stream, instrumentation)(TALK[:3]))
+            await read_all(client(sent, chunk_text=lambda word: f"{word} ")(stream, instrumentation)(TALK[:3]))
         reduction.done(TALK[3:])
-        call.receives(sent(call.out))
-    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, Asker("talk")))
+        call.client_called(sent(call.out))
+    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, InvokingAgent("talk")))
     with reduction.running(), pytest.raises(ConnectionError):
-        await read_all(client(sent, said_in=str)(breaks, instrumentation)(TALK[:3]))
+        await read_all(client(sent, chunk_text=str)(breaks, instrumentation)(TALK[:3]))
     reduction.done([TALK[3]])
     reduction.call.end()
     made = assembly_telemetry.spans_named("compact_block summary")
     outcomes = [span.attributes["assembly.compaction.outcome"] for span in made]
     assert outcomes == ["compacted", "empty", "raised"]
     assert made[0].attributes["assembly.tokens.out"] == 4 + count("so it is ")
-    assert await read_all(client(sent, said_in=unread)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
+    assert await read_all(client(sent, chunk_text=unread)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
 
 
 def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):
-    call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+    call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
     assert not call.reduced("elsewhere", HELLO, [])
     assert call.reduced("window", [*HELLO, *TALK[2:]], TALK[3:])
-    call.receives(sent(TALK[3:]))
+    call.client_called(sent(TALK[3:]))
     (assembly,) = assembly_telemetry.spans_named("assemble_context")
     assert [child.attributes["assembly.policy.name"] for child in assembly.children] == ["framework", "window"]
     assert assembly.attributes["assembly.events.in"] == 4
 
 
 def test_prompts_that_change_behind_a_plugin_are_told(instrumentation, assembly_telemetry):
-    call = ModelCall(instrumentation, Asker("talk"))
-    call.by_plugin(HELLO, prompts=["You help."])
-    call.receives(Sent(HELLO, ["You help, briefly."]))
+    call = ModelCall(instrumentation, InvokingAgent("talk"))
+    call.replaced_by_plugin(HELLO, prompts=["You help."])
+    call.client_called(ClientRequest(HELLO, ["You help, briefly."]))
     assert told(assembly_telemetry) == [1]
 
 
@@ -204,7 +204,7 @@ def test_where_nobody_listens_a_function_is_what_it_was():
 
     silent = Instrumentation("pretend")
     silent.open = False
-    assert within(run_of)(len, silent)("four") == 4
+    assert run_hook(run_of)(len, silent)("four") == 4
 
 
 def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentation, assembly_telemetry):
@@ -220,7 +220,7 @@ def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentati
 
     own, abstract = vars(Base)["__init_subclass__"], Base.call
     hook = client(lambda _, messages: sent(messages))
-    following = Following("call", lambda original, _, ours: hook(original, ours))
+    following = SubclassHook("call", lambda original, _, ours: hook(original, ours))
     following.tree(Base, instrumentation)
 
     class Mine(Base):

@@ -7,23 +7,23 @@ import pytest
 from otel_assembly import DecisionReason
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.instrumentation import (
-    Asker,
+    ClientRequest,
     Instrumentation,
-    KnownReducer,
+    InvokingAgent,
     MadeWith,
     ModelCall,
+    ReducerSpec,
     Reduction,
-    Sent,
     behind,
     client,
     in_package,
     known_of,
     name_of,
     newest,
-    plugged_in,
+    plugin_scope,
+    record_standalone_call,
     summariser_call,
-    tell_alone,
-    unsummed,
+    without_summaries,
 )
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
@@ -45,7 +45,7 @@ def test_what_stays_is_behind_the_cut_and_all_that_came_out_where_nothing_was_cu
 
 
 def test_a_class_is_known_by_the_frameworks_that_it_derives_from(monkeypatch):
-    known = {"Window": KnownReducer("window")}
+    known = {"Window": ReducerSpec("window")}
     assert known_of(OfUsers, known, ["pretend"]) is None
     monkeypatch.setattr(Window, "__module__", "pretend.windows")
     assert known_of(OfUsers, known, ["pretend"]) is known["Window"]
@@ -70,14 +70,14 @@ def test_what_a_reducer_was_made_with_is_known_of_it_while_that_is_instrumented(
 
 
 def test_settings_may_be_worked_out():
-    known = KnownReducer(settings={"size": "size", "twice": lambda window: 2 * window.size})
+    known = ReducerSpec(settings={"size": "size", "twice": lambda window: 2 * window.size})
     assert known.config(Window(2), "and whatever it is called with") == {"size": 2, "twice": 4}
 
 
 @pytest.mark.parametrize("text", ["", "Error generating summary: 500 Server Error"], ids=["empty", "error text"])
 def test_what_no_summary_was_made_of_is_lost(text):
     made = {"role": "system", "content": text}
-    (lost,) = unsummed(
+    (lost,) = without_summaries(
         TALK, [made, TALK[3]], lambda message: message["content"] if message["role"] == "system" else None
     )
     assert (lost.events, lost.outcome, lost.reason) == (
@@ -90,7 +90,10 @@ def test_what_no_summary_was_made_of_is_lost(text):
 def test_nothing_is_lost_where_a_summary_was_made_or_none_was_to_be():
     made = {"role": "system", "content": "They counted."}
     for after in ([made, TALK[3]], TALK[2:]):
-        assert unsummed(TALK, after, lambda message: message["content"] if message["role"] == "system" else None) == []
+        assert (
+            without_summaries(TALK, after, lambda message: message["content"] if message["role"] == "system" else None)
+            == []
+        )
 
 
 def test_the_hooks_of_a_package_have_its_modules_and_the_versions_of_all():
@@ -115,24 +118,24 @@ def instrumentation(assembly_telemetry):
 
 def test_messages_that_can_be_read_once_are_left_to_the_client(instrumentation, assembly_telemetry):
     def sent(messages):
-        return Sent(messages, model="gpt-4o")
+        return ClientRequest(messages, model="gpt-4o")
 
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
     with call.current():
-        assert client(sent, told=tell_alone)(list, instrumentation)(iter(TALK)) == TALK
+        assert client(sent, told=record_standalone_call)(list, instrumentation)(iter(TALK)) == TALK
         call.open()
         assert client(sent)(list, instrumentation)(iter(TALK)) == TALK
     assert assembly_telemetry.metrics["assembly.telemetry.errors"]
 
 
 def test_a_summarisers_own_function_is_told_only_inside_of_a_reducer(instrumentation, assembly_telemetry):
-    told = summariser_call(lambda messages: Sent(messages, model="gpt-4o"), str)
+    told = summariser_call(lambda messages: ClientRequest(messages, model="gpt-4o"), str)
     summary = told(lambda messages: "so", instrumentation)
     summary(TALK)
     assert assembly_telemetry.spans == []
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
     reduction = Reduction(instrumentation, "summarises", TALK, call=call)
-    with reduction.followed():
+    with reduction.tracked():
         summary(TALK)
     reduction.done(TALK[2:])
     call.end()
@@ -140,15 +143,15 @@ def test_a_summarisers_own_function_is_told_only_inside_of_a_reducer(instrumenta
 
 
 def test_a_plug_in_ends_what_was_prepared_before_it(instrumentation, assembly_telemetry):
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
     call.reduced("window", TALK, TALK[1:])
-    with plugged_in(instrumentation, call):
+    with plugin_scope(instrumentation, call):
         assert len(assembly_telemetry.spans_named("assemble_context")) == 1
 
 
 def test_what_a_followed_reducer_raises_is_told_and_goes_through(instrumentation, assembly_telemetry):
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)
-    with pytest.raises(ConnectionError), Reduction(instrumentation, "window", TALK, call=call).followed():
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
+    with pytest.raises(ConnectionError), Reduction(instrumentation, "window", TALK, call=call).tracked():
         raise ConnectionError
     call.end()
     assert assembly_telemetry.span("apply_policy window").attributes["error.type"] == "ConnectionError"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_assembly.instrumentation import Following, Hook, Instrumentation, find, in_module
+from otel_assembly.instrumentation import Hook, Instrumentation, SubclassHook, find, in_module
 
 
 def shouts(original, instrumentation):
@@ -23,7 +23,7 @@ def test_one_wrap_is_that_of_each_class():
             return "own"
 
     instrumentation = Instrumentation("test")
-    Following.alike("say", shouts).tree(Base, instrumentation)
+    SubclassHook.for_method("say", shouts).tree(Base, instrumentation)
     assert (Base().say(), Own().say()) == ("BASE", "OWN")
     instrumentation.patches.restore()
     assert (Base().say(), Own().say()) == ("base", "own")
@@ -57,7 +57,7 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
             return "other"
 
     instrumentation = Instrumentation("test")
-    following = Following.alike("say", shouts, lambda met: met.__name__ == "Left")
+    following = SubclassHook.for_method("say", shouts, lambda met: met.__name__ == "Left")
     following.tree(Makes, instrumentation)
 
     class LazyModule(Mixin, metaclass=Makes):
@@ -93,7 +93,7 @@ def test_a_class_that_a_decorator_makes_once_more_is_wrapped_once():
         owners.append(owner)
         return lambda *args: original(*args) + "!"
 
-    Following("say", noted).tree(Base, instrumentation)
+    SubclassHook("say", noted).tree(Base, instrumentation)
 
     @dataclass(slots=True)
     class Made(Base):
@@ -122,7 +122,7 @@ def test_what_a_metaclass_does_itself_it_goes_on_to_do(times):
 
     there = vars(Makes)["__init__"]
     instrumentation = Instrumentation("test")
-    followings = [Following.alike("say", shouts) for _ in range(times)]
+    followings = [SubclassHook.for_method("say", shouts) for _ in range(times)]
     for following in followings:
         following.tree(Makes, instrumentation)
 

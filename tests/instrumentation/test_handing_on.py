@@ -6,23 +6,23 @@ import pytest
 
 from otel_assembly import DecisionReason
 from otel_assembly.instrumentation import (
-    Asker,
+    ClientRequest,
     Instrumentation,
-    KnownReducer,
+    InvokingAgent,
     ModelCall,
+    ReducerSpec,
     Reduction,
-    Sent,
     already_reported,
     assembled,
     client,
-    handling,
+    middleware_scope,
     newest,
-    reduces_and_hands_on,
+    reducing_middleware_hook,
     report_halt,
 )
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
-LIMITER = KnownReducer(
+LIMITER = ReducerSpec(
     "limiter",
     reason=DecisionReason.OUTSIDE_WINDOW,
     settings={"most": "most"},
@@ -61,19 +61,19 @@ def agent(instrumentation):
     conversation = Conversation()
 
     def handled(instrumentation, call_next, messages, *rest):
-        return handling(
+        return middleware_scope(
             instrumentation,
-            lambda: ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK),
+            lambda: ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK),
             messages,
             conversation=conversation,
         )
 
-    call = reduces_and_hands_on(LIMITER, handled)(Limits.call, instrumentation)
+    call = reducing_middleware_hook(LIMITER, handled)(Limits.call, instrumentation)
 
     async def answers(messages, options):
         return len(messages)
 
-    model = client(lambda messages, options: Sent(messages, model="gpt-4o"))(answers, instrumentation)
+    model = client(lambda messages, options: ClientRequest(messages, model="gpt-4o"))(answers, instrumentation)
 
     async def ask(*limits):
         def behind(rest):
@@ -96,7 +96,7 @@ async def test_each_limiter_is_a_step_of_the_one_call(agent, assembly_telemetry)
 
 
 async def test_what_runs_inside_of_a_reducer_begins_no_call(instrumentation, agent, assembly_telemetry):
-    with Reduction(instrumentation, "summarises", TALK, call=ModelCall(instrumentation, Asker())).running():
+    with Reduction(instrumentation, "summarises", TALK, call=ModelCall(instrumentation, InvokingAgent())).running():
         await agent(3)
     assert assembly_telemetry.spans_named("apply_policy limiter") == []
 
@@ -122,8 +122,8 @@ async def test_a_limiter_that_raises_is_a_step_that_failed(instrumentation, asse
             raise ConnectionError("no")
 
     def handled(instrumentation, call_next, messages, *rest):
-        return handling(instrumentation, lambda: ModelCall(instrumentation, messages=TALK), messages)
+        return middleware_scope(instrumentation, lambda: ModelCall(instrumentation, messages=TALK), messages)
 
     with pytest.raises(ConnectionError):
-        await reduces_and_hands_on(LIMITER, handled)(Fails.call, instrumentation)(Fails(3), None, TALK)
+        await reducing_middleware_hook(LIMITER, handled)(Fails.call, instrumentation)(Fails(3), None, TALK)
     assert assembly_telemetry.span("apply_policy limiter").status == "ERROR"

@@ -14,14 +14,14 @@ import pytest
 
 import otel_assembly.instrumentation
 from otel_assembly.instrumentation import (
+    ClientRequest,
     Instrumentation,
     Reducer,
-    Sent,
-    around,
-    around_awaited,
     client,
+    observe_async_hook,
+    observe_hook,
     reducer,
-    within,
+    run_hook,
 )
 
 
@@ -70,12 +70,12 @@ def run_of(_, *__):
 
 
 READS = Reducer(lambda _: [], policy="window")
-SENT = client(lambda _: Sent([]))
+SENT = client(lambda _: ClientRequest([]))
 WRAPPERS = {
-    "plain": [around(observed), reducer(READS), within(run_of), SENT],
-    "coroutine": [around_awaited(observed), reducer(READS), within(run_of), SENT],
-    "generator": [within(run_of), SENT],
-    "async_generator": [within(run_of), SENT],
+    "plain": [observe_hook(observed), reducer(READS), run_hook(run_of), SENT],
+    "coroutine": [observe_async_hook(observed), reducer(READS), run_hook(run_of), SENT],
+    "generator": [run_hook(run_of), SENT],
+    "async_generator": [run_hook(run_of), SENT],
 }
 CALLS = [(name, wrapper) for name, wrappers in WRAPPERS.items() for wrapper in wrappers]
 
@@ -139,7 +139,7 @@ async def test_a_warning_names_the_line_that_it_would_name_without_us(wrapped, c
 
 def test_a_traceback_still_lists_the_wrapper_with_its_source(wrapped):
     with pytest.raises(ValueError, match="no") as raised:
-        wrapped("raises", around(observed)).raises()
+        wrapped("raises", observe_hook(observed)).raises()
     lines = traceback.format_tb(raised.tb)
     assert any("instrumentation/hooks.py" in line and "original(*args, **kwargs)" in line for line in lines)
 

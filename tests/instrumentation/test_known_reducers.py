@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import DecisionReason
-from otel_assembly.instrumentation import Asker, Instrumentation, KnownReducer, ModelCall, Reduction, Sent
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    ReducerSpec,
+    Reduction,
+)
 
 CALLS = {"id": "1", "function": {"name": "weather", "arguments": "{}"}}
 TALK = [
@@ -23,7 +30,7 @@ class Newest:
         self.size = size
 
 
-NEWEST = KnownReducer(
+NEWEST = ReducerSpec(
     "newest",
     reason=DecisionReason.OUTSIDE_WINDOW,
     settings={"size": "size", "not_there": "not_there"},
@@ -33,10 +40,10 @@ NEWEST = KnownReducer(
 
 def reduced(known, reducer, after):
     """A model is called with what a reducer made of the talk."""
-    call = ModelCall(Instrumentation("pretend"), Asker("talk", "clerk", "clerk"))
+    call = ModelCall(Instrumentation("pretend"), InvokingAgent("talk", "clerk", "clerk"))
     reduction = Reduction(call.instrumentation, known.policy, TALK, config=known.config(reducer), call=call)
     known.done(reduction, reducer, after)
-    call.receives(Sent(after))
+    call.client_called(ClientRequest(after))
 
 
 def test_what_its_own_rule_keeps_and_does_not_come_out_had_lost_its_other_half(assembly_telemetry):
@@ -49,9 +56,9 @@ def test_what_its_own_rule_keeps_and_does_not_come_out_had_lost_its_other_half(a
 @pytest.mark.parametrize(
     ("known", "cause", "budget"),
     [
-        (KnownReducer("limit", limit=lambda *_: 1), "newest_atom", 1),
-        (KnownReducer("limit", limit=lambda *_: 9_999), None, 9_999),
-        (KnownReducer("limit", limit=lambda *_: 3, unit="items"), "framework", None),
+        (ReducerSpec("limit", limit=lambda *_: 1), "newest_atom", 1),
+        (ReducerSpec("limit", limit=lambda *_: 9_999), None, 9_999),
+        (ReducerSpec("limit", limit=lambda *_: 3, unit="items"), "framework", None),
     ],
     ids=["nothing is left", "it holds", "items"],
 )
@@ -65,14 +72,14 @@ def test_a_limit_that_did_not_hold_is_an_overflow(known, cause, budget, assembly
 
 def test_what_it_says_itself_that_it_left_out_is_told_beside_what_did(assembly_telemetry):
     note = {"role": "user", "content": "Skipped 2 messages."}
-    reduced(KnownReducer("note", reported=lambda *_: 2), None, [note, TALK[-1]])
+    reduced(ReducerSpec("note", reported=lambda *_: 2), None, [note, TALK[-1]])
     step = assembly_telemetry.span("apply_policy note")
     assert (step.attributes["assembly.dropped.reported_count"], step.attributes["assembly.dropped.count"]) == (2, 3)
 
 
 def test_one_that_raises_outside_of_any_call_is_told_as_a_call_that_is_not_made(assembly_telemetry):
     reduction, error = Reduction(Instrumentation("pretend"), "memory", TALK, kind="injection"), ConnectionError()
-    reduction.ended(error, Asker("talk", "clerk", "clerk"))
+    reduction.ended(error, InvokingAgent("talk", "clerk", "clerk"))
     step, assembly = assembly_telemetry.span("apply_policy memory"), assembly_telemetry.span("assemble_context")
     assert step.attributes["error.type"] == assembly.attributes["error.type"] == "ConnectionError"
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"]) == (4, 0)

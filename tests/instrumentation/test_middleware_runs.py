@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from otel_assembly.instrumentation import (
-    GoingOn,
+    ClientRequest,
     Instrumentation,
+    MiddlewareCall,
     MiddlewareReduction,
     ModelCall,
-    Sent,
     current_model_call,
-    going_on,
+    wrap_middleware,
 )
 
 HISTORY = [{"role": "user", "content": str(number)} for number in range(5)]
@@ -45,26 +45,26 @@ class Chain:
 
     def begun(self, name, request):
         made = partial(MiddlewareReduction, self.instrumentation, name, **self._settings)
-        return GoingOn(
+        return MiddlewareCall(
             self.instrumentation,
             made,
-            lambda policy: Sent(policy.messages, policy.prompts),
+            lambda policy: ClientRequest(policy.messages, policy.prompts),
             request,
             {WHERE: name},
             {WHERE: "behind"},
         )
 
-    def around(self, middleware, name="middle"):
-        return going_on(middleware, self.instrumentation, partial(self.begun, name))
+    def middleware(self, middleware, name="middle"):
+        return wrap_middleware(middleware, self.instrumentation, partial(self.begun, name))
 
     def client(self, request):
         self.seen.append(WHERE.get())
-        current_model_call().receives(Sent(request.messages, request.prompts))
+        current_model_call().client_called(ClientRequest(request.messages, request.prompts))
         return "fine"
 
     def run(self, middleware, messages=HISTORY):
         with self.call.current():
-            return self.around(middleware)(Request(messages), self.client)
+            return self.middleware(middleware)(Request(messages), self.client)
 
 
 def told(telemetry):
@@ -123,7 +123,7 @@ def test_what_is_called_again_begins_where_it_began_before(instrumentation, asse
         return "fine"
 
     chain = Chain(instrumentation)
-    inner, outer = chain.around(newest, "inner"), chain.around(tries_again, "outer")
+    inner, outer = chain.middleware(newest, "inner"), chain.middleware(tries_again, "outer")
     with chain.call.current():
         assert outer(Request(HISTORY), lambda request: inner(request, fails_once)) == "fine"
     assert told(assembly_telemetry) == [(5, 2), (5, 2)]
@@ -147,7 +147,7 @@ async def test_awaited_ones_are_told_likewise(instrumentation, assembly_telemetr
         return await behind(Request(request.messages[-1:]))
 
     with chain.call.current():
-        assert await chain.around(newest)(Request(HISTORY), client) == "fine"
+        assert await chain.middleware(newest)(Request(HISTORY), client) == "fine"
     assert told(assembly_telemetry) == [(5, 1)]
 
 
@@ -169,6 +169,6 @@ def test_one_that_fails_in_us_goes_on_as_it_would(instrumentation, assembly_tele
     chain = Chain(instrumentation)
     chain.begun = None
     with chain.call.current():
-        watched = going_on(lambda request, behind: behind(request), instrumentation, chain.begun)
+        watched = wrap_middleware(lambda request, behind: behind(request), instrumentation, chain.begun)
         assert watched(Request(HISTORY), chain.client) == "fine"
     assert told(assembly_telemetry) == [(5, 5)]

@@ -10,7 +10,14 @@ from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, st
 
 from otel_assembly import DecisionReason, Verdict, uninstrument
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, current_model_call, within
+from otel_assembly.instrumentation import (
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    Reduction,
+    current_model_call,
+    run_hook,
+)
 
 
 def test_a_call_that_nothing_reduces_is_told(agents, assembly_telemetry):
@@ -51,7 +58,7 @@ class Odd:
 def test_what_stands_around_and_between_what_was_reduced_came_in_too(agents, assembly_telemetry):
     asked = agents.Client()
     first, *reduced = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
-    call = ModelCall(PretendInstrumentor()._instrumentation, Asker(asked, "clerk", "clerk"))
+    call = ModelCall(PretendInstrumentor()._instrumentation, InvokingAgent(asked, "clerk", "clerk"))
     call.reduced("window", [first, *reduced], reduced)
     between = {"role": "user", "content": "in between"}
     held = [
@@ -73,7 +80,7 @@ def test_why_a_copy_left_is_why_the_message_did(agents, assembly_telemetry):
     asked = agents.Client()
     history = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
     copies = [dict(event) for event in history]
-    call = ModelCall(PretendInstrumentor()._instrumentation, Asker(asked, "clerk", "clerk"), messages=history)
+    call = ModelCall(PretendInstrumentor()._instrumentation, InvokingAgent(asked, "clerk", "clerk"), messages=history)
     verdict = Verdict(copies[:2], DecisionOutcome.DROPPED, DecisionReason.STALE)
     call.reduced("window", copies, copies[2:], verdicts=[verdict])
     with call.current():
@@ -101,7 +108,7 @@ class Raises:
 def test_the_care_of_a_history_has_a_name_and_spares_what_it_could_not_reduce(agents, assembly_telemetry):
     history = [{"role": "user", "content": str(number)} for number in range(3)]
     instrumentation, error = Instrumentation("pretend"), ConnectionError()
-    call = ModelCall(instrumentation, Asker("history"), messages=history, name="compaction")
+    call = ModelCall(instrumentation, InvokingAgent("history"), messages=history, name="compaction")
     Reduction(instrumentation, "compaction", history, call=call).failed(error)
     call.end(error, stays=True)
     (told,) = assemblies(assembly_telemetry)
@@ -126,7 +133,7 @@ def test_what_looks_at_an_answer_never_reaches_the_agent(agents, assembly_teleme
             raise ZeroDivisionError
 
     run = PretendInstrumentor()._instrumentation
-    assert within(lambda *_: Run(run))(len, run)("four") == 4
+    assert run_hook(lambda *_: Run(run))(len, run)("four") == 4
     assert seen == [4]
 
 

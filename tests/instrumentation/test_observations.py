@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from otel_assembly.instrumentation import Instrumentation, around, around_awaited, instead
+from otel_assembly.instrumentation import Instrumentation, observe_async_hook, observe_hook, replace_hook
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ async def divide_later(value, by):
 
 async def called(hook, instrumentation, seen, *args, **kwargs):
     """The original's answer, once called through the hook of a function and once through that of a coroutine."""
-    plain = around(hook)(divide, instrumentation)
-    awaited = around_awaited(hook)(divide_later, instrumentation)
+    plain = observe_hook(hook)(divide, instrumentation)
+    awaited = observe_async_hook(hook)(divide_later, instrumentation)
     assert inspect.iscoroutinefunction(awaited)
     assert not inspect.iscoroutinefunction(plain)
     first = plain(*args, **kwargs)
@@ -60,11 +60,11 @@ async def test_an_observation_sees_what_is_raised_and_it_goes_through_as_it_was(
             seen.append(error)
 
     with pytest.raises(ZeroDivisionError) as raised:
-        around(observe)(divide, instrumentation)(1, 0)
+        observe_hook(observe)(divide, instrumentation)(1, 0)
     assert seen == [raised.value]
     assert [frame.name for frame in traceback.extract_tb(raised.tb)].count("observe") == 0
     with pytest.raises(ZeroDivisionError):
-        await around_awaited(observe)(divide_later, instrumentation)(1, 0)
+        await observe_async_hook(observe)(divide_later, instrumentation)(1, 0)
 
 
 @pytest.mark.parametrize("when", ["before", "after", "call", "raised"])
@@ -86,7 +86,7 @@ async def test_what_fails_in_an_observation_is_counted_and_the_original_runs_onc
         runs.append(args)
         return divide(*args, **kwargs)
 
-    work = around(observe)(original, instrumentation)
+    work = observe_hook(observe)(original, instrumentation)
     if when == "raised":
         with pytest.raises(ZeroDivisionError):
             work(1, 0)
@@ -107,7 +107,7 @@ async def test_what_has_nothing_to_observe_ends_before_the_original_runs(instrum
 
     assert await called(observe, instrumentation, [], 6, 3) == 2
     with pytest.raises(ZeroDivisionError):
-        around(observe)(divide, instrumentation)(1, 0)
+        observe_hook(observe)(divide, instrumentation)(1, 0)
 
 
 def test_an_iteration_that_ends_is_no_failure_of_ours(instrumentation, assembly_telemetry):
@@ -115,7 +115,7 @@ def test_an_iteration_that_ends_is_no_failure_of_ours(instrumentation, assembly_
         yield
 
     with pytest.raises(StopIteration):
-        around(observe)(lambda: next(iter(())), instrumentation)()
+        observe_hook(observe)(lambda: next(iter(())), instrumentation)()
     assert "assembly.telemetry.errors" not in assembly_telemetry.metrics
 
 
@@ -129,14 +129,14 @@ async def test_while_it_is_not_open_only_the_original_runs(instrumentation):
         raise AssertionError
 
     assert await called(fails, instrumentation, [], 6, 3) == 2
-    assert instead(fails)(divide, instrumentation)(6, 3) == 2
-    assert await instead(fails_later)(divide_later, instrumentation)(6, 3) == 2
+    assert replace_hook(fails)(divide, instrumentation)(6, 3) == 2
+    assert await replace_hook(fails_later)(divide_later, instrumentation)(6, 3) == 2
 
 
 async def test_what_runs_instead_is_given_the_original(instrumentation):
     async def twice(instrumentation, original, value, by):
         return 2 * await original(value, by)
 
-    work = instead(twice)(divide_later, instrumentation)
+    work = replace_hook(twice)(divide_later, instrumentation)
     assert inspect.iscoroutinefunction(work)
     assert await work(6, 3) == 4

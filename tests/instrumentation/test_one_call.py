@@ -9,7 +9,7 @@ from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, sp
 from recount import prompt_tokens
 
 from otel_assembly import instrument, uninstrument
-from otel_assembly.instrumentation import Asker, ModelCall, Sent, client, current_model_call, within
+from otel_assembly.instrumentation import ClientRequest, InvokingAgent, ModelCall, client, current_model_call, run_hook
 
 
 def test_a_client_around_a_client_is_one_call(agents, assembly_telemetry):
@@ -73,7 +73,7 @@ async def test_what_is_entered_belongs_to_every_run_around_it(agents, assembly_t
         def end(self, error=None):
             current.append("ended")
 
-    around_it = within(Around)(agents.Client.entered, PretendInstrumentor()._instrumentation)
+    around_it = run_hook(Around)(agents.Client.entered, PretendInstrumentor()._instrumentation)
     monkeypatch.setattr(agents.Client, "entered", around_it)
     await agents.Agent(agents.Client()).enter("hello")
     assert [item is not None for item in current] == [True] * 4
@@ -115,16 +115,16 @@ def test_a_stream_of_the_frameworks_own_carries_its_run_on(agents, assembly_tele
 
     class Run:
         def current(self):
-            return ModelCall(run, Asker(asked, "clerk", "clerk")).current()
+            return ModelCall(run, InvokingAgent(asked, "clerk", "clerk")).current()
 
         def end(self, error=None):
             ended.append(error)
 
-    def carries(given, answer):
+    def attach_to_stream(given, answer):
         answer.around.append(given.current)
         return isinstance(answer, Stream)
 
-    stream = within(lambda *_: Run(), carries)(Stream, run)()
+    stream = run_hook(lambda *_: Run(), attach_to_stream)(Stream, run)()
     assert isinstance(stream, Stream)
     assert None not in stream.words()
     assert current_model_call() is None
@@ -142,11 +142,11 @@ def test_who_knows_which_call_it_is_tells_it_in_the_place_of_the_context_variabl
             entered.append("out")
 
     def told(instrumentation, sent):
-        call = Placed(instrumentation, sent.asker, messages=sent.messages)
-        call.receives(sent)
+        call = Placed(instrumentation, sent.invoking_agent, messages=sent.messages)
+        call.client_called(sent)
         return call
 
-    call = client(lambda messages: Sent(messages), told=told)(
+    call = client(lambda messages: ClientRequest(messages), told=told)(
         lambda messages: entered.append("called"), PretendInstrumentor()._instrumentation
     )
     call([{"role": "user", "content": "hello"}])

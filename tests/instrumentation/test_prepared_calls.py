@@ -8,15 +8,15 @@ from operator import itemgetter
 import pytest
 
 from otel_assembly.instrumentation import (
-    Asker,
+    ClientRequest,
+    ConversationsByFirstMessage,
+    GraphPosition,
     Instrumentation,
-    LateRun,
-    Openings,
-    Place,
+    InvokingAgent,
+    LazyRun,
     PreparedCalls,
     PreparedOutside,
     Reduction,
-    Sent,
 )
 
 ASSEMBLY = "assemble_context"
@@ -35,18 +35,18 @@ def instrumentation(assembly_telemetry):
         yield Instrumentation("pretend")
 
 
-class Steps:
+class TrackedStream:
     """A framework of steps that hand on nothing but messages, each in a context of its own."""
 
     def __init__(self, instrumentation, calls=None, run=None):
         self.instrumentation = instrumentation
         self.calls = PreparedCalls() if calls is None else calls
         self.run = run
-        self.openings = Openings(itemgetter("role"))
+        self.openings = ConversationsByFirstMessage(itemgetter("role"))
 
     def at(self, place, step):
-        asker = Asker(None, "talk/", "clerk")
-        return Place(self.calls, place, step, self.run, asker, "step", self.openings)
+        invoking_agent = InvokingAgent(None, "talk/", "clerk")
+        return GraphPosition(self.calls, place, step, self.run, invoking_agent, "step", self.openings)
 
     def finds(self, messages, since_ns, place, step):
         return self.at(place, step).prepares(self.instrumentation, messages, since_ns)
@@ -59,7 +59,7 @@ class Steps:
 
     def asks(self, messages, place="step", step=1):
         """A model is sent these."""
-        self.at(place, step).sends(self.instrumentation, messages, 0).receives(Sent(messages))
+        self.at(place, step).sends(self.instrumentation, messages, 0).client_called(ClientRequest(messages))
 
 
 def told(telemetry):
@@ -71,7 +71,7 @@ def told(telemetry):
 def test_what_reduces_one_after_the_other_are_the_steps_of_the_call_that_is_made_with_it(
     instrumentation, assembly_telemetry
 ):
-    steps = Steps(instrumentation)
+    steps = TrackedStream(instrumentation)
     kept = steps.cuts(steps.cuts(HISTORY, 4), 2)
     steps.asks(HISTORY[:1])  # a question beside it
     steps.asks(kept)
@@ -79,7 +79,7 @@ def test_what_reduces_one_after_the_other_are_the_steps_of_the_call_that_is_made
 
 
 def test_what_is_handed_on_is_gone_on_with_by_each_of_those_that_come_after_it(instrumentation, assembly_telemetry):
-    steps = Steps(instrumentation)
+    steps = TrackedStream(instrumentation)
     kept = steps.cuts(HISTORY, 4)
     steps.at("step", 1).left([list(kept)])
     shorter = [steps.cuts(kept, most, f"branch {most}", 2) for most in (3, 2)]
@@ -89,7 +89,7 @@ def test_what_is_handed_on_is_gone_on_with_by_each_of_those_that_come_after_it(i
 
 
 def test_a_call_that_is_made_again_has_the_same_steps(instrumentation, assembly_telemetry):
-    steps = Steps(instrumentation)
+    steps = TrackedStream(instrumentation)
     kept = steps.cuts(HISTORY, 4)
     for _ in range(3):
         steps.asks(kept)
@@ -97,7 +97,7 @@ def test_a_call_that_is_made_again_has_the_same_steps(instrumentation, assembly_
 
 
 def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentation, assembly_telemetry):
-    steps = Steps(instrumentation)
+    steps = TrackedStream(instrumentation)
     steps.cuts(HISTORY, 4)
     assert told(assembly_telemetry) == []
     steps.at("step", 1).left([])
@@ -106,10 +106,10 @@ def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentati
 
 
 def test_what_a_run_in_a_run_goes_on_with_was_handed_on_around_it(instrumentation, assembly_telemetry):
-    outer = Steps(instrumentation)
+    outer = TrackedStream(instrumentation)
     kept = outer.cuts(HISTORY, 4)
     outer.at("step", 1).left([kept])
-    inner = Steps(instrumentation, PreparedCalls(outer.calls, step=2))
+    inner = TrackedStream(instrumentation, PreparedCalls(outer.calls, step=2))
     inner.asks(list(kept))
     assert told(assembly_telemetry) == [["newest 4"]]
 
@@ -117,7 +117,7 @@ def test_what_a_run_in_a_run_goes_on_with_was_handed_on_around_it(instrumentatio
 def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_wait(
     instrumentation, assembly_telemetry
 ):
-    steps = Steps(instrumentation, PreparedOutside())
+    steps = TrackedStream(instrumentation, PreparedOutside())
     kept = steps.cuts(HISTORY, 4)
     steps.asks([dict(message) for message in kept])
     assert told(assembly_telemetry) == [[]]
@@ -131,7 +131,7 @@ def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_w
 
 
 def test_a_reducer_that_raised_is_why_no_model_is_called(instrumentation, assembly_telemetry):
-    steps = Steps(instrumentation)
+    steps = TrackedStream(instrumentation)
     finds = partial(steps.finds, place="step", step=1)
     Reduction(instrumentation, "breaks", HISTORY, finds=finds).failed(ConnectionError("no"))
     steps.at("step", 1).left([])
@@ -142,11 +142,11 @@ def test_a_reducer_that_raised_is_why_no_model_is_called(instrumentation, assemb
 def test_a_run_has_a_span_from_what_is_told_in_it_on_and_so_have_those_around_it(
     instrumentation, assembly_telemetry, tells
 ):
-    outer = LateRun(instrumentation, "outer")
-    inner = LateRun(instrumentation, "inner", parent=outer)
+    outer = LazyRun(instrumentation, "outer")
+    inner = LazyRun(instrumentation, "inner", parent=outer)
     with outer.current(), inner.current():
         if tells:
-            steps = Steps(instrumentation, run=inner)
+            steps = TrackedStream(instrumentation, run=inner)
             steps.asks(steps.cuts(HISTORY, 2))
     inner.end()
     outer.end()
@@ -156,7 +156,7 @@ def test_a_run_has_a_span_from_what_is_told_in_it_on_and_so_have_those_around_it
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_run_may_have_its_span_from_the_start(instrumentation, assembly_telemetry, at_once):
-    run = LateRun(instrumentation, "clerk", at_once=at_once)
+    run = LazyRun(instrumentation, "clerk", at_once=at_once)
     with run.current():
         pass
     run.end()
@@ -164,8 +164,8 @@ def test_a_run_may_have_its_span_from_the_start(instrumentation, assembly_teleme
 
 
 def test_a_run_in_the_callers_span_adds_none(instrumentation, assembly_telemetry):
-    run = LateRun(instrumentation, "clerk", at_once=True)
-    with assembly_telemetry.tracer().start_as_current_span("request"), run.current(), run.reported():
+    run = LazyRun(instrumentation, "clerk", at_once=True)
+    with assembly_telemetry.tracer().start_as_current_span("request"), run.current(), run.with_span():
         pass
     run.end()
     assert [span.name for span in assembly_telemetry.spans] == ["request"]

@@ -9,14 +9,14 @@ from operator import itemgetter
 import pytest
 
 from otel_assembly.instrumentation import (
+    ClientRequest,
+    GraphContext,
     Instrumentation,
     MiddlewareReduction,
-    Places,
     PreparedRun,
-    Sent,
     Where,
-    bound,
-    within,
+    context_value,
+    run_hook,
 )
 
 ASSEMBLY = "assemble_context"
@@ -31,7 +31,7 @@ SYSTEM = Message(role="system", content="Help.")
 
 NOWHERE = Where("", ("",), 0, None)
 HERE: ContextVar[Where] = ContextVar("here", default=NOWHERE)
-PLACES = Places("pretend", itemgetter("role"), itemgetter("content"), HERE.get)
+PLACES = GraphContext("pretend", itemgetter("role"), itemgetter("content"), HERE.get)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ class Graph:
         self._nodes = nodes
         self._thread = thread
         self._settings = settings
-        self.run = within(lambda told, *_: self._begun(told))(self._run, instrumentation)
+        self.run = run_hook(lambda told, *_: self._begun(told))(self._run, instrumentation)
 
     def _begun(self, instrumentation):
         step = HERE.get().step
@@ -61,7 +61,7 @@ class Graph:
         return messages
 
     def _execute(self, node, names, step, messages):
-        with bound(HERE, Where(f"{'/'.join(names)}:{step}", names, step, self._thread)):
+        with context_value(HERE, Where(f"{'/'.join(names)}:{step}", names, step, self._thread)):
             place = PLACES.here()
             reduction = MiddlewareReduction(
                 self._instrumentation,
@@ -77,7 +77,7 @@ class Graph:
 
 
 def asks(instrumentation, messages, *prompts):
-    PLACES.tell(instrumentation, Sent([*prompts, *messages], model="gpt-4o"))
+    PLACES.tell(instrumentation, ClientRequest([*prompts, *messages], model="gpt-4o"))
 
 
 def newest(messages):
@@ -143,7 +143,7 @@ def test_a_node_that_raises_is_told_and_raises(instrumentation, assembly_telemet
 
 def test_behind_a_plugin_what_came_out_is_sent(instrumentation, assembly_telemetry):
     def model(messages):
-        with PLACES.behind_plugin(messages, messages[-1:]):
+        with PLACES.after_plugin(messages, messages[-1:]):
             asks(instrumentation, messages[-1:])  # told by the plug-in that made it
         asks(instrumentation, messages)
         return messages

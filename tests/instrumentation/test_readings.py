@@ -12,15 +12,15 @@ import pytest
 
 from otel_assembly import DecisionReason
 from otel_assembly.instrumentation import (
-    Asker,
+    ClientRequest,
     Instrumentation,
+    InvokingAgent,
     Read,
     Readings,
     Reducer,
     Reduction,
-    Sent,
     client,
-    within,
+    run_hook,
 )
 
 
@@ -72,16 +72,16 @@ class Pretend:
         reads = Reducer(
             lambda store: store.held if holds else None, policy="newest", config=lambda store: {"newest": store.newest},
             said=lambda before, after, store: {"reason": DecisionReason.OUTSIDE_WINDOW},
-            asker=lambda store: Asker(store),
+            invoking_agent=lambda store: InvokingAgent(store),
         )  # fmt: skip
         hook = self.readings.store(reads, keeps=lambda _: keeps)
         self.get, self.aget, self.failing = (
             hook(item, instrumentation) for item in (Store.get, Store.aget, Store.failing)
         )
         Store.all = self.readings.kept(Store.all, instrumentation) if holds is None else Store.all
-        self.call = client(lambda model, messages: Sent(messages, model="gpt-4o"), str, told=self.readings.told)(
-            Model.call, instrumentation
-        )
+        self.call = client(
+            lambda model, messages: ClientRequest(messages, model="gpt-4o"), str, told=self.readings.told
+        )(Model.call, instrumentation)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_model_that_is_asked_as_a_store_is_read_is_a_part_of_that(instrumentat
         pretend.call(Model(), store.all())
         return [said("summary")]
 
-    reads = Reducer(lambda store: None, policy="sums", asker=Asker)
+    reads = Reducer(lambda store: None, policy="sums", invoking_agent=InvokingAgent)
     pretend.call(Model(), pretend.readings.store(reads)(summed, instrumentation)(store))
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     [step] = assembly.children
@@ -215,7 +215,7 @@ def test_a_store_that_raises_ends_the_call_that_is_not_made(instrumentation, ass
 
 def test_what_a_plug_in_of_ours_has_given_is_told_by_itself(instrumentation, assembly_telemetry):
     pretend, messages = Pretend(instrumentation), [said("one")]
-    pretend.readings.given(Read(Asker.of("c-1"), messages, by_plugin=True))
+    pretend.readings.given(Read(InvokingAgent.of("c-1"), messages, replaced_by_plugin=True))
     pretend.call(Model(), messages)
     assert told(assembly_telemetry) == []
 
@@ -242,7 +242,7 @@ async def test_a_stream_that_has_to_be_waited_for_is_a_part_of_its_run(instrumen
         return stream()
 
     pretend = Pretend(instrumentation)
-    asked = within(lambda instrumentation: instrumentation.begin_run("clerk"))(ask, instrumentation)
+    asked = run_hook(lambda instrumentation: instrumentation.begin_run("clerk"))(ask, instrumentation)
     assert [word async for word in await asked()] == ["fine"]
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     assert assembly.parent.name == "invoke_agent clerk"

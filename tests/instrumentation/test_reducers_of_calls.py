@@ -6,7 +6,15 @@ import pytest
 from pretend_instrumentor import OWNERS, assemblies, every_call, sent, split, steps
 from recount import prompt_tokens
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Sent, client, reducer
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    Reducer,
+    client,
+    reducer,
+)
 
 
 def test_reductions_are_the_steps_of_the_call_that_they_are_made_for(agents, assembly_telemetry):
@@ -43,7 +51,7 @@ def test_what_ran_inside_of_a_reducer_and_told_all_is_not_told_again(agents, ass
 def test_what_reduces_outside_of_a_call_is_told_with_the_next_one(agents, assembly_telemetry):
     asked = agents.Client()
     agent = agents.Agent(asked, tidies=True)
-    OWNERS[id(agent.history)] = Asker(agent, "clerk", "clerk")
+    OWNERS[id(agent.history)] = InvokingAgent(agent, "clerk", "clerk")
     for turn in range(3):
         agent.ask(f"question {turn}")
     told = every_call(assembly_telemetry, asked)
@@ -58,20 +66,20 @@ def test_a_reducer_may_change_the_system_prompts_and_says_itself_what_it_does(ag
 
     def read(messages):
         prompts, rest = split(messages)
-        return Sent(rest, prompts)
+        return ClientRequest(rest, prompts)
 
     def add(prompts, messages):
         return told([*prompts, "Be brief."], split(messages)[1])
 
-    call = ModelCall(Instrumentation("pretend"), Asker("history"))
+    call = ModelCall(Instrumentation("pretend"), InvokingAgent("history"))
     hello = [{"role": "user", "content": "hello"}]
-    call.came(hello, prompts=["You help."])
+    call.set_input(hello, prompts=["You help."])
     hook = reducer(
         Reducer(lambda _, given: read(given), lambda out, *_: read(out), "brief", kind=lambda *_: "injection")
     )
     with call.current():
         made = hook(add, call.instrumentation)(["You help."], told(["You help."], hello))
-    call.receives(sent(None, made))
+    call.client_called(sent(None, made))
     (assembly,) = assemblies(assembly_telemetry)
     assert [child.attributes["assembly.policy.kind"] for child in assembly.children] == ["injection"]
     assert assembly.attributes["assembly.tokens.in"] == prompt_tokens(["You help."], hello)
@@ -91,9 +99,9 @@ def test_around_a_plugin_of_ours_each_assembly_has_a_span_of_its_own(agents, ass
 def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assembly_telemetry):
     again, other = {"role": "user", "content": "Again."}, {"role": "user", "content": "What else?"}
     for taken in ([again, other, again], [other, again]):
-        call = ModelCall(Instrumentation("pretend"), Asker(), messages=[again, other, again])
+        call = ModelCall(Instrumentation("pretend"), InvokingAgent(), messages=[again, other, again])
         call.reduced("window", taken, [again])
-        call.receives(Sent([*[again, other, again][: 3 - len(taken)], again]))
+        call.client_called(ClientRequest([*[again, other, again][: 3 - len(taken)], again]))
     told = assemblies(assembly_telemetry)
     assert [steps(item) for item in told] == [["window"], ["window"]]
     assert [span.attributes["assembly.events.in"] for span in told] == [3, 3]
@@ -107,17 +115,19 @@ def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tri
         summariser(messages[:2])
         raise RuntimeError("no summary")
 
-    asker = Asker("talk", "clerk", "clerk")
+    invoking_agent = InvokingAgent("talk", "clerk", "clerk")
     talk = [{"role": "user", "content": word} for word in ("one", "two", "three")]
     reads = Reducer(
         lambda messages, ends: messages,
         policy="sums_up",
-        asker=lambda *_: asker,
-        ends=lambda messages, ends: asker if ends else None,
+        invoking_agent=lambda *_: invoking_agent,
+        ends=lambda messages, ends: invoking_agent if ends else None,
     )
     with assembly_telemetry.as_default():
         instrumentation = Instrumentation("pretend")
-        summariser = client(lambda messages: Sent(messages, model="gpt-4o"))(lambda messages: "", instrumentation)
+        summariser = client(lambda messages: ClientRequest(messages, model="gpt-4o"))(
+            lambda messages: "", instrumentation
+        )
         wrapped = reducer(reads)(reduce, instrumentation)
         for ends in (False, True):
             with pytest.raises(RuntimeError, match="no summary"):
@@ -137,7 +147,7 @@ def test_what_is_told_by_whoever_raises_it_is_no_failure_of_the_reducer_around(a
     def fails(messages):
         raise KeyError("told elsewhere")
 
-    reads = Reducer(lambda messages: messages, policy="around", spares=(KeyError,))
+    reads = Reducer(lambda messages: messages, policy="around", expected_errors=(KeyError,))
     with assembly_telemetry.as_default(), call.current(), pytest.raises(KeyError):
         reducer(reads)(fails, telling)(call.messages)
     call.end()

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Sent
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall
 
 ASSEMBLY, STEP = "assemble_context", "apply_policy framework"
 
@@ -29,8 +29,8 @@ def sends(assembly_telemetry):
     instrumentation = Instrumentation("framework", assembly_telemetry.recorder)
 
     def send(held, sent=(), prompts=()):
-        call = ModelCall(instrumentation, Asker("conversation", "selector", "selector"), messages=held)
-        call.receives(Sent(sent, prompts, model="gpt-4o"))
+        call = ModelCall(instrumentation, InvokingAgent("conversation", "selector", "selector"), messages=held)
+        call.client_called(ClientRequest(sent, prompts, model="gpt-4o"))
         return assembly_telemetry.spans_named(ASSEMBLY)[-1], assembly_telemetry.spans_named(STEP)[-1]
 
     return send
@@ -80,7 +80,7 @@ def test_a_prompt_that_was_there_before_contains_nothing(assembly_telemetry):
     instrumentation = Instrumentation("framework", assembly_telemetry.recorder)
     prompt = f"Example:\n{transcript(TALK)}"
     call = ModelCall(instrumentation, messages=TALK, prompts=[prompt])
-    call.receives(Sent(TALK[2:], [prompt], model="gpt-4o"))
+    call.client_called(ClientRequest(TALK[2:], [prompt], model="gpt-4o"))
     span = assembly_telemetry.span(ASSEMBLY)
     assert span.attributes["assembly.prompts.out"] == 1
     assert span.attributes["assembly.dropped.count"] == 2

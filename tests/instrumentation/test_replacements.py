@@ -164,19 +164,19 @@ class Called:
 
 
 def wrapt_around(there):
-    def around(wrapped, instance, args, kwargs):
+    def decorate(wrapped, instance, args, kwargs):
         receiver = getattr(instance, "name", getattr(instance, "__name__", None))
         return ("wrapt", receiver, *wrapped(*args, **kwargs))
 
-    return wrapt.FunctionWrapper(there, around)
+    return wrapt.FunctionWrapper(there, decorate)
 
 
 def decorated(there):
     @functools.wraps(there)
-    def around(self, *args, **kwargs):
+    def decorate(self, *args, **kwargs):
         return ("decorated", *there(self, *args, **kwargs))
 
-    return around
+    return decorate
 
 
 def undocumented(there):
@@ -271,10 +271,10 @@ def test_it_is_called_as_python_calls_it_and_put_back_as_it_was(hook, made_by):
     assert vars(kind)["method"] is there
 
 
-@pytest.mark.parametrize("around", [lambda there: there, wrapt_around], ids=["itself", "wrapt"])
+@pytest.mark.parametrize("decorate", [lambda there: there, wrapt_around], ids=["itself", "wrapt"])
 @pytest.mark.parametrize("name", ["of_class", "static"])
-def test_class_and_static_methods_stay_what_they_are_and_the_wrapper_around_them_is_called(hook, name, around):
-    kind = with_it(around, name)
+def test_class_and_static_methods_stay_what_they_are_and_the_wrapper_around_them_is_called(hook, name, decorate):
+    kind = with_it(decorate, name)
     before, there = every_way(kind, name), vars(kind)[name]
     calls = []
     hooked = hook(kind, name, seen(calls))
@@ -364,13 +364,15 @@ def looks(found):
     )
 
 
-@pytest.mark.parametrize("around", [lambda there: there, wrapt_around, decorated], ids=["itself", "wrapt", "functools"])
+@pytest.mark.parametrize(
+    "decorate", [lambda there: there, wrapt_around, decorated], ids=["itself", "wrapt", "functools"]
+)
 @pytest.mark.parametrize("kind_of_hook", [seen, seen_async])
 @pytest.mark.parametrize("name", ["method", "awaited", "stream", "generator", "of_class", "stream_of_class", "static"])
-def test_it_looks_as_it_did_whatever_kind_of_function_our_hook_is(hook, name, kind_of_hook, around):
-    if around is decorated and isinstance(vars(Plain)[name], classmethod | staticmethod):
-        around = functools.partial(inside, decorated)
-    kind = with_it(around, name)
+def test_it_looks_as_it_did_whatever_kind_of_function_our_hook_is(hook, name, kind_of_hook, decorate):
+    if decorate is decorated and isinstance(vars(Plain)[name], classmethod | staticmethod):
+        decorate = functools.partial(inside, decorated)
+    kind = with_it(decorate, name)
     there = vars(kind)[name]
     before = looks(getattr(kind(), name)), looks(getattr(kind, name))
     hook(kind, name, kind_of_hook([]))
@@ -433,10 +435,10 @@ def test_functions_and_methods_are_pickled_and_copied_by_their_names(hook, targe
 async def test_a_method_that_only_looks_async_and_one_that_only_looks_as_if_it_were_not(hook):
     def task(there):
         @functools.wraps(there)
-        def around(self, *args):
+        def decorate(self, *args):
             return asyncio.ensure_future(there(self, *args))
 
-        return around
+        return decorate
 
     kind = with_it(task, "awaited")
     calls = []

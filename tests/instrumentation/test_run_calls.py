@@ -10,28 +10,28 @@ import pytest
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.instrumentation import (
-    Asker,
-    BoundRun,
-    CallsInTurn,
-    CallsOfOneStart,
-    Following,
-    Handed,
+    CallsFromSharedStart,
+    ClientRequest,
+    ContextBoundRun,
     Instrumentation,
+    InvokingAgent,
+    MiddlewareInput,
     ModelCall,
     Preparing,
     PromptsInFront,
     Reducer,
-    Sent,
+    SequentialCalls,
+    SubclassHook,
     client,
     current_model_call,
-    innermost,
+    innermost_client_hook,
     left_for,
     limit_of,
     policy_name,
     reducer,
+    run_argument_hook,
+    run_hook,
     settings_of,
-    within,
-    within_argument,
 )
 
 HISTORY = [{"role": "user", "content": str(number)} for number in range(4)]
@@ -44,7 +44,7 @@ def instrumentation(assembly_telemetry):
 
 
 def call_of(instrumentation: Instrumentation, messages: Any = None) -> ModelCall:
-    return ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=messages)
+    return ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=messages)
 
 
 window = Reducer(lambda messages: messages, lambda result, _: result, "window")
@@ -62,7 +62,7 @@ def preparing(instrumentation, call, **options):
             raise error
         return "prepared"
 
-    return within(lambda _, *__: Preparing(instrumentation, call, {AGENT: "clerk"}, **options))(
+    return run_hook(lambda _, *__: Preparing(instrumentation, call, {AGENT: "clerk"}, **options))(
         prepare, instrumentation
     )
 
@@ -72,14 +72,14 @@ def test_what_prepares_a_call_leaves_it_to_be_made(instrumentation, assembly_tel
     assert preparing(instrumentation, call, returned=returned.append)() == "prepared"
     assert returned == ["prepared"]
     assert not call.ended
-    call.receives(Sent(HISTORY[-2:]))
+    call.client_called(ClientRequest(HISTORY[-2:]))
     assert assembly_telemetry.span("assemble_context").attributes["assembly.events.in"] == 4
 
 
 @pytest.mark.parametrize(("error", "told"), [(LookupError(), "LookupError"), (KeyError(), None)])
 def test_where_it_raises_no_model_is_called(instrumentation, assembly_telemetry, error, told):
     with pytest.raises(type(error)):
-        preparing(instrumentation, call_of(instrumentation), spares=(KeyError,))(error)
+        preparing(instrumentation, call_of(instrumentation), expected_errors=(KeyError,))(error)
     assert assembly_telemetry.span("assemble_context").attributes.get("error.type") == told
 
 
@@ -93,7 +93,7 @@ class Handle:
 
 
 def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly_telemetry):
-    calls, handles, made = CallsInTurn("pretend"), [Handle(), Handle()], []
+    calls, handles, made = SequentialCalls("pretend"), [Handle(), Handle()], []
 
     def begun():
         made.append(call_of(instrumentation, HISTORY))
@@ -105,7 +105,7 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
             inner()
 
     def prepares(handle):
-        return within(lambda told, *_: calls.prepares(told, handle, begun))(prepare, instrumentation)
+        return run_hook(lambda told, *_: calls.prepares(told, handle, begun))(prepare, instrumentation)
 
     run = calls.run(instrumentation, "clerk", "c-1")
     with run.current():
@@ -121,14 +121,14 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
 
 
 def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, assembly_telemetry):
-    calls = CallsInTurn("pretend")
-    calls.by_plugin(lambda: HISTORY)
+    calls = SequentialCalls("pretend")
+    calls.replaced_by_plugin(lambda: HISTORY)
     run = calls.run(instrumentation, "clerk")
     with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():
-        calls.by_plugin(lambda: HISTORY[-2:])
-        calls.by_plugin(lambda: Sent(HISTORY[-2:], ["You help."]))
+        calls.replaced_by_plugin(lambda: HISTORY[-2:])
+        calls.replaced_by_plugin(lambda: ClientRequest(HISTORY[-2:], ["You help."]))
         assert calls.of(handle).prompts_out == ["You help."]
-    calls.of(handle).receives(Sent(HISTORY[-2:], ["You help."]))
+    calls.of(handle).client_called(ClientRequest(HISTORY[-2:], ["You help."]))
     run.end()
     assert assembly_telemetry.spans_named("assemble_context") == []
 
@@ -140,37 +140,41 @@ def test_prompts_that_what_ran_inside_has_told_are_not_told_again(instrumentatio
         prompts.append(["You help, briefly."])
         return messages[-2:]
 
-    reads = partial(Reducer, lambda messages: Sent(messages, prompts[-1]), lambda out, *_: Sent(out, prompts[-1]))
+    reads = partial(
+        Reducer, lambda messages: ClientRequest(messages, prompts[-1]), lambda out, *_: ClientRequest(out, prompts[-1])
+    )
     inside = reducer(reads("inner"))(inner, instrumentation)
     outer = reducer(reads("outer"))(lambda messages: inside(messages), instrumentation)
     call = ModelCall(instrumentation, messages=HISTORY, prompts=prompts[0])
     with call.current():
         outer(HISTORY)
-    call.receives(Sent(HISTORY[-2:], prompts[-1]))
+    call.client_called(ClientRequest(HISTORY[-2:], prompts[-1]))
     (told,) = assembly_telemetry.spans_named("assemble_context")
     assert [step.attributes["assembly.policy.name"] for step in told.children] == ["inner"]
 
 
-@pytest.mark.parametrize("asker", [Asker("talk", "clerk", "clerk"), Asker(None, "clerk", "clerk")])
-def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry, asker):
-    calls = CallsOfOneStart("pretend")
+@pytest.mark.parametrize(
+    "invoking_agent", [InvokingAgent("talk", "clerk", "clerk"), InvokingAgent(None, "clerk", "clerk")]
+)
+def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry, invoking_agent):
+    calls = CallsFromSharedStart("pretend")
 
     def load():
         current_model_call().reduced("window", HISTORY, HISTORY[-2:])
         return Handle()
 
-    handle = within(lambda told: calls.prepares(told, asker, lambda made: made))(load, instrumentation)()
+    handle = run_hook(lambda told: calls.prepares(told, invoking_agent, lambda made: made))(load, instrumentation)()
     answered = [*HISTORY[-2:], {"role": "assistant", "content": "Noted."}]
-    run = calls.run(instrumentation, handle, Asker())
+    run = calls.run(instrumentation, handle, InvokingAgent())
     with run.current():
-        assert calls.asker.agent_name == "clerk"
+        assert calls.invoking_agent.agent_name == "clerk"
         for messages in (HISTORY[-2:], answered):
             call = calls.begins(messages)
-            call.came(messages)
-            call.receives(Sent(messages))
+            call.set_input(messages)
+            call.client_called(ClientRequest(messages))
         assert calls.begins([{"role": "user", "content": "another's"}]) is None
     run.end()
-    assert calls.begins(HISTORY) is calls.asker is None
+    assert calls.begins(HISTORY) is calls.invoking_agent is None
     told = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["assembly.events.in"] for span in told] == [4, 5]
     assert [span.attributes["assembly.turn"] for span in told] == [0, 1]
@@ -178,45 +182,47 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
 
 
 def test_a_run_that_was_not_prepared_begins_as_it_calls_its_model(instrumentation):
-    calls = CallsOfOneStart("pretend")
-    with calls.run(instrumentation, Handle(), Asker("talk", "clerk", "clerk")).current():
-        assert calls.begins(HISTORY).asker.agent_name == "clerk"
+    calls = CallsFromSharedStart("pretend")
+    with calls.run(instrumentation, Handle(), InvokingAgent("talk", "clerk", "clerk")).current():
+        assert calls.begins(HISTORY).invoking_agent.agent_name == "clerk"
 
 
-@pytest.mark.parametrize(("handed_on", "kind"), [(HISTORY[1:], "reduction"), ([*HISTORY, HISTORY[0]], "injection")])
-def test_what_middleware_edits_is_a_step(instrumentation, assembly_telemetry, handed_on, kind):
+@pytest.mark.parametrize(
+    ("record_forwarded", "kind"), [(HISTORY[1:], "reduction"), ([*HISTORY, HISTORY[0]], "injection")]
+)
+def test_what_middleware_edits_is_a_step(instrumentation, assembly_telemetry, record_forwarded, kind):
     call = call_of(instrumentation)
-    Handed(None, HISTORY, ["Be brief."]).handed_on(call, handed_on, ["Be brief."], "middleware")
-    call.receives(Sent(handed_on))
+    MiddlewareInput(None, HISTORY, ["Be brief."]).record_forwarded(call, record_forwarded, ["Be brief."], "middleware")
+    call.client_called(ClientRequest(record_forwarded))
     step = assembly_telemetry.span("apply_policy middleware")
     assert step.attributes["assembly.policy.kind"] == kind
 
 
 def test_behind_a_plug_in_only_what_comes_after_it_is_told(instrumentation, assembly_telemetry):
     call = call_of(instrumentation)
-    handed = Handed(None, HISTORY, ["Be brief."], (HISTORY[1:], HISTORY[2:], ["Be brief."]))
-    handed.handed_on(call, HISTORY[2:], ["Be brief."], "middleware")
-    call.receives(Sent(HISTORY[2:]))
+    handed = MiddlewareInput(None, HISTORY, ["Be brief."], (HISTORY[1:], HISTORY[2:], ["Be brief."]))
+    handed.record_forwarded(call, HISTORY[2:], ["Be brief."], "middleware")
+    call.client_called(ClientRequest(HISTORY[2:]))
     (told,) = assembly_telemetry.spans_named("assemble_context")
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 3)
 
 
 async def test_a_run_that_is_given_as_an_argument_begins_where_it_is_called(instrumentation, assembly_telemetry):
-    async def around(name, *, handler):
+    async def observe_hook(name, *, handler):
         assert AGENT.get() is None
         return await handler()
 
     async def run():
         return AGENT.get()
 
-    wrapped = within_argument(lambda told, name, **_: BoundRun(told, name, {AGENT: name}), "handler")
-    assert await wrapped(around, instrumentation)("clerk", handler=run) == "clerk"
+    wrapped = run_argument_hook(lambda told, name, **_: ContextBoundRun(told, name, {AGENT: name}), "handler")
+    assert await wrapped(observe_hook, instrumentation)("clerk", handler=run) == "clerk"
     assert assembly_telemetry.span("invoke_agent clerk")
 
 
 def test_a_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
     call = call_of(instrumentation, HISTORY)
-    answers = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)
+    answers = client(lambda messages: ClientRequest(messages), prepared=lambda _, messages: call)
     assert answers(lambda messages: current_model_call(), instrumentation)(HISTORY[-1:]) is call
     told = assembly_telemetry.span("assemble_context")
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
@@ -228,7 +234,9 @@ async def test_a_stream_is_read_for_the_call_that_was_prepared_for_it(instrument
         yield current_model_call()
 
     call = call_of(instrumentation, HISTORY)
-    streams = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)(stream, instrumentation)
+    streams = client(lambda messages: ClientRequest(messages), prepared=lambda _, messages: call)(
+        stream, instrumentation
+    )
     assert [item async for item in streams(HISTORY[-1:])] == [call, call]
     told = assembly_telemetry.span("assemble_context")
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
@@ -251,7 +259,7 @@ def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly
     with call.current():
         assert apply(HISTORY, strategy=Newest()) == HISTORY[-2:]
         assert apply(HISTORY[-2:]) == HISTORY[-2:]
-    call.receives(Sent(HISTORY[-2:]))
+    call.client_called(ClientRequest(HISTORY[-2:]))
     step = assembly_telemetry.span("apply_policy Newest")
     assert step.attributes["assembly.policy.config"] == '{"keep":2}'
     assert step.parent.attributes["assembly.budget.limit"] == 2
@@ -266,7 +274,7 @@ def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
         def reduce(self):
             return "both"
 
-    following = Following("reduce", lambda original, owner, _: lambda self: owner.__name__, ("Base",))
+    following = SubclassHook("reduce", lambda original, owner, _: lambda self: owner.__name__, ("Base",))
     following.tree(Base, instrumentation)
     assert (Base().reduce(), Both().reduce()) == ("base", "Both")
     instrumentation.patches.restore()
@@ -298,7 +306,7 @@ def test_of_clients_that_hand_on_the_innermost_is_told(decorated, instrumentatio
 
             return later()
 
-    following = Following("ask", innermost("ask", lambda self, messages: Sent(messages)))
+    following = SubclassHook("ask", innermost_client_hook("ask", lambda self, messages: ClientRequest(messages)))
     following.tree(Behind, instrumentation)
     assert HandsOn().ask(HISTORY) == "asked"
     assert assembly_telemetry.span("assemble_context").attributes["assembly.events.out"] == 1
@@ -316,8 +324,10 @@ def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(in
             return super().ask(messages)
 
     call = call_of(instrumentation, HISTORY)
-    reads = innermost("ask", lambda self, messages: Sent(messages), prepared=lambda _, self, messages: call)
-    following = Following("ask", reads)
+    reads = innermost_client_hook(
+        "ask", lambda self, messages: ClientRequest(messages), prepared=lambda _, self, messages: call
+    )
+    following = SubclassHook("ask", reads)
     following.tree(Behind, instrumentation)
     assert HandsOn().ask(HISTORY[-1:]) is call
     told = assembly_telemetry.span("assemble_context")
@@ -345,8 +355,10 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
     def prepared(instrumentation, client, messages):
         return call_of(instrumentation, messages) if current_model_call() is None else None
 
-    wrap = innermost("ask", lambda self, messages: Sent(messages), prepared=prepared, asks=("ask",))
-    following = Following("ask", wrap)
+    wrap = innermost_client_hook(
+        "ask", lambda self, messages: ClientRequest(messages), prepared=prepared, asks=("ask",)
+    )
+    following = SubclassHook("ask", wrap)
     following.tree(Client, instrumentation)
     assert [item async for item in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
     instrumentation.patches.restore()
@@ -395,6 +407,6 @@ def test_why_each_message_left():
 
 
 def test_an_agent_in_a_session_is_known_by_its_name_and_without_one_by_its_id():
-    assert Asker.of("s1", "clerk", "a1") == Asker("s1", "clerk", "clerk", "s1")
-    assert Asker.of("s1", None, "a1") == Asker("s1", "a1", None, "s1")
-    assert Asker.of("s1") == Asker("s1", "", None, "s1")
+    assert InvokingAgent.of("s1", "clerk", "a1") == InvokingAgent("s1", "clerk", "clerk", "s1")
+    assert InvokingAgent.of("s1", None, "a1") == InvokingAgent("s1", "a1", None, "s1")
+    assert InvokingAgent.of("s1") == InvokingAgent("s1", "", None, "s1")

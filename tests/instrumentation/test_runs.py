@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from opentelemetry import baggage, context, trace
 
-from otel_assembly.instrumentation import Instrumentation, Steps, awaited, stepping
+from otel_assembly.instrumentation import Instrumentation, TrackedStream, awaited, track_generator
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_a_failure_is_the_runs_and_comes_through(instrumentation, assembly
 
 async def test_each_step_of_a_stream_is_in_the_run_and_its_reader_is_not(instrumentation, assembly_telemetry):
     seen = []
-    outside = [current() async for _ in Steps(instrumentation.begin_run("clerk"), words(seen))]
+    outside = [current() async for _ in TrackedStream(instrumentation.begin_run("clerk"), words(seen))]
     [span] = assembly_telemetry.spans
     assert seen == [int(span.span_id, 16)] * 3
     assert outside == [0, 0, 0]
@@ -86,21 +86,25 @@ async def test_what_a_stream_leaves_attached_is_there_again_at_its_next_step(ins
         seen.append((baggage.get_baggage("tenant"), current()))
         yield
 
-    outside = [baggage.get_baggage("tenant") async for _ in Steps(instrumentation.begin_run("clerk"), attaches())]
+    outside = [
+        baggage.get_baggage("tenant") async for _ in TrackedStream(instrumentation.begin_run("clerk"), attaches())
+    ]
     [span] = assembly_telemetry.spans
     run = int(span.span_id, 16)
     assert seen == [run, *[("acme", run)] * 3, (None, run)]
     assert outside == [None] * 4
     with assembly_telemetry.tracer().start_as_current_span("theirs") as theirs:
         seen.clear()
-        outside = [baggage.get_baggage("tenant") async for _ in Steps(instrumentation.begin_run("clerk"), attaches())]
+        outside = [
+            baggage.get_baggage("tenant") async for _ in TrackedStream(instrumentation.begin_run("clerk"), attaches())
+        ]
     run = theirs.get_span_context().span_id
     assert seen == [run, *[("acme", run)] * 3, (None, run)]
     assert outside == ["acme"] * 3 + [None], "where we attach nothing, nothing is another than without us"
 
 
 async def test_what_a_reader_sends_and_throws_gets_to_the_stream(instrumentation):
-    stream = Steps(instrumentation.begin_run("clerk"), words([]))
+    stream = TrackedStream(instrumentation.begin_run("clerk"), words([]))
     assert await stream.asend(None) == ("one", None)
     assert await stream.asend("sent") == ("two", "sent")
     assert await stream.athrow(KeyError("thrown")) == ("three", "caught thrown")
@@ -110,16 +114,16 @@ async def test_what_a_reader_sends_and_throws_gets_to_the_stream(instrumentation
 
 async def test_a_stream_that_fails_says_so_and_one_that_is_left_does_not(instrumentation, assembly_telemetry):
     with pytest.raises(RuntimeError, match="broken"):
-        async for _ in Steps(instrumentation.begin_run("clerk"), words([], RuntimeError("broken"))):
+        async for _ in TrackedStream(instrumentation.begin_run("clerk"), words([], RuntimeError("broken"))):
             pass
-    left = Steps(instrumentation.begin_run("clerk"), words([]))
+    left = TrackedStream(instrumentation.begin_run("clerk"), words([]))
     await anext(left)
     await left.aclose()
     assert [span.status for span in assembly_telemetry.spans] == ["ERROR", "UNSET"]
 
 
 async def test_a_stream_that_is_closed_by_another_task_ends_its_run(instrumentation, assembly_telemetry):
-    left = Steps(instrumentation.begin_run("clerk"), words([]))
+    left = TrackedStream(instrumentation.begin_run("clerk"), words([]))
     await anext(left)
     await asyncio.create_task(left.aclose())
     assert [span.name for span in assembly_telemetry.spans] == ["invoke_agent clerk"]
@@ -129,8 +133,8 @@ async def test_a_stream_that_is_closed_by_another_task_ends_its_run(instrumentat
 async def test_two_streams_read_in_turn_keep_to_their_own_runs(instrumentation, assembly_telemetry):
     one, other = [], []
     streams = [
-        Steps(instrumentation.begin_run("a"), words(one)),
-        Steps(instrumentation.begin_run("b"), words(other)),
+        TrackedStream(instrumentation.begin_run("a"), words(one)),
+        TrackedStream(instrumentation.begin_run("b"), words(other)),
     ]
     for _ in range(3):
         for stream in streams:
@@ -148,7 +152,7 @@ def test_a_plain_generator_is_followed_the_same_way(instrumentation, assembly_te
         yield current()
         return "the end"
 
-    steps = stepping(instrumentation.begin_run("clerk"), numbers())
+    steps = track_generator(instrumentation.begin_run("clerk"), numbers())
     first = next(steps)
     assert current() == 0
     assert steps.send("sent") == first != 0

@@ -11,20 +11,20 @@ import pytest
 from pydantic import BaseModel, PrivateAttr
 
 from otel_assembly.instrumentation import (
-    Following,
+    ClientRequest,
     Instrumentation,
+    MultiCallRun,
     Reducer,
     Reduction,
-    RunOfCalls,
-    Sent,
     StoredHistories,
+    SubclassHook,
     client,
-    innermost,
+    innermost_client_hook,
     reducer,
-    within,
+    run_hook,
 )
 
-RUN: ContextVar[RunOfCalls | None] = ContextVar("run", default=None)
+RUN: ContextVar[MultiCallRun | None] = ContextVar("run", default=None)
 
 
 def said(*texts: Any) -> list[dict[str, str]]:
@@ -45,21 +45,21 @@ def counts(span: Any) -> tuple[int, int]:
     return span.attributes["assembly.events.in"], span.attributes["assembly.events.out"]
 
 
-def reduces(instrumentation: Instrumentation, of: RunOfCalls, name: str, before: list[Any], after: list[Any]) -> None:
+def reduces(instrumentation: Instrumentation, of: MultiCallRun, name: str, before: list[Any], after: list[Any]) -> None:
     """A reducer outside of any call makes these of those."""
-    reducer(Reducer(lambda _: before, lambda out, _: out, name, asker=lambda _: of.waits))(
+    reducer(Reducer(lambda _: before, lambda out, _: out, name, invoking_agent=lambda _: of.waits))(
         lambda _: after, instrumentation
     )(before)
 
 
-def calls(of: RunOfCalls, messages: list[Any]) -> None:
+def calls(of: MultiCallRun, messages: list[Any]) -> None:
     call = of.begins("clerk")
-    call.came(messages, prompts=["Help."])
-    call.receives(Sent(messages, ["Help."], model="gpt-4o"))
+    call.set_input(messages, prompts=["Help."])
+    call.client_called(ClientRequest(messages, ["Help."], model="gpt-4o"))
 
 
 def test_what_was_reduced_once_is_a_step_of_each_call_that_follows(instrumentation, assembly_telemetry):
-    of = RunOfCalls(instrumentation, "clerk", "one", RUN)
+    of = MultiCallRun(instrumentation, "clerk", "one", RUN)
     with of.current(), of.turn().current():
         assert RUN.get() is of
         reduces(instrumentation, of, "window", said(1, 2, 3), said(3))
@@ -78,9 +78,9 @@ def test_what_was_reduced_once_is_a_step_of_each_call_that_follows(instrumentati
 
 
 def test_a_run_in_a_run_stands_in_its_span_which_opens_with_the_first_of_them(instrumentation, assembly_telemetry):
-    outer = RunOfCalls(instrumentation, "outer", None, RUN)
+    outer = MultiCallRun(instrumentation, "outer", None, RUN)
     with outer.current():
-        inner = RunOfCalls(instrumentation, "inner", None, RUN)
+        inner = MultiCallRun(instrumentation, "inner", None, RUN)
         with inner.current(), inner.turn().current():
             calls(inner, said(1))
         inner.end()
@@ -90,9 +90,11 @@ def test_a_run_in_a_run_stands_in_its_span_which_opens_with_the_first_of_them(in
 
 
 def test_a_summariser_outside_of_any_call_is_an_attempt_of_the_next_one(instrumentation, assembly_telemetry):
-    ask = client(lambda messages: Sent(messages, model="small"), str)(lambda messages: "They met.", instrumentation)
-    of = RunOfCalls(instrumentation, "clerk", None, RUN)
-    read = Reducer(lambda held: held, lambda out, _: out, "sums_up", asker=lambda _: of.waits)
+    ask = client(lambda messages: ClientRequest(messages, model="small"), str)(
+        lambda messages: "They met.", instrumentation
+    )
+    of = MultiCallRun(instrumentation, "clerk", None, RUN)
+    read = Reducer(lambda held: held, lambda out, _: out, "sums_up", invoking_agent=lambda _: of.waits)
     sums_up = reducer(read)(lambda held: said(ask(held)), instrumentation)
     with of.current(), of.turn().current():
         calls(of, sums_up(said(1, 2, 3)))
@@ -104,7 +106,7 @@ def test_a_summariser_outside_of_any_call_is_an_attempt_of_the_next_one(instrume
 
 def test_what_a_limit_left_in_a_store_is_what_was_read_and_added_before(instrumentation, assembly_telemetry):
     stored = StoredHistories("limit")
-    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
         stored.added("one", said("nobody", "asked"))
         stored.read("one", said(1, 2), of.waits, 2)  # what was there before is not known
@@ -122,7 +124,7 @@ def test_what_a_limit_left_in_a_store_is_what_was_read_and_added_before(instrume
 @pytest.mark.parametrize("read", [said(9, 3), said(3), []])
 def test_what_was_changed_elsewhere_is_not_said_to_be_left_out(instrumentation, assembly_telemetry, read):
     stored = StoredHistories("limit")
-    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
         stored.read("one", said(1, 2), of.waits, 2)
         stored.added("one", said(3))
@@ -134,11 +136,11 @@ def test_what_was_changed_elsewhere_is_not_said_to_be_left_out(instrumentation, 
 
 def test_a_store_that_is_compacted_is_a_step_of_the_call_that_reads_it(instrumentation, assembly_telemetry):
     stored = StoredHistories("limit")
-    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
         stored.read("one", said(1, 2, 3), of.waits, None)
         change = Reduction(instrumentation, "compaction", ())
-        with change.followed():
+        with change.tracked():
             pass
         stored.changed("one", change)
         stored.read("one", said("They met.", 3), of.waits, None)
@@ -203,10 +205,13 @@ class Beside(Real):
 
 async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(instrumentation, assembly_telemetry):
     for method in ("call", "stream"):
-        wrap = innermost(
-            method, lambda _, messages: Sent(messages), asks=(method,), holds=lambda client: isinstance(client, Client)
+        wrap = innermost_client_hook(
+            method,
+            lambda _, messages: ClientRequest(messages),
+            asks=(method,),
+            holds=lambda client: isinstance(client, Client),
         )
-        Following(method, wrap).tree(Client, instrumentation)
+        SubclassHook(method, wrap).tree(Client, instrumentation)
     try:
         assert await Around(Real(), Real()).call(said(1, 2)) == ["Noted."] * 2
         assert [item async for item in Around(Real()).stream(said(1, 2))] == ["Noted."]
@@ -225,8 +230,8 @@ async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(inst
         await asyncio.sleep(0)
         yield 1
 
-    inner = within(lambda _: instrumentation.begin_run("inner", force_span=True))(steps_of, instrumentation)
-    outer = within(lambda _: instrumentation.begin_run("outer", force_span=True))(lambda: inner(), instrumentation)
+    inner = run_hook(lambda _: instrumentation.begin_run("inner", force_span=True))(steps_of, instrumentation)
+    outer = run_hook(lambda _: instrumentation.begin_run("outer", force_span=True))(lambda: inner(), instrumentation)
     assert [item async for item in outer()] == [1]
     assert assembly_telemetry.span("invoke_agent inner").parent.name == "invoke_agent outer"
 
@@ -244,7 +249,7 @@ async def test_a_coroutine_that_gives_an_async_generator_still_gives_one(instrum
     async def answering(messages):
         return pieces()
 
-    called = client(Sent)(answering, instrumentation)
+    called = client(ClientRequest)(answering, instrumentation)
     answer = await called(said(1))
     assert inspect.isasyncgen(answer)
     assert [piece async for piece in answer] == ["so", "it"]

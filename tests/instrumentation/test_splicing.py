@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_assembly.instrumentation.splicing import marks, same, with_what_left
+from otel_assembly.instrumentation.message_alignment import identity_keys, restore_removed, same
 from otel_assembly.messages.content_snapshot import read_as
 
 
@@ -22,7 +22,7 @@ def messages(*texts: str) -> list[dict[str, str]]:
 def test_what_left_stands_where_it_stood(places, before):
     held = messages(*"abcd")
     now = [*(held[place] for place in places), *messages("new")]
-    found = with_what_left(held, now)
+    found = restore_removed(held, now)
     assert "".join(message["content"] for message in found) == f"{before}new"
     assert [item for item in found if any(item is other for other in now)] == now
     assert (found is now) is (len(places) == 4)
@@ -30,7 +30,7 @@ def test_what_left_stands_where_it_stood(places, before):
 
 def test_what_was_put_between_stays_where_it_is():
     held = messages(*"abc")
-    assert [message["content"] for message in with_what_left(held, [held[0], *messages("new"), held[2]])] == [
+    assert [message["content"] for message in restore_removed(held, [held[0], *messages("new"), held[2]])] == [
         "a",
         "b",
         "new",
@@ -41,8 +41,8 @@ def test_what_was_put_between_stays_where_it_is():
 def test_copies_are_what_was_held_and_what_says_the_same_beside_them_is_not():
     held = messages("yes", "no", "yes")
     copies = messages("yes", "no", "yes", "new")
-    assert with_what_left(held, copies) is copies
-    assert with_what_left(held, held[1:]) == held
+    assert restore_removed(held, copies) is copies
+    assert restore_removed(held, held[1:]) == held
 
 
 @dataclass
@@ -92,8 +92,8 @@ def test_lists_that_differ_are_told_apart_wherever_they_do(said, at):
 
 
 def test_what_a_type_does_for_an_id_that_is_not_there_is_not_asked_for(said):
-    assert marks(said) == set(map(id, said))
+    assert identity_keys(said) == set(map(id, said))
     assert Said.asked == 0
     named = Said("n")
     named.id = "n-1"
-    assert marks([named]) == {id(named), "n-1"}
+    assert identity_keys([named]) == {id(named), "n-1"}

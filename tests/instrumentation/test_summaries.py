@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, Sent, Summary
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, Reduction, Summary
 
 HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(6)]
 
@@ -17,7 +17,7 @@ def instrumentation(assembly_telemetry):
 
 def summarised(instrumentation, seen, text, **limits):
     """The older four are summarised, of which the model is given some."""
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=HISTORY)
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=HISTORY)
     reduction = Reduction(instrumentation, "sums up", HISTORY, call=call)
     reduction.open()
     with Summary(reduction, HISTORY[:4]) as summary:
@@ -27,7 +27,7 @@ def summarised(instrumentation, seen, text, **limits):
         summary.made(text)
     after = [{"role": "user", "content": text}, *HISTORY[4:]]
     reduction.done(after)
-    call.receives(Sent(after))
+    call.client_called(ClientRequest(after))
 
 
 def test_what_the_model_saw_is_compacted_and_what_it_did_not_see_dropped(instrumentation, assembly_telemetry):

@@ -7,15 +7,15 @@ from opentelemetry import trace
 from pretend_instrumentor import assemblies, every_call, steps
 
 from otel_assembly.instrumentation import (
-    Asker,
+    ClientRequest,
     Instrumentation,
+    InvokingAgent,
     ModelCall,
     Reducer,
     Reduction,
-    Sent,
     client,
+    outer_span_hook,
     reducer,
-    says_beneath,
 )
 
 
@@ -57,7 +57,7 @@ def test_a_summarisers_spans_are_not_around_the_assembly_that_asked_for_it(agent
 
 def test_a_reducer_knows_what_its_summariser_has_read_and_what_came_of_it(assembly_telemetry):
     asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
-    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
     reduction = Reduction(telling, "summary", asked, call=ModelCall(telling))
     assert (reduction.read, reduction.attempt) == ((), None)
     with reduction.running():
@@ -69,14 +69,18 @@ def test_a_reducer_knows_what_its_summariser_has_read_and_what_came_of_it(assemb
 
 @pytest.mark.parametrize("answer", ["All that was said.", ValueError("no")])
 def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next_one(answer, assembly_telemetry):
-    asked, asker, telling = [{"role": "user", "content": "Order 4711."}], Asker("history"), Instrumentation("pretend")
+    asked, invoking_agent, telling = (
+        [{"role": "user", "content": "Order 4711."}],
+        InvokingAgent("history"),
+        Instrumentation("pretend"),
+    )
 
     def summary(messages):
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    summarise = client(lambda messages: Sent(messages), str)(summary, telling)
+    summarise = client(lambda messages: ClientRequest(messages), str)(summary, telling)
 
     def shorter(messages):
         try:
@@ -84,10 +88,12 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
         except ValueError:
             return messages
 
-    after = reducer(Reducer(lambda given: given, lambda out, _: out, "shorter", asker=lambda _: asker))
+    after = reducer(
+        Reducer(lambda given: given, lambda out, _: out, "shorter", invoking_agent=lambda _: invoking_agent)
+    )
     kept = after(shorter, telling)(asked)
     assert assembly_telemetry.spans == []
-    ModelCall(telling, asker).receives(Sent(kept))
+    ModelCall(telling, invoking_agent).client_called(ClientRequest(kept))
     (assembly,) = assemblies(assembly_telemetry)
     ((attempt,),) = (step.children for step in assembly.children)
     failed = isinstance(answer, Exception)
@@ -99,14 +105,14 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
 
 def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was_called(assembly_telemetry):
     asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
-    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
     with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
         call = ModelCall(telling)
         reduction = Reduction(telling, "summary", asked, call=call)
         with reduction.running():
             summarise(asked)
             trace.get_current_span().set_attribute("step", True)
-            says_beneath(trace.get_current_span, telling)().set_attribute("turn", True)
+            outer_span_hook(trace.get_current_span, telling)().set_attribute("turn", True)
             assert "turn" not in trace.get_current_span().attributes
         reduction.done([])
         call.end()
@@ -115,15 +121,23 @@ def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was
 
 
 def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summary(assembly_telemetry):
-    asked, asker, telling = [{"role": "user", "content": "Order 4711."}], Asker("history"), Instrumentation("pretend")
-    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
-    made = reducer(Reducer(lambda given: given, lambda out, _: [out], asker=lambda _: asker))(summarise, telling)(asked)
-    call = ModelCall(telling, Asker("history", "clerk"), messages=[*asked, {"role": "assistant", "content": made}])
+    asked, invoking_agent, telling = (
+        [{"role": "user", "content": "Order 4711."}],
+        InvokingAgent("history"),
+        Instrumentation("pretend"),
+    )
+    summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
+    made = reducer(Reducer(lambda given: given, lambda out, _: [out], invoking_agent=lambda _: invoking_agent))(
+        summarise, telling
+    )(asked)
+    call = ModelCall(
+        telling, InvokingAgent("history", "clerk"), messages=[*asked, {"role": "assistant", "content": made}]
+    )
     for _ in range(2):
         reduction = Reduction(telling, "takes_it_up", call.out, call=call)
-        reduction.takes_up(asker)
+        reduction.adopt_deferred(invoking_agent)
         reduction.done(call.out[-1:])
-    call.receives(Sent(call.out))
+    call.client_called(ClientRequest(call.out))
     (assembly,) = assemblies(assembly_telemetry)
     assert steps(assembly) == ["takes_it_up"]
     assert [child.name for child in assembly.children[0].children] == ["compact_block summary"]
@@ -132,8 +146,8 @@ def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summar
 def test_what_arrives_may_be_known_to_have_been_changed_by_something(assembly_telemetry):
     one, other = ({"role": "user", "content": text} for text in ("Order 4711.", "Please."))
     call = ModelCall(Instrumentation("pretend"), messages=[one, other])
-    call.arrives([other], policy="newest", kind="reduction")
-    call.receives(Sent([other]))
+    call.observe_messages([other], policy="newest", kind="reduction")
+    call.client_called(ClientRequest([other]))
     (assembly,) = assemblies(assembly_telemetry)
     assert steps(assembly) == ["newest"]
     assert assembly.attributes["assembly.dropped.count"] == 1

@@ -6,7 +6,7 @@ import pytest
 
 from otel_assembly import DecisionReason
 from otel_assembly.budget import CompactionOutcome
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, Sent, summed_up
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, Reduction, summed_up
 from otel_assembly.messages import summary_like
 
 HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(6)]
@@ -20,7 +20,7 @@ def instrumentation(assembly_telemetry):
 
 def summarised(telemetry, instrumentation, read, outcome=None, *, history=HISTORY, summary=()):
     """The step of a reducer that leaves out all but the newest two, for which a model may have read some."""
-    call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=history, model="gpt-4o")
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=history, model="gpt-4o")
     reduction = Reduction(instrumentation, "sums up", history, call=call)
     if read is not None:
         with reduction.compacting("gpt-4o", lambda count: 7) as attempt:
@@ -30,7 +30,7 @@ def summarised(telemetry, instrumentation, read, outcome=None, *, history=HISTOR
     after = [*summary, *history[-2:]]
     verdicts = summed_up(reduction, after, *summary)
     reduction.done(after, verdicts=verdicts, reason=DecisionReason.OVER_BUDGET, stands_in=False)
-    call.receives(Sent(after))
+    call.client_called(ClientRequest(after))
     return telemetry.span("apply_policy sums up")
 
 

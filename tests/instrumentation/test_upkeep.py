@@ -6,21 +6,30 @@ from contextlib import contextmanager
 
 import pytest
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Sent, client, keeps_up, reducer
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    Reducer,
+    client,
+    maintenance_hook,
+    reducer,
+)
 
 HISTORY = [{"role": "user", "content": str(number)} for number in range(4)]
 
 
 @contextmanager
 def compaction(instrumentation, history):
-    yield ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=history, name="compaction")
+    yield ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=history, name="compaction")
 
 
 READS = Reducer(lambda history: history, lambda result, _: result, "compaction")
 
 
 def wrapped(original, reads=READS):
-    return keeps_up(reads, compaction)(original, Instrumentation("pretend"))
+    return maintenance_hook(reads, compaction)(original, Instrumentation("pretend"))
 
 
 def of(telemetry):
@@ -56,7 +65,7 @@ async def test_what_fails_leaves_the_history_as_it_was(assembly_telemetry):
 
 def test_whatever_it_calls_is_a_part_of_it(assembly_telemetry):
     instrumentation = Instrumentation("pretend")
-    model = client(lambda messages: Sent(messages, model="gpt-4o"), str)(
+    model = client(lambda messages: ClientRequest(messages, model="gpt-4o"), str)(
         lambda messages: "They talked.", instrumentation
     )
 

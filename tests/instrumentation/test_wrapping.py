@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from otel_assembly.instrumentation import ByIdentity, Patches, argument, bound
+from otel_assembly.instrumentation import IdentityWeakMap, Patches, argument, context_value
 
 PLACE = contextvars.ContextVar("place", default="outside")
 
@@ -32,7 +32,7 @@ def test_an_argument_is_found_however_it_was_given(args, kwargs):
 
 
 def test_a_variable_is_bound_in_a_block_and_no_longer():
-    with bound(PLACE, "inside"), bound(PLACE, "deeper"):
+    with context_value(PLACE, "inside"), context_value(PLACE, "deeper"):
         assert PLACE.get() == "deeper"
     assert PLACE.get() == "outside"
 
@@ -43,7 +43,7 @@ def test_a_coroutine_that_is_closed_in_another_context_is_closed_quietly():
             def __await__(self):
                 yield
 
-        with bound(PLACE, "inside"):
+        with context_value(PLACE, "inside"):
             await Forever()
 
     work = waits()
@@ -53,7 +53,7 @@ def test_a_coroutine_that_is_closed_in_another_context_is_closed_quietly():
 
 
 def test_what_is_known_of_an_object_is_its_own_and_goes_with_it():
-    known = ByIdentity()
+    known = IdentityWeakMap()
     one, other = Alike(), Alike()
     assert known.put(one, "one") == "one"
     assert known.put(other, "other") == "other"
@@ -65,7 +65,7 @@ def test_what_is_known_of_an_object_is_its_own_and_goes_with_it():
 
 
 def test_of_an_object_that_cannot_be_referred_to_nothing_is_remembered():
-    known = ByIdentity()
+    known = IdentityWeakMap()
     slotted = Slotted()
     assert known.put(slotted, "told") == "told"
     assert known.get(slotted) is None

@@ -7,7 +7,15 @@ import re
 
 import pytest
 
-from otel_assembly.instrumentation import Instrumentation, Sent, around, around_awaited, client, instead, within
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    client,
+    observe_async_hook,
+    observe_hook,
+    replace_hook,
+    run_hook,
+)
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def called_back(*args, **kwargs):
 
 
 def sent(messages, *, retries=0):
-    return Sent(messages)
+    return ClientRequest(messages)
 
 
 def begins(instrumentation, messages, *, retries=0):
@@ -65,10 +73,10 @@ async def given(answer):
 
 HOOKS = {
     "client": client(sent),
-    "run": within(begins),
-    "around": around(observes),
-    "awaited": around_awaited(observes),
-    "instead": instead(works),
+    "run": run_hook(begins),
+    "around": observe_hook(observes),
+    "awaited": observe_async_hook(observes),
+    "instead": replace_hook(works),
 }
 WRONG = [((), {}), (([],), {"messages": []}), (([], 3), {}), (([],), {"tries": 3})]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.causes import Causes
-from otel_assembly.instrumentation.hooks import around
+from otel_assembly.instrumentation.ag2.message_causality import Causes
+from otel_assembly.instrumentation.ag2.views import View, unseen, view
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.views import View, unseen, view
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
@@ -36,7 +36,7 @@ project: Final = view(_viewed)
 current_input: Final = unseen
 
 
-@around
+@observe_hook
 def view_policy(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     """Around what finds the view for a turn: the views of users are known when they are met."""
     instrumentation.take(type((yield)), "project", project)

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.ag2.client_requests import converted
-from otel_assembly.instrumentation.causes import CausedRun
-from otel_assembly.instrumentation.clients import client, model_in, tell_alone
-from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.ag2.message_causality import CausedRun
+from otel_assembly.instrumentation.clients import client, model_in, record_standalone_call
+from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.halts import report_halt
-from otel_assembly.instrumentation.handing_on import handling
-from otel_assembly.instrumentation.hooks import around_awaited, instead
-from otel_assembly.instrumentation.instrumented import bound, ending
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.offered_tools import Offered, offered
+from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
+from otel_assembly.instrumentation.instrumented import context_value, on_exit
+from otel_assembly.instrumentation.middleware_calls import middleware_scope
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.tool_schemas import Offered, offered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -55,7 +55,7 @@ class Turn:
         self.context = given["context"]
         self.held: tuple[list[Any], list[str]] | None = None
         self.tools = Offered(function_of)
-        self.run = CausedRun(instrumentation, partial(asker_of, self.context))
+        self.run = CausedRun(instrumentation, partial(invoking_agent_of, self.context))
         self._instrumentation = instrumentation
 
     def __call__(self, event: Any, context: Any) -> Turn:
@@ -82,18 +82,18 @@ class Turn:
 
     async def drive(self, turn: Callable[[], Awaitable[Any]]) -> Any:
         """The whole turn; an agent that is asked while another's model call is prepared makes calls of its own."""
-        with ending(self.run.end), bound(TURN, self), bound(CALL, None):
+        with on_exit(self.run.end), context_value(TURN, self), context_value(CALL, None):
             return await turn()
 
 
-def _sent(events: Any, context: Any) -> Sent:
+def _sent(events: Any, context: Any) -> ClientRequest:
     config = config_of(context)
-    return Sent(
+    return ClientRequest(
         converted(events, config),
         list(context.prompt),
         model=model_of(context),
         unknown=_is_held(config),
-        asker=asker_of(context),
+        invoking_agent=invoking_agent_of(context),
     )
 
 
@@ -109,19 +109,21 @@ def _said(response: Any) -> str:
 _CLIENT: Final = client(_sent, _said)
 
 
-def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent:
+def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> ClientRequest:
     name = model_of(context) if reducing() is None else type(model).__name__
     schemas = offered(tools, function_of)
     config = config_of(context)
-    sent, asker = converted(messages, config), asker_of(context, "client")
-    return Sent(sent, list(context.prompt), schemas, name, unknown=_is_held(config), asker=asker)
+    sent, invoking_agent = converted(messages, config), invoking_agent_of(context, "client")
+    return ClientRequest(
+        sent, list(context.prompt), schemas, name, unknown=_is_held(config), invoking_agent=invoking_agent
+    )
 
 
 #: Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent.
-asked: Final = client(_asked, _said, told=tell_alone)
+asked: Final = client(_asked, _said, told=record_standalone_call)
 
 
-@instead
+@replace_hook
 @asynccontextmanager
 async def turn_scope(
     instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any
@@ -132,7 +134,7 @@ async def turn_scope(
         yield partial(turn.drive, drive)
 
 
-@instead
+@replace_hook
 async def execute(instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any) -> Any:
     """In the place of `Agent._execute` of the versions in which every run goes through that."""
     if hasattr(type(agent), "_turn_scope"):
@@ -156,7 +158,7 @@ def agent_of(context: Any) -> Any:
     return turn.agent if turn is not None else context.dependencies.get("__ag2_agent__")
 
 
-def asker_of(context: Any, stage: str = "") -> Asker:
+def invoking_agent_of(context: Any, stage: str = "") -> InvokingAgent:
     """Who asks, in which conversation: two agents on one stream are two, and so is what is no prompt of an agent's."""
     agent, history, known = agent_of(context), context.stream.history, context.dependencies
     name = None if agent is None else _SUBTASK.sub(r"\1", str(agent.name))
@@ -167,7 +169,7 @@ def asker_of(context: Any, stage: str = "") -> Asker:
     stream = getattr(context.stream, "id", None) if channel is None else channel.channel_id
     own = None if stream is None else str(stream)
     in_memory = channel is None and type(history.storage).__name__ == "MemoryStorage"
-    return Asker(history if in_memory else str(stream), f"{name}\0{stage}", name, own)
+    return InvokingAgent(history if in_memory else str(stream), f"{name}\0{stage}", name, own)
 
 
 def model_of(context: Any) -> str | None:
@@ -199,13 +201,13 @@ def preparing(
         known = Offered(function_of) if turn is None else turn.tools
         tools = known.read(end.keywords["tools"]) if isinstance(end, partial) else ()
         held, prompts = (turn and turn.held) or (events, list(context.prompt))
-        asker, model = asker_of(context), model_of(context)
-        return ModelCall(instrumentation, asker, messages=held, prompts=prompts, tools=tools, model=model)
+        invoking_agent, model = invoking_agent_of(context), model_of(context)
+        return ModelCall(instrumentation, invoking_agent, messages=held, prompts=prompts, tools=tools, model=model)
 
-    return handling(instrumentation, begin, events, prompts=context.prompt, conversation=context.stream.history)
+    return middleware_scope(instrumentation, begin, events, prompts=context.prompt, conversation=context.stream.history)
 
 
-@around_awaited
+@observe_async_hook
 def history_read(instrumentation: Instrumentation, history: Any) -> Observation:
     """Around `History.get_events`, with which every model call of an agent begins."""
     events, turn = (yield), TURN.get()
@@ -213,7 +215,7 @@ def history_read(instrumentation: Instrumentation, history: Any) -> Observation:
         turn.held = list(events), list(turn.context.prompt)
 
 
-@around_awaited
+@observe_async_hook
 def sent(instrumentation: Instrumentation, stream: Any, event: Any, context: Any) -> Observation:
     """Around `MemoryStream.send`, through which every event of a stream goes: the halts are reported."""
     if any(base.__name__ == "HaltEvent" for base in type(event).__mro__):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_package
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
     channels, conversation, messages, reducers = (
-        Wraps(f"{__package__}.{module}") for module in ("channels", "conversation", "messages", "reducers")
+        LazyWrappers(f"{__package__}.{module}") for module in ("channels", "conversation", "messages", "reducers")
     )
 
 _RELEASED: Final = ">= 1.0.0a0"
@@ -38,7 +38,7 @@ def _hooks(package: str, since: str, networks: str, named: str) -> list[Hook]:
         package,
         ("agent", "Agent._turn_scope", conversation.turn_scope, _TURNS, named),
         ("history", "History.get_events", conversation.history_read, "what a model call begins with"),
-        ("config.client", "LLMClient.__call__", Following.alike("__call__", conversation.asked), clients),
+        ("config.client", "LLMClient.__call__", SubclassHook.for_method("__call__", conversation.asked), clients),
         ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler, "the policies of assemblers"),
         ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.limited, characters),
         (f"{limits}.history_limiter", "_HistoryLimiter.on_llm_call", reducers.history_limiter, "HistoryLimiter"),

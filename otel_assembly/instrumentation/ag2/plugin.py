@@ -13,16 +13,16 @@ from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (
     agent_of,
-    asker_of,
     config_of,
     function_of,
+    invoking_agent_of,
     model_of,
     turn_of,
 )
 from otel_assembly.instrumentation.ag2.messages import PACKAGES, register
 from otel_assembly.instrumentation.halts import already_reported
-from otel_assembly.instrumentation.offered_tools import offered
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
+from otel_assembly.instrumentation.tool_schemas import offered
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
@@ -102,7 +102,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
             PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
         """
         conversation = self._of(context.stream)
-        agent_name = self._agent_name or asker_of(context).agent_name
+        agent_name = self._agent_name or invoking_agent_of(context).agent_name
         tools = self._tools if self._tools is not None else await _tools(context)
         async with conversation.turn(agent_name, model_of(context), tools, config_of(context)):
             return await self._assembled(conversation, prompts, events, context)

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.conversation_state import alert_facts, is_alert
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.ag2.conversation import asker_of, model_of, preparing, turn_of
+from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, model_of, preparing, turn_of
+from otel_assembly.instrumentation.ag2.history_maintenance import maintenance_hook
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
 from otel_assembly.instrumentation.clients import summariser_call
-from otel_assembly.instrumentation.handing_on import reduces_and_hands_on
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of, newest
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.reducers import is_ours, name_of, unsummed
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugged_in, reducing
-from otel_assembly.instrumentation.upkeep import keeps_up
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.known_reducers import MadeWith, ReducerSpec, behind, known_of, newest
+from otel_assembly.instrumentation.middleware_calls import reducing_middleware_hook
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.reducers import is_ours, name_of, without_summaries
+from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugin_scope, reducing
 from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
@@ -74,24 +74,24 @@ def _max_tokens(policy: Any, *_: Any) -> int:
     return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001  # as above
 
 
-_OTHERS: Final = KnownReducer(kind=None)
-_INJECTION: Final = KnownReducer(kind="injection")
-_ALERTS: Final = KnownReducer(kind="injection")
+_OTHERS: Final = ReducerSpec(kind=None)
+_INJECTION: Final = ReducerSpec(kind="injection")
+_ALERTS: Final = ReducerSpec(kind="injection")
 _TRANSPARENT: Final = {"transparent": "_transparent"}
 _OUTSIDE, _OVER = DecisionReason.OUTSIDE_WINDOW, DecisionReason.OVER_BUDGET
-_BUILT_IN: Final[Mapping[str, KnownReducer]] = {
+_BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
     "AlertPolicy": _ALERTS,
-    "ConversationPolicy": KnownReducer(reason=DecisionReason.NOT_CONVERSATION),
-    "EpisodicMemoryPolicy": KnownReducer(kind="injection", settings={"max_episodes": "_max"} | _TRANSPARENT),
+    "ConversationPolicy": ReducerSpec(reason=DecisionReason.NOT_CONVERSATION),
+    "EpisodicMemoryPolicy": ReducerSpec(kind="injection", settings={"max_episodes": "_max"} | _TRANSPARENT),
     "NetworkContextPolicy": _INJECTION,
-    "SlidingWindowPolicy": KnownReducer(
+    "SlidingWindowPolicy": ReducerSpec(
         reason=_OUTSIDE,
         settings={"max_events": "_max"} | _TRANSPARENT,
         stays=newest("_max"),
         limit="_max",
         unit="items",
     ),
-    "TokenBudgetPolicy": KnownReducer(
+    "TokenBudgetPolicy": ReducerSpec(
         reason=_OVER,
         settings={**_TRANSPARENT, "max_tokens": _max_tokens},
         stays=behind(_over_budget),
@@ -101,7 +101,7 @@ _BUILT_IN: Final[Mapping[str, KnownReducer]] = {
 }
 
 
-@around_awaited
+@observe_async_hook
 def assembler(
     instrumentation: Instrumentation, middleware: Any, /, call_next: Any, events: Any, context: Any
 ) -> Observation:
@@ -113,23 +113,23 @@ def assembler(
         yield
 
 
-@around_awaited
+@observe_async_hook
 def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, events: Any, context: Any) -> Observation:
     """Around a policy's ``apply``."""
     call = CALL.get()
     if call is None or reducing() is not None:
         return
     if is_ours(policy):
-        with plugged_in(instrumentation, call):
+        with plugin_scope(instrumentation, call):
             prompts, events = yield
-        call.by_plugin(events, prompts=prompts)
+        call.replaced_by_plugin(events, prompts=prompts)
         return
-    call.arrives(events, prompts=prompts)
+    call.observe_messages(events, prompts=prompts)
     name, known = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _OTHERS
     reduction = Reduction(instrumentation, name, events, kind=known.kind, config=known.config(policy))
     reduction.open()
     delivered = frozenset(policy._delivered_keys if known is _ALERTS else ())  # noqa: SLF001  # as above
-    with reduction.followed():
+    with reduction.tracked():
         prompts, events = yield
         if not isinstance(events, list | tuple):
             raise TypeError(f"{name} returned its events as {type(events).__name__}: they cannot be looked at")
@@ -138,8 +138,8 @@ def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, even
 
 
 #: In the place of what `HistoryLimiter` and `TokenLimiter` do.
-history_limiter = reduces_and_hands_on(
-    KnownReducer(
+history_limiter = reducing_middleware_hook(
+    ReducerSpec(
         "history_limiter",
         reason=_OUTSIDE,
         settings={"max_events": "_max_events"},
@@ -149,8 +149,8 @@ history_limiter = reduces_and_hands_on(
     ),
     preparing,
 )
-token_limiter = reduces_and_hands_on(
-    KnownReducer("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
+token_limiter = reducing_middleware_hook(
+    ReducerSpec("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
 )
 
 
@@ -165,10 +165,10 @@ def _call_of(
     """In the place of a prompt, or beside all of them, with an asker of its own."""
     of_prompts, turn = name == "compaction", turn_of(context)
     with nullcontext() if turn is None else turn.run.inside():
-        asker = asker_of(context, "" if of_prompts else name)
-        call = ModelCall(instrumentation, asker, model=model_of(context), name=name)
-        call.came(events, prompts=list(context.prompt) if of_prompts else ())
-        call.knows(tools=(turn and turn.tools.schemas) or () if of_prompts else ())
+        invoking_agent = invoking_agent_of(context, "" if of_prompts else name)
+        call = ModelCall(instrumentation, invoking_agent, model=model_of(context), name=name)
+        call.set_input(events, prompts=list(context.prompt) if of_prompts else ())
+        call.set_model_info(tools=(turn and turn.tools.schemas) or () if of_prompts else ())
         yield call
 
 
@@ -177,38 +177,40 @@ def _compacted(
 ) -> list[Any]:
     """What the history is now: AG2 puts back its records of tokens, in the releases that write them."""
     of_agents = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
-    put_back = getattr(of_agents[0], "_with_usage_events", None) if turn_of(context) is not None else None
+    rollback = getattr(of_agents[0], "_with_usage_events", None) if turn_of(context) is not None else None
     compacted = list(compacted)
-    return compacted if put_back is None else list(put_back(before=events, compacted=compacted, spent_during=[]))
+    return compacted if rollback is None else list(rollback(before=events, compacted=compacted, spent_during=[]))
 
 
 def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
     if type(strategy).__name__ == "TailWindowCompact":
         return {"reason": DecisionReason.OUTSIDE_WINDOW}
-    lost = unsummed(before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None)
+    lost = without_summaries(
+        before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None
+    )
     return {"verdicts": lost} if lost else {}
 
 
-_TARGET: Final = KnownReducer(settings={"target": "_target"})
+_TARGET: Final = ReducerSpec(settings={"target": "_target"})
 _COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_TARGET.config, said=_why)
 _AGGREGATES: Final = Reducer(_history, policy="aggregation", kind=None, config=_TARGET.config, always=True)
 
 #: Around a strategy's ``compact``, and its ``aggregate``.
-compact = keeps_up(_COMPACTS, partial(_call_of, "compaction"))
-aggregate = keeps_up(_AGGREGATES, partial(_call_of, "aggregation"))
+compact = maintenance_hook(_COMPACTS, partial(_call_of, "compaction"))
+aggregate = maintenance_hook(_AGGREGATES, partial(_call_of, "aggregation"))
 
 
-def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> Sent:
+def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:
     """What a strategy of AG2's own has summarised: the last list among the arguments."""
     events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
-    return Sent(events, model=type(strategy).__name__)
+    return ClientRequest(events, model=type(strategy).__name__)
 
 
 #: Around the summariser's call of a strategy of AG2's own.
 summarize = summariser_call(_read, str)
 
 
-@around_awaited
+@observe_async_hook
 def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around the middlewares that run strategies: those of users are known when they are met."""
     for method, wrap in (("compact", compact), ("aggregate", aggregate)):

@@ -12,19 +12,19 @@ from agent_framework import ResponseStream, normalize_messages, observability  #
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import innermost, model_in
-from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.handing_on import HANDED, handed_to, hands
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.model_call import Sent
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.message_alignment import same
+from otel_assembly.instrumentation.middleware_calls import MIDDLEWARE_INPUT, middleware_entry_hook, middleware_exit_hook
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
-from otel_assembly.instrumentation.run_calls import CallsOfOneStart
-from otel_assembly.instrumentation.runs import Run, within
-from otel_assembly.instrumentation.splicing import same
+from otel_assembly.instrumentation.run_calls import CallsFromSharedStart
+from otel_assembly.instrumentation.runs import Run, run_hook
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-def carries(run: Run, answer: Any) -> bool:
+def attach_to_stream(run: Run, answer: Any) -> bool:
     """A stream takes each of its steps inside of a run, and ends that: as it is read to its end, fails or is left."""
     if not isinstance(answer, ResponseStream):
         return False
@@ -44,7 +44,7 @@ def carries(run: Run, answer: Any) -> bool:
 
 
 #: The hook of a function whose answer may be such a stream.
-_streamed: Final = partial(within, carries=carries)
+_streamed: Final = partial(run_hook, attach_to_stream=attach_to_stream)
 #: The name that a workflow has where its program gives it none: another one for each.
 _NO_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 
@@ -55,55 +55,59 @@ def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> R
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _NO_NAME.sub(type(runs).__name__, name_of(runs))
     has_span = not unseen and observability.OBSERVABILITY_SETTINGS.ENABLED
-    return BoundRun(instrumentation, None if has_span else name, {})
+    return ContextBoundRun(instrumentation, None if has_span else name, {})
 
 
-def asker_of(agent: Any, session: Any) -> Asker:
+def invoking_agent_of(agent: Any, session: Any) -> InvokingAgent:
     """Who asks: an agent, in a session, which is known by its id, for it may be written down and read again."""
-    return Asker.of(getattr(session, "session_id", None), getattr(agent, "name", None), str(getattr(agent, "id", "")))
+    return InvokingAgent.of(
+        getattr(session, "session_id", None), getattr(agent, "name", None), str(getattr(agent, "id", ""))
+    )
 
 
 #: The runs of agents: providers load and reduce once, for all calls of a run.
-RUNS: Final = CallsOfOneStart("agent_framework")
+RUNS: Final = CallsFromSharedStart("agent_framework")
 
 
-@within
+@run_hook
 def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Run:
     """A run of an agent is prepared: its providers load and reduce; where one raises, no model is called."""
-    return RUNS.prepares(instrumentation, asker_of(agent, session), lambda context: context["session_context"])
+    return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
 
 
 @_streamed
 def calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> Run:
     """A run of an agent calls its model, once or in rounds."""
-    return RUNS.run(instrumentation, context["session_context"], asker_of(agent, context.get("session")))
+    return RUNS.run(instrumentation, context["session_context"], invoking_agent_of(agent, context.get("session")))
 
 
-@around_awaited
+@observe_async_hook
 def loads(_: Instrumentation, middleware: Any, messages: Any, /) -> Observation:
     """Around what loads a history for one call of a model: it is held, too."""
-    context, handed = (yield), HANDED.get()
+    context, handed = (yield), MIDDLEWARE_INPUT.get()
     if handed is not None and same(handed.messages, messages):
         handed.messages = context.get_messages(include_input=True)
 
 
-def _given(client: Any, /, messages: Any = (), **given: Any) -> Sent:
+def _given(client: Any, /, messages: Any = (), **given: Any) -> ClientRequest:
     """What a client is called with; the window of its model is known to a strategy."""
     strategy = given.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
     window = limit_of(strategy, "max_context_window_tokens")
-    return Sent(normalize_messages(messages), prompts_of(given.get("options")), window=window)
+    return ClientRequest(normalize_messages(messages), prompts_of(given.get("options")), window=window)
 
 
-def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent:
+def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> ClientRequest:
     tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
     held = (options or {}).get("conversation_id")  # of a thread that the service keeps, or of its last response
-    return Sent(normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(held))
+    return ClientRequest(normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(held))
 
 
-handing: Final = hands(_given, carries)
-call: Final = handed_to(_given, RUNS.begins, "chat_middleware", carries)
+handing: Final = middleware_entry_hook(_given, attach_to_stream)
+call: Final = middleware_exit_hook(_given, RUNS.begins, "chat_middleware", attach_to_stream)
 #: What each class of clients is given.
-inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries=carries)
+inner_client: Final = innermost_client_hook(
+    "_inner_get_response", _sent, lambda answer: str(answer.text), attach_to_stream=attach_to_stream
+)
 _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 
@@ -182,7 +186,7 @@ before_run: Final = _compaction(
 after_run: Final = _compaction(
     lambda provider, **_: provider.after_strategy,
     _stored,
-    asker=lambda _, agent=None, session=None, **__: asker_of(agent, session),
+    invoking_agent=lambda _, agent=None, session=None, **__: invoking_agent_of(agent, session),
 )
 #: A store leaves out what a compaction of what is stored has noted to be left out.
 skips_excluded: Final = reducer(Reducer(_in_state, lambda result, *_, **__: result, policy="skip_excluded", said=_said))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.agent_framework import calls
 else:
-    calls = Wraps(f"{__package__}.calls")
+    calls = LazyWrappers(f"{__package__}.calls")
 
 _INNER: Final = "_inner_get_response"
 _COMPACTED: Final = "BaseChatClient._prepare_messages_for_model_call"
@@ -27,7 +27,7 @@ class AgentFrameworkInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = in_package(
         "agent_framework",
         ("_clients", "BaseChatClient.get_response", calls.call, "model calls"),
-        ("_clients", f"BaseChatClient.{_INNER}", Following(_INNER, calls.inner_client), "what each client is given"),
+        ("_clients", f"BaseChatClient.{_INNER}", SubclassHook(_INNER, calls.inner_client), "what each client is given"),
         ("_clients", _COMPACTED, calls.compaction, "what a strategy leaves out"),
         ("_middleware", "ChatMiddlewareLayer.get_response", calls.handing, "what middleware edits"),
         ("_middleware", "AgentMiddlewareLayer.run", calls.run, _RUN),

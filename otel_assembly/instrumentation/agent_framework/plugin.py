@@ -9,10 +9,10 @@ from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Me
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
 from otel_assembly.instrumentation.clients import model_in
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.handing_on import HANDED
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.message_alignment import same_content
+from otel_assembly.instrumentation.middleware_calls import MIDDLEWARE_INPUT
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
-from otel_assembly.instrumentation.splicing import alike
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -69,7 +69,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         )
         self._agent_name = agent_name
         #: The conversations of runs without a session, by their first message.
-        self._runs: ByIdentity[PluginConversation] = ByIdentity()
+        self._runs: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
         self.tools: FunctionMiddleware = _Tools(self)
 
     def context_of(self, conversation: str) -> Context:
@@ -88,8 +88,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation, options, asker = self._of(context), context.options or {}, RUNS.asker
-        agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
+        conversation, options, invoking_agent = self._of(context), context.options or {}, RUNS.invoking_agent
+        agent_name = self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None)
         given, prompts = list(context.messages), prompts_of(options)
         client, tools = context.client, schemas_of(options.get("tools"))
         async with conversation.turn(agent_name, model_in(options, client), tools, client):
@@ -98,7 +98,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         context.messages = _messages(assembly)
         if assembly.prompts != prompts:
             context.options = {**options, "instructions": "\n\n".join(assembly.prompts)}
-        handed = HANDED.get()
+        handed = MIDDLEWARE_INPUT.get()
         if handed is not None:
             handed.plugin = given, list(context.messages), prompts_of(context.options)
         await call_next()
@@ -108,7 +108,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             await _answered(conversation, context.result)
 
     def _begin(self, conversation_id: str | None) -> PluginConversation:
-        return PluginConversation(self, "agent_framework", conversation_id, same=alike)
+        return PluginConversation(self, "agent_framework", conversation_id, same=same_content)
 
     def _of(self, context: Any) -> PluginConversation:
         own = _session_id(context)

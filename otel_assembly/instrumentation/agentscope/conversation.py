@@ -12,18 +12,18 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import block_parts, is_summary, part_of, summary_blocks
-from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.message_parts import MessageParts
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.instrumented import argument, context_value
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts, in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import rules_of_client
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 REPLYING: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_replying", default=None)
 
 
-def asker_of(agent: Any) -> Asker:
+def invoking_agent_of(agent: Any) -> InvokingAgent:
     """A session may have several agents, each with a context of its own: the ledger is that of an agent in a session.
 
     An agent that is made anew goes on with the context of its session.
     """
-    return Asker.of(agent.state.session_id, agent.name)
+    return InvokingAgent.of(agent.state.session_id, agent.name)
 
 
 def named(middlewares: Sequence[Any], hook: str) -> str:
@@ -71,7 +71,7 @@ class AskedModel(ModelCall):
         compressing: What a middleware does that compresses the context.
     """
 
-    over_with_steps = True  # a middleware may open the model call's span
+    ends_before_client_span = True  # a middleware may open the model call's span
     prompt = ""
     changes: Sequence[tuple[str, str, str, int]] = ()
     estimate: int | None = None
@@ -97,23 +97,23 @@ class AskedModel(ModelCall):
         The first message that an agent asks with is its prompt; a system message behind it belongs to the context. The
         summary, which is made anew each time, is the part that it is elsewhere.
         """
-        own = {message.id for message in self._asked[1:]} if self.asker.conversation is not None else ()
+        own = {message.id for message in self._asked[1:]} if self.invoking_agent.conversation is not None else ()
         front, rest = in_front(messages, lambda message: message.role == "system" and message.id not in own)
         prompts = [text for message in front if (text := message.get_text_content())]
         summary = self._summary
         summed = bool(summary and rest and is_summary(rest[0], summary))
-        parts = _parts_of(self.asker.conversation, self.asker.name)
+        parts = _parts_of(self.invoking_agent.conversation, self.invoking_agent.name)
         return parts.of(rest[summed:], summary_blocks(summary) if summed else (), forgets=False), prompts
 
-    def given(self, model: Any, messages: Sequence[Any], tools: Any) -> Sent:
+    def given(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
         """What a model's client is given for it."""
         self.tools = tools if isinstance(tools, list) else ()
-        return Sent(*self.read(messages), self.tools, *_known(model), client=rules_of_client(model))
+        return ClientRequest(*self.read(messages), self.tools, *_known(model), client=rules_of_client(model))
 
     def prompted(self, events: Sequence[Part]) -> None:
         """Its system prompt is made: tell what middlewares made of it, where that is not what was told last."""
         first = self.changes[0][1] if self.changes else self.prompt
-        self.arrives(events, prompts=as_prompts(first) if self.prompts is None else None)
+        self.observe_messages(events, prompts=as_prompts(first) if self.prompts is None else None)
         if list(self._prompts_out or ()) != as_prompts(self.prompt):
             for name, _, made, took_ns in self.changes:
                 began, prompts = time.time_ns() - took_ns, as_prompts(made)
@@ -141,15 +141,15 @@ def _known(model: Any) -> tuple[str | None, int | None]:
     return getattr(model, "model", None), getattr(model, "context_size", None)
 
 
-_PREPARED: Final[ByIdentity[AskedModel]] = ByIdentity()
+_PREPARED: Final[IdentityWeakMap[AskedModel]] = IdentityWeakMap()
 
 
 def prepared(instrumentation: Instrumentation, agent: Any) -> AskedModel:
     """The model call that an agent makes next, in the session that it has now; it goes when the agent goes."""
-    call, asker = _PREPARED.get(agent), asker_of(agent)
-    if call is None or call.asker != asker:
+    call, invoking_agent = _PREPARED.get(agent), invoking_agent_of(agent)
+    if call is None or call.invoking_agent != invoking_agent:
         model, window = _known(agent.model)
-        call = _PREPARED.put(agent, AskedModel(instrumentation, asker, model=model, window=window))
+        call = _PREPARED.put(agent, AskedModel(instrumentation, invoking_agent, model=model, window=window))
     return call
 
 
@@ -160,39 +160,39 @@ def not_called(agent: Any, error: BaseException | None = None, *, stays: bool = 
         call.end(error, stays=stays)
 
 
-@within
-def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
+@run_hook
+def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
     """Around ``Agent._reply_impl``, inside of all middlewares: where one of them traces, its span is current.
 
     What was prepared in it for a model that is not called ends with it.
     """
     ends, session = partial(not_called, agent), agent.state.session_id
-    return BoundRun(instrumentation, agent.name, {REPLYING: agent}, conversation_id=session, ends=ends)
+    return ContextBoundRun(instrumentation, agent.name, {REPLYING: agent}, conversation_id=session, ends=ends)
 
 
 #: The call whose system prompt is made here.
 _PROMPTED: Final[ContextVar[AskedModel | None]] = ContextVar("otel_assembly_agentscope_prompted", default=None)
 
 
-@around_awaited
+@observe_async_hook
 def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._get_system_prompt``."""
     call = prepared(instrumentation, agent)
     call.changes = ()
     for middleware in agent._system_prompt_middlewares:  # noqa: SLF001  # nothing else names them
         instrumentation.take(type(middleware), "on_system_prompt", _transformer)
-    with bound(_PROMPTED, call):
+    with context_value(_PROMPTED, call):
         call.prompt = yield
 
 
-@around_awaited
+@observe_async_hook
 def _transformer(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     call, name, began_ns = _PROMPTED.get(), type(middleware).__name__, time.perf_counter_ns()
     if call is None:
         return
     agent, prompt = argument(args, kwargs, 0, "agent"), argument(args, kwargs, 1, "current_prompt", "")
     try:
-        with bound(_PROMPTED, None):  # what it inherits is its own doing
+        with context_value(_PROMPTED, None):  # what it inherits is its own doing
             made = yield
     except BaseException as error:
         call.prompt = prompt
@@ -204,7 +204,7 @@ def _transformer(instrumentation: Instrumentation, middleware: Any, /, *args: An
         call.changes = (*call.changes, (name, prompt, made, time.perf_counter_ns() - began_ns))
 
 
-@around_awaited
+@observe_async_hook
 def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._prepare_model_input``, which knows the tools."""
     observe_model(instrumentation, agent.model)
@@ -212,7 +212,7 @@ def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: 
     prepared(instrumentation, agent).tools = result.get("tools") or ()
 
 
-@around_awaited
+@observe_async_hook
 def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._call_model``: each attempt, of whichever model, is a call of the same messages."""
     observe_model(instrumentation, agent.model_config.fallback_model)
@@ -235,7 +235,7 @@ def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kw
 _ASKED: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_agentscope_asked", default=None)
 
 
-@around_awaited
+@observe_async_hook
 def _asked(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around a model's ``__call__`` and ``generate_structured_output``, behind all middlewares: an attempt.
 
@@ -246,16 +246,18 @@ def _asked(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs
     messages, tools = _given(args, kwargs)
     call, agent = CALL.get(), REPLYING.get()
     if not isinstance(call, AskedModel) or not call.sends(messages, tools):
-        call = AskedModel(instrumentation, Asker() if agent is None else asker_of(agent)._replace(conversation=None))
+        call = AskedModel(
+            instrumentation, InvokingAgent() if agent is None else invoking_agent_of(agent)._replace(conversation=None)
+        )
         call.asked(messages, tools)
     elif _ASKED.get() is call:
         return
-    with bound(_ASKED, call), call.current(), call.onwards():
+    with context_value(_ASKED, call), call.current(), call.scoped():
         call.passed(messages)
         sent = call.sent
         yield
         if call.sent == sent:  # its class has a way of its own to its client
-            call.receives(call.given(model, messages, tools))
+            call.client_called(call.given(model, messages, tools))
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int = 0) -> tuple[Sequence[Any], Any]:
@@ -263,11 +265,11 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int = 0) -> tuple
     return argument(args, kwargs, at, "messages", ()), argument(args, kwargs, at + 1, "tools")
 
 
-def _sent(at: int, model: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+def _sent(at: int, model: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
     """What a model is given, by an agent or by a reducer, where it is its client that is called, or it has none."""
     (messages, tools), call = _given(args, kwargs, at), CALL.get()
     if reducing() is not None:
-        return Sent(MessageParts(block_parts, part_of).of(messages), model=type(model).__name__)
+        return ClientRequest(MessageParts(block_parts, part_of).of(messages), model=type(model).__name__)
     its_client = at or not hasattr(model, "_call_api")
     return call.given(model, messages, tools) if its_client and isinstance(call, AskedModel) else None
 
@@ -290,7 +292,7 @@ def asked(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
     return _asked(client(partial(_sent, 0), _text_of)(original, instrumentation), instrumentation)
 
 
-@around_awaited
+@observe_async_hook
 def estimate(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``count_tokens`` of a model: the first count of a check is that of the whole prompt."""
     call = CALL.get()

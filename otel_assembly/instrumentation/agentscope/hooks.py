@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.agentscope import conversation, reducers
 else:
-    conversation, reducers = (Wraps(f"{__package__}.{module}") for module in ("conversation", "reducers"))
+    conversation, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("conversation", "reducers"))
 
 
 class AgentScopeInstrumentor(AssemblyInstrumentor):

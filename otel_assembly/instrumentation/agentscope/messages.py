@@ -20,7 +20,7 @@ from agentscope.message import (
     UserMsg,
 )
 
-from otel_assembly.instrumentation.message_parts import MessagePart
+from otel_assembly.instrumentation.agentscope.message_parts import MessagePart
 from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, describe
@@ -30,7 +30,7 @@ from otel_assembly.messages.rows import answers, asks, holds, read_each, says, s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from otel_assembly.instrumentation.message_parts import PartPlace
+    from otel_assembly.instrumentation.agentscope.message_parts import PartPlace
     from otel_assembly.messages.rows import Row
 
 #: States of a tool call that waits for somebody outside: a person's confirmation, or an execution elsewhere.

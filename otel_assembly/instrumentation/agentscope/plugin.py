@@ -15,6 +15,7 @@ from agentscope.tool import ToolResponse
 from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.conversation import AskedModel
+from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import (
     Part,
     block_parts,
@@ -23,10 +24,9 @@ from otel_assembly.instrumentation.agentscope.messages import (
     result_of,
     with_result,
 )
-from otel_assembly.instrumentation.message_parts import MessageParts
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.splicing import same_objects
 from otel_assembly.messages import edited, register_results, summary_like
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
-    from otel_assembly.instrumentation.message_parts import PartPlace
+    from otel_assembly.instrumentation.agentscope.message_parts import PartPlace
 
 
 class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
@@ -156,8 +156,8 @@ class _Conversation(PluginConversation):
         sent = [*_system(leading, prompts, assembly), *_messages_of(e for e in assembly.events if isinstance(e, Part))]
         asked = CALL.get()
         if isinstance(asked, AskedModel):
-            with asked.instrumentation.contained():
-                asked.by_plugin(asked.read(sent)[0])
+            with asked.instrumentation.suppress_errors():
+                asked.replaced_by_plugin(asked.read(sent)[0])
         return sent
 
 

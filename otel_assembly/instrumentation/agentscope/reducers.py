@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.agentscope.conversation import (
     REPLYING,
-    asker_of,
     events_of,
+    invoking_agent_of,
     named,
     not_called,
     prepared,
 )
 from otel_assembly.instrumentation.agentscope.messages import part_of
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.hooks import around, around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound, ending
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
+from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import REDUCTION, Reducer, Reduction, reducer, reducing
 from otel_assembly.instrumentation.summaries import summed_up
-from otel_assembly.instrumentation.waiting import WAITING, Waiting
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.messages import Part
@@ -34,7 +34,7 @@ _POLICY: Final = "compress_context"
 _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_truncation")
 
 
-@around_awaited
+@observe_async_hook
 def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent.compress_context``: what is done in it is done for the agent's next model call.
 
@@ -58,11 +58,11 @@ def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any
         if error is not None or REPLYING.get() is not agent:
             not_called(agent, error, stays=True)
 
-    with ending(over), call.current(), bound(REDUCTION, own):
+    with on_exit(over), call.current(), context_value(REDUCTION, own):
         yield
 
 
-@around_awaited
+@observe_async_hook
 def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._compress_context_impl``, which almost always finds nothing to do: then nothing is read."""
     config, call = argument(args, kwargs, 0, "context_config") or agent.context_config, prepared(instrumentation, agent)
@@ -92,11 +92,11 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
                 step.overflow(budget=trigger, needed=math.ceil(call.estimate or trigger))
                 compression.done(compression.before)
 
-    with ending(over), bound(CALL, call), compression.running():
+    with on_exit(over), context_value(CALL, call), compression.running():
         yield
 
 
-@around_awaited
+@observe_async_hook
 def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._split_context_for_compression``, which is called when a context is too long."""
     compression, call = reducing(), prepared(instrumentation, agent)
@@ -129,10 +129,10 @@ limit_images = reducer(
 )
 
 #: Tool results that were cut, whole, by what the context will have of each.
-_WHOLE: Final[ByIdentity[Any]] = ByIdentity()
+_WHOLE: Final[IdentityWeakMap[Any]] = IdentityWeakMap()
 
 
-@around_awaited
+@observe_async_hook
 def split_tool_result(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._split_tool_result_for_compression``, which says what of a tool result is kept."""
     reserved, offloaded = yield
@@ -140,7 +140,7 @@ def split_tool_result(instrumentation: Instrumentation, agent: Any, /, *args: An
         _WHOLE.put(reserved, argument(args, kwargs, 0, "tool_result"))
 
 
-@around
+@observe_hook
 def save_to_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``Agent._save_to_context``: a result that was cut is told with the next model call, as it stands there."""
     yield
@@ -149,4 +149,6 @@ def save_to_context(instrumentation: Instrumentation, agent: Any, /, *args: Any,
     if whole is not None:
         settings = {"tool_result_limit": agent.context_config.tool_result_limit}
         before, after = [part_of(message, [whole])], events_of(agent)[-1:]
-        WAITING.put(asker_of(agent), Waiting("truncate_tool_result", before, after, config=settings))
+        DEFERRED_REDUCTIONS.put(
+            invoking_agent_of(agent), DeferredReduction("truncate_tool_result", before, after, config=settings)
+        )

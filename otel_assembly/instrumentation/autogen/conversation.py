@@ -14,11 +14,11 @@ from autogen_core import MessageHandlerContext
 from autogen_core.models import SystemMessage
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.conversation import LEDGER_KEYS, Asker, ByIdentity
-from otel_assembly.instrumentation.model_call import CALL, Sent
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.conversation import LEDGER_KEYS, IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.message_alignment import locate
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.splicing import found
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.tokens.prices import ListedWindow
 
@@ -36,7 +36,7 @@ _TEAM_ID: Final = re.compile(r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_autogen_agent", default=None)
 
 
-def asker(conversation: Any = None, name: str | None = None) -> Asker:
+def invoking_agent(conversation: Any = None, name: str | None = None) -> InvokingAgent:
     """Who asks here: the agent whose run this is, else whose handler runs in AutoGen's runtime, else its span's agent.
 
     Args:
@@ -57,7 +57,7 @@ def asker(conversation: Any = None, name: str | None = None) -> Asker:
         name = key = attributes.get("gen_ai.agent.name")
     if conversation is not None and not isinstance(conversation, str):
         conversation = LEDGER_KEYS.of(conversation, key or "")  # it goes with the context, and does not hold it
-    return Asker(conversation, key or "", name)
+    return InvokingAgent(conversation, key or "", name)
 
 
 def _innermost(client: Any) -> Any:
@@ -104,8 +104,8 @@ schemas_of: Final = ToolSchemas(attrgetter("schema")).of
 
 #: What a context has answered last where no call was prepared; and which context it was, by the last message of it, or
 #: where it had none to give.
-_ANSWERS: Final[ByIdentity[ModelCall]] = ByIdentity()
-_ANSWERED: Final[ByIdentity[weakref.ref[Any]]] = ByIdentity()
+_ANSWERS: Final[IdentityWeakMap[ModelCall]] = IdentityWeakMap()
+_ANSWERED: Final[IdentityWeakMap[weakref.ref[Any]]] = IdentityWeakMap()
 _EMPTY: Final[ContextVar[weakref.ref[Any] | None]] = ContextVar("otel_assembly_autogen_empty", default=None)
 
 
@@ -130,21 +130,23 @@ def _prepared_for(messages: Sequence[Any]) -> ModelCall | None:
     own = any(not isinstance(message, SystemMessage) for message in messages)
     for held in map(_ANSWERED.get, reversed(messages)) if own else [_EMPTY.get()]:
         call = _ANSWERS.get(held()) if held is not None else None
-        if call is not None and bool(call.out) is own and found(messages, call.out) is not None:
+        if call is not None and bool(call.out) is own and locate(messages, call.out) is not None:
             return call
     return None
 
 
 def received(
     client: Any, messages: Sequence[Any], *, tools: Sequence[Any] = (), extra_create_args: Any = None, **_: Any
-) -> Sent:
+) -> ClientRequest:
     """What a model's client is given; the system messages in front that no context gave are its prompts."""
     call = CALL.get() or _prepared_for(messages)
     given = set(map(id, call.out)) if call is not None else ()
     front, rest = in_front(messages, lambda one: isinstance(one, SystemMessage) and id(one) not in given)
     prompts, schemas = [message.content for message in front], schemas_of(tools)
     model = (extra_create_args or {}).get("model") or model_of(client)
-    return Sent(rest, prompts, schemas, model, window_of(client, model), asker(), call, client_of(client))
+    return ClientRequest(
+        rest, prompts, schemas, model, window_of(client, model), invoking_agent(), call, client_of(client)
+    )
 
 
 def text_of(answer: Any) -> str:

@@ -6,7 +6,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.autogen import reducers, runs
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
-    reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("reducers", "runs"))
+    reducers, runs = (LazyWrappers(f"{__package__}.{module}") for module in ("reducers", "runs"))
 
 _MODELS: Final = "autogen_core.models"
 _AGENTS: Final = "autogen_agentchat.agents"
 _TEAMS: Final = "autogen_agentchat.teams._group_chat"
 
-_contexts: Final = Following("get_messages", reducers.observed_context)
-_memories: Final = Following("update_context", reducers.observed_memory)
-_create, _stream = (Following.alike(method, runs.called) for method in ("create", "create_stream"))
+_contexts: Final = SubclassHook("get_messages", reducers.observed_context)
+_memories: Final = SubclassHook("update_context", reducers.observed_memory)
+_create, _stream = (SubclassHook.for_method(method, runs.called) for method in ("create", "create_stream"))
 #: What an agent holds, by its attribute, need derive from nothing.
 _meets = {"_model_context": (_contexts,), "_memory": (_memories,), "_model_client": (_create, _stream)}
 _messages, _messages_stream = (
-    Following(method, partial(runs.agent_run, _meets)) for method in ("on_messages", "on_messages_stream")
+    SubclassHook(method, partial(runs.agent_run, _meets)) for method in ("on_messages", "on_messages_stream")
 )
 
 
@@ -47,7 +47,7 @@ _asks: Final = (
     runs.model_call,
     "what its context leaves out of what its model is sent, where that is not seen by the messages",
 )
-_sees: Final = ("remove_images", runs.images_removed, "images removed for a model")
+_first_observation: Final = ("remove_images", runs.images_removed, "images removed for a model")
 _runs: Final = "a run that has no span of AutoGen's; the agent's name"
 
 
@@ -77,15 +77,15 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
             f"{_AGENTS}._assistant_agent",
             ("AssistantAgent._call_llm", *_asks),
             ("AssistantAgent._reflect_on_tool_use_flow", *_asks),
-            _sees,
+            _first_observation,
         ),
         *in_module(
             f"{_AGENTS}._code_executor_agent",
             ("CodeExecutorAgent._call_llm", *_asks),
             ("CodeExecutorAgent._reflect_on_code_block_results_flow", *_asks),
-            _sees,
+            _first_observation,
         ),
-        *in_module(f"{_TEAMS}._magentic_one._magentic_one_orchestrator", _sees),
+        *in_module(f"{_TEAMS}._magentic_one._magentic_one_orchestrator", _first_observation),
         Hook(
             f"{_TEAMS}._selector_group_chat",
             "SelectorGroupChatManager._select_speaker",

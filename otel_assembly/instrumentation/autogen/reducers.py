@@ -13,14 +13,14 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.autogen.conversation import answered, asked_again, asker
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.known_reducers import KnownReducer
+from otel_assembly.instrumentation.autogen.conversation import answered, asked_again, invoking_agent
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.instrumented import argument, context_value
+from otel_assembly.instrumentation.known_reducers import ReducerSpec
+from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
-from otel_assembly.instrumentation.splicing import found
 from otel_assembly.messages.context_messages import reported_skips
 from otel_assembly.messages.event_facts import describe
 
@@ -72,19 +72,19 @@ def _token_limit(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> 
 
 
 _OUTSIDE: Final = DecisionReason.OUTSIDE_WINDOW
-_KNOWN: Final[Mapping[str, KnownReducer]] = {
-    "UnboundedChatCompletionContext": KnownReducer("unbounded"),
-    "BufferedChatCompletionContext": KnownReducer(
+_KNOWN: Final[Mapping[str, ReducerSpec]] = {
+    "UnboundedChatCompletionContext": ReducerSpec("unbounded"),
+    "BufferedChatCompletionContext": ReducerSpec(
         "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, stays=_newest
     ),
-    "HeadAndTailChatCompletionContext": KnownReducer(
+    "HeadAndTailChatCompletionContext": ReducerSpec(
         "head_and_tail",
         reason=_OUTSIDE,
         settings={"head_size": "_head_size", "tail_size": "_tail_size"},
         stays=_ends,
         reported=_skipped,
     ),
-    "TokenLimitedChatCompletionContext": KnownReducer(
+    "TokenLimitedChatCompletionContext": ReducerSpec(
         "token_limited",
         reason=DecisionReason.OVER_BUDGET,
         settings={"token_limit": "_token_limit"},
@@ -97,9 +97,9 @@ _KNOWN: Final[Mapping[str, KnownReducer]] = {
 def observed_context(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """``get_messages`` of one class: one of AutoGen's own, or a custom one, named by the class's name."""
     builtin = _KNOWN.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
-    known = builtin or KnownReducer(owner.__name__)
+    known = builtin or ReducerSpec(owner.__name__)
 
-    @around_awaited
+    @observe_async_hook
     def get_messages(instrumentation: Instrumentation, context: Any, /, *_: Any, **__: Any) -> Observation:
         prepared, around = CALL.get(), REDUCTION.get()
         if around is not None and (prepared is None or around.call is not prepared):
@@ -108,9 +108,9 @@ def observed_context(original: Callable[..., Any], owner: type, instrumentation:
             return  # a context that has asked a model is one step, with all that it asks
         if around is None:
             asked_again(context)
-        call = prepared or ModelCall(instrumentation, asker(context))
+        call = prepared or ModelCall(instrumentation, invoking_agent(context))
         if is_ours(context):
-            call.by_plugin((yield))
+            call.replaced_by_plugin((yield))
         else:
             yield from _reduces(instrumentation, context, known, call)
         if prepared is None:
@@ -119,12 +119,12 @@ def observed_context(original: Callable[..., Any], owner: type, instrumentation:
     return get_messages(original, instrumentation)
 
 
-def _reduces(instrumentation: Instrumentation, context: Any, known: KnownReducer, call: ModelCall) -> Observation:
+def _reduces(instrumentation: Instrumentation, context: Any, known: ReducerSpec, call: ModelCall) -> Observation:
     stored, seen = stored_messages(context), call.messages
     reduction = Reduction(instrumentation, known.policy, stored, config=known.config(context), call=call)
     alone = CALL.get() is None
     try:
-        with bound(CALL, call), reduction.followed():
+        with context_value(CALL, call), reduction.tracked():
             result = yield
     except BaseException as error:
         if alone:
@@ -134,7 +134,7 @@ def _reduces(instrumentation: Instrumentation, context: Any, known: KnownReducer
         return  # of the base class, which defines nothing
     if call.messages is not seen:  # it has asked others
         reduction.before = [*call.out]
-    elif result and _stores_by_itself(context) and found(reduction.before, result) is None:
+    elif result and _stores_by_itself(context) and locate(reduction.before, result) is None:
         call.unknown, reduction.before = True, [*result]
     known.done(reduction, context, result)
 
@@ -153,20 +153,20 @@ def observed_memory(original: Callable[..., Any], owner: type, instrumentation: 
     """``update_context`` of one class."""
     policy = "memory" if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
-    @around_awaited
+    @observe_async_hook
     def update_context(instrumentation: Instrumentation, _: Any, /, *args: Any, **kwargs: Any) -> Observation:
         if _REMEMBERING.get():
             return
         context = argument(args, kwargs, 0, "model_context")
-        identity = asker(context)
+        identity = invoking_agent(context)
         reduction = Reduction(instrumentation, policy, stored_messages(context), kind="injection")
         try:
-            with bound(_REMEMBERING, True):
+            with context_value(_REMEMBERING, True):
                 yield
         except BaseException as error:
             reduction.ended(error, identity)
             raise
         if len(after := stored_messages(context)) > len(reduction.before):
-            reduction.done(after, asker=identity)
+            reduction.done(after, invoking_agent=identity)
 
     return update_context(original, instrumentation)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.autogen.conversation import AGENT, asker, received, text_of
-from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.autogen.conversation import AGENT, invoking_agent, received, text_of
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
 from otel_assembly.instrumentation.reductions import REDUCTION, Reducer, reducer
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.hooks import Following
+    from otel_assembly.instrumentation.hooks import SubclassHook
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
@@ -25,7 +25,7 @@ called = client(received, text_of)
 def _prepared(
     instrumentation: Instrumentation, /, *_: Any, model_context: Any = None, agent_name: str | None = None, **__: Any
 ) -> ModelCall | None:
-    return None if model_context is None else ModelCall(instrumentation, asker(model_context, agent_name))
+    return None if model_context is None else ModelCall(instrumentation, invoking_agent(model_context, agent_name))
 
 
 def _selection(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> ModelCall | None:
@@ -34,9 +34,9 @@ def _selection(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__:
 
 
 #: A class method of an agent that asks its context and then its model.
-model_call = within(_prepared)
+model_call = run_hook(_prepared)
 #: The selector asks its context, and then its model, again where that names nobody.
-speaker_selection = within(_selection)
+speaker_selection = run_hook(_selection)
 
 
 def _with_images(messages: Sequence[Any], *_: Any) -> list[Any]:
@@ -57,19 +57,19 @@ def _shows(message: Any) -> bool:
 images_removed = reducer(Reducer(_with_images, _without_images, "remove_images"))
 
 
-def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> BoundRun:
-    return BoundRun(instrumentation, str(runs.name), {AGENT: agent, CALL: None, REDUCTION: None})
+def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> ContextBoundRun:
+    return ContextBoundRun(instrumentation, str(runs.name), {AGENT: agent, CALL: None, REDUCTION: None})
 
 
 def agent_run(
-    meets: Mapping[str, Sequence[Following]],
+    meets: Mapping[str, Sequence[SubclassHook]],
     original: Callable[..., Any],
     owner: type,
     instrumentation: Instrumentation,
 ) -> Callable[..., Any]:
     """One run of an agent, which meets what the agent holds: by the attribute, what is followed, whatever its class."""
 
-    def begun(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
+    def begun(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
         for attribute, followings in meets.items():
             held = getattr(agent, attribute, None)
             for one in held if isinstance(held, list) else [held]:
@@ -77,8 +77,8 @@ def agent_run(
                     following.follow(type(one), instrumentation)
         return _run(instrumentation, agent, agent)
 
-    return within(begun)(original, instrumentation)
+    return run_hook(begun)(original, instrumentation)
 
 
 #: A team is no agent that asks: what it calls is not what prepares it.
-team_run = within(lambda told, team, *_, **__: _run(told, team, None))
+team_run = run_hook(lambda told, team, *_, **__: _run(told, team, None))

@@ -9,16 +9,16 @@ from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, client, innermost
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.clients import called, client, innermost_client_hook
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, policy_name
 from otel_assembly.instrumentation.reductions import Reducer, reducer
-from otel_assembly.instrumentation.run_calls import CallsInTurn
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.run_calls import SequentialCalls
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import NO_NAMES
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("google.adk",)
 #: Known by the request that is handed from where a call is prepared to where it is made.
-CALLS: Final = CallsInTurn("google_adk")
+CALLS: Final = SequentialCalls("google_adk")
 #: Whether a model hands on what it receives to others, which are told of; else it ends it with a message of the user's.
 _HANDS_ON: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "LiteLlm"), False)}
 
 
-@within
+@run_hook
 def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: Any = None, **__: Any) -> Run | None:
     """One run of an agent or a workflow is one trace, where ADK's own spans are recorded nowhere."""
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
@@ -43,13 +43,13 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: A
     return instrumentation.begin_run(name, conversation_id=session_id) if unseen else None
 
 
-@within
+@run_hook
 def turns(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
     """An agent calls its model, in turns."""
     return CALLS.run(instrumentation, invocation_context.agent.name, invocation_context.session.id)
 
 
-@within
+@run_hook
 def prepares(
     instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, **__: Any
 ) -> Preparing | None:
@@ -59,13 +59,13 @@ def prepares(
     return CALLS.prepares(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
 
 
-def given(request: Any) -> Sent:
+def given(request: Any) -> ClientRequest:
     """What a request holds."""
     # A content has the object around a result already.
-    return Sent(list(request.contents), prompts_of(request), client=NO_NAMES)
+    return ClientRequest(list(request.contents), prompts_of(request), client=NO_NAMES)
 
 
-def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Sent | None:
+def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> ClientRequest | None:
     """What a model is given; None of one that hands it on."""
     hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
     if hands_on is False:
@@ -77,7 +77,7 @@ def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Sent | None:
 
 def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> Run | None:
     """The call that was prepared for a request; a program's own request is none of them, wherever it is made."""
-    return None if called() else CALLS.of(llm_request) or BoundRun(instrumentation, None, {CALL: None})
+    return None if called() else CALLS.of(llm_request) or ContextBoundRun(instrumentation, None, {CALL: None})
 
 
 def _said_in(answer: Any) -> str | None:
@@ -88,9 +88,9 @@ def _said_in(answer: Any) -> str | None:
 
 
 #: What each class of models is given, streamed or not.
-client_called: Final = innermost("generate_content_async", _sent, said_in=_said_in, prepared=_call_of)
+client_called: Final = innermost_client_hook("generate_content_async", _sent, chunk_text=_said_in, prepared=_call_of)
 #: What a model hands to a client that is none.
-completions: Final = client(_sent, said_in=_said_in, prepared=_call_of)
+completions: Final = client(_sent, chunk_text=_said_in, prepared=_call_of)
 
 
 def _called_for(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
@@ -143,24 +143,24 @@ def _named(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
     return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
-def _before_them(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> Sent | None:
+def _before_them(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> ClientRequest | None:
     """What an agent's callbacks are given; what plugins do is told of each of them."""
     return given(llm_request) if _callbacks(invocation_context) else None
 
 
-_called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, spares=(AssemblyError,)))
+_called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, expected_errors=(AssemblyError,)))
 
 
-@within
+@run_hook
 def _for_its_call(
     instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any
-) -> BoundRun | None:
+) -> ContextBoundRun | None:
     """What is done for the call that a request is for; what the request holds by now is seen first."""
     call, now = CALLS.of(llm_request), given(llm_request)
     if call is None:
         return None
-    call.arrives(now.messages, prompts=now.prompts)
-    return BoundRun(instrumentation, None, {CALL: call})
+    call.observe_messages(now.messages, prompts=now.prompts)
+    return ContextBoundRun(instrumentation, None, {CALL: call})
 
 
 def called_back(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:

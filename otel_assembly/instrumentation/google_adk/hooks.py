@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_package
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.google_adk import calls, contents
 else:
-    calls, contents = (Wraps(f"{__package__}.{module}") for module in ("calls", "contents"))
+    calls, contents = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "contents"))
 
 _BEFORE, _ASKS, _ADDS = "before_model_callback", "generate_content_async", "process_llm_request"
 _TURN, _PAIRS = "BaseLlmFlow", "how results are put to their calls"
@@ -46,14 +46,19 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
             ("flows.llm_flows.base_llm_flow", f"{_TURN}._handle_{_BEFORE}", calls.called_back, "what callbacks edit"),
             ("apps.compaction", "_estimate_prompt_token_count", contents.apart, "that contents are only counted"),
             ("apps.compaction", "_summarize_events_with_trace", contents.summarises, "summaries, between runs as well"),
-            ("plugins.base_plugin", f"BasePlugin.{_BEFORE}", Following.alike(_BEFORE, calls.plugin), "plugins' edits"),
-            ("tools.base_tool", f"BaseTool.{_ADDS}", Following.alike(_ADDS, calls.tool), "what tools add"),
-            ("models.base_llm", f"BaseLlm.{_ASKS}", Following(_ASKS, calls.client_called), "what a model receives"),
+            (
+                "plugins.base_plugin",
+                f"BasePlugin.{_BEFORE}",
+                SubclassHook.for_method(_BEFORE, calls.plugin),
+                "plugins' edits",
+            ),
+            ("tools.base_tool", f"BaseTool.{_ADDS}", SubclassHook.for_method(_ADDS, calls.tool), "what tools add"),
+            ("models.base_llm", f"BaseLlm.{_ASKS}", SubclassHook(_ASKS, calls.client_called), "what a model receives"),
             ("models.apigee_llm", f"CompletionsHTTPClient.{_ASKS}", calls.completions, "what Apigee's proxy receives"),
         ),
         *(
-            Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, gives, f"{versions},>={since}")
+            Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, purpose, f"{versions},>={since}")
             for module, versions in _PLACES.items()
-            for target, wrap, gives, since in _CONTENTS
+            for target, wrap, purpose, since in _CONTENTS
         ),
     )

@@ -11,10 +11,10 @@ from pydantic import PrivateAttr
 
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.google_adk.calls import CALLS, given
-from otel_assembly.instrumentation.google_adk.contents import asker_of
+from otel_assembly.instrumentation.google_adk.contents import invoking_agent_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
+from otel_assembly.instrumentation.message_alignment import same_content
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.splicing import alike
 from otel_assembly.messages.provider_rules import NO_NAMES
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         llm_request.contents = [event for event in assembly.events if isinstance(event, Content)]
         if assembly.prompts != prompts:
             llm_request.config.system_instruction = _SEPARATOR.join(assembly.prompts) or None
-        CALLS.by_plugin(lambda: given(llm_request))
+        CALLS.replaced_by_plugin(lambda: given(llm_request))
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> LlmResponse | None:
@@ -125,7 +125,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         return _Conversation(self, "google_adk", (conversation_id or "").rpartition("\0")[2])
 
     def _of(self, session: Any) -> _Conversation:
-        return self._conversation(asker_of(session).conversation)
+        return self._conversation(invoking_agent_of(session).conversation)
 
 
 class _Conversation(PluginConversation):
@@ -140,7 +140,7 @@ class _Conversation(PluginConversation):
         """Show the observers what the session has that they have not seen."""
         for event in [event for event in events if event.id not in self._known]:
             self._known.add(event.id)
-            shown = next((one for one in self._answers if alike(one, event.content)), None)
+            shown = next((one for one in self._answers if same_content(one, event.content)), None)
             if shown is not None:
                 self._answers.remove(shown)
             elif event.content is not None and event.content.parts:

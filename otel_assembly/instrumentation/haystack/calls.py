@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.conversation import Asker, LedgerKey
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
 from otel_assembly.instrumentation.haystack import generators as made
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 from otel_assembly.instrumentation.run_calls import Preparing
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _TRACING: Final[Any] = LazyModule("haystack.tracing")
 _UNSEEN: Final = frozenset({"NullTracer", "LoggingTracer", "DatadogTracer"})
 _SUMMARIES: Final = "haystack.hooks.compaction.summarization"
 #: Who asks in the run of an agent that goes on here.
-_ASKER: Final[ContextVar[Asker | None]] = ContextVar("otel_assembly_haystack_asker", default=None)
+_ASKER: Final[ContextVar[InvokingAgent | None]] = ContextVar("otel_assembly_haystack_asker", default=None)
 #: The tool that is called here, which may be an agent.
 _TOOL: Final[ContextVar[str | None]] = ContextVar("otel_assembly_haystack_tool", default=None)
 
@@ -42,19 +42,19 @@ def _named(name: str) -> str | None:
     return name if type(_TRACING.tracer.actual_tracer).__name__ in _UNSEEN else None
 
 
-@within
-def run(instrumentation: Instrumentation, agent: Any, /, messages: Any = None, *_: Any, **__: Any) -> BoundRun:
+@run_hook
+def run(instrumentation: Instrumentation, agent: Any, /, messages: Any = None, *_: Any, **__: Any) -> ContextBoundRun:
     """A run of an agent; who asks is known by the messages that it begins with, or goes on with."""
     name = made.component_name(agent) or _TOOL.get() or type(agent).__name__
-    asker = Asker(made.OPENINGS.of(messages or (), LedgerKey()), name, name)
-    return BoundRun(instrumentation, _named(name), {_ASKER: asker, _TOOL: None, CALL: None})
+    invoking_agent = InvokingAgent(made.OPENINGS.of(messages or (), LedgerKey()), name, name)
+    return ContextBoundRun(instrumentation, _named(name), {_ASKER: invoking_agent, _TOOL: None, CALL: None})
 
 
-@within
-def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **__: Any) -> BoundRun | None:
+@run_hook
+def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **__: Any) -> ContextBoundRun | None:
     """A run of a pipeline, if a model may be called in it."""
     name = _named(str(pipeline.metadata.get("name") or type(pipeline).__name__))
-    return BoundRun(instrumentation, name, {CALL: None}) if _calls_model(pipeline) else None
+    return ContextBoundRun(instrumentation, name, {CALL: None}) if _calls_model(pipeline) else None
 
 
 def _calls_model(one: Any) -> bool:
@@ -66,42 +66,42 @@ def _calls_model(one: Any) -> bool:
     return asks or any(hasattr(each, "graph") and _calls_model(each) for each in held)
 
 
-@within
-def in_tool(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> BoundRun:
+@run_hook
+def in_tool(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> ContextBoundRun:
     """A tool runs, which works for no call of the agent's; an agent that runs in it is called by its name."""
-    return BoundRun(instrumentation, None, {_TOOL: tool.name, CALL: None})
+    return ContextBoundRun(instrumentation, None, {_TOOL: tool.name, CALL: None})
 
 
-@within
+@run_hook
 def step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any, *_: Any, **__: Any) -> Preparing:
     """A step of an agent: its hooks prepare a call, which is then made; where they end the run, none is."""
-    met, state, asker = type(agent.chat_generator), exe_context.state, _ASKER.get() or Asker()
+    met, state, invoking_agent = type(agent.chat_generator), exe_context.state, _ASKER.get() or InvokingAgent()
     for method in ("run", "run_async"):  # of a generator that is no component
         instrumentation.take(met, method, lambda original, ours: made.call(original, met, ours))
     limits = (limit_of(hook, "context_window") for hook in agent.hooks.get("before_llm", ()))
     sent, window = _read(state), next(filter(None, limits), None)
-    call = ModelCall(instrumentation, asker, messages=sent.messages, prompts=sent.prompts, window=window)
+    call = ModelCall(instrumentation, invoking_agent, messages=sent.messages, prompts=sent.prompts, window=window)
 
     def done(_: Any) -> None:
         """What hooks have put in front is how the conversation begins from here on."""
-        made.OPENINGS.of(_read(state).messages, asker.conversation)
+        made.OPENINGS.of(_read(state).messages, invoking_agent.conversation)
         call.end()
 
     return Preparing(instrumentation, call, returned=done)
 
 
-@within
-def hooked(instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_: Any, **__: Any) -> BoundRun:
+@run_hook
+def hooked(instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_: Any, **__: Any) -> ContextBoundRun:
     """Hooks run, whose classes are met here: for the call of their step, or for the next one."""
     for hook in hooks.get(hook_point, ()):
         for method in ("run", "run_async"):
             instrumentation.take(type(hook), method, _hook)
-    return BoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
+    return ContextBoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
 
 
-def _read(state: Any) -> Sent:
+def _read(state: Any) -> ClientRequest:
     prompts, held = rows.behind_prompts(state.data.get("messages") or ())
-    return Sent(held, prompts)
+    return ClientRequest(held, prompts)
 
 
 def _what(hook: Any) -> Any:
@@ -135,7 +135,7 @@ _hook: Final = reducer(
         kind=_kind,
         config=lambda hook: {**settings_of(hook), **settings_of(_what(hook))} if is_own(hook, made.PACKAGES) else {},
         said=_said,
-        asker=lambda hook, state: _ASKER.get(),
+        invoking_agent=lambda hook, state: _ASKER.get(),
         by=lambda hook, state: None if is_ours(hook) or _ASKER.get() is None else hook,
     )
 )

@@ -11,14 +11,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly.instrumentation.clients import innermost, model_in
-from otel_assembly.instrumentation.conversation import Asker, Openings
+from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
+from otel_assembly.instrumentation.conversation import ConversationsByFirstMessage, InvokingAgent
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_in
 from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ PACKAGES: Final = ("haystack", "haystack_integrations")
 #: So many of what stands in a list may be generators.
 _MOST: Final = 32
 #: Conversations that programs keep as lists of messages.
-OPENINGS: Final = Openings(lambda message: message.role.value)
+OPENINGS: Final = ConversationsByFirstMessage(lambda message: message.role.value)
 _SCHEMAS: Final = ToolSchemas(lambda tool: rows.schema_of(tool))
 
 
@@ -65,9 +65,9 @@ def component_name(component: Any) -> str | None:
 def calls_no_model(met: type) -> bool:
     """Whether a class is known to call none itself: by what `run` takes, and what it gives as far as the class says."""
     run = inspect.unwrap(getattr(met, "run", None))  # type: ignore[arg-type]  # of nothing, that is nothing
-    code, gives = getattr(run, "__code__", None), getattr(run, "_output_types_cache", ("replies",))
+    code, purpose = getattr(run, "__code__", None), getattr(run, "_output_types_cache", ("replies",))
     takes = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
-    return is_agent(met) or "replies" not in gives or {"messages", "prompt"}.isdisjoint(takes)
+    return is_agent(met) or "replies" not in purpose or {"messages", "prompt"}.isdisjoint(takes)
 
 
 def schemas_of(tools: Any) -> Sequence[Mapping[str, Any]]:
@@ -82,20 +82,22 @@ def model_of(generator: Any, options: Any = None) -> str | None:
     return model_in(options, generator, *held, {"model": getattr(generator, "_model", None)})
 
 
-def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
     """What a generator is given; None where nothing is sent, and of a component that is none, nor an agent's."""
     given, prepared = rows.given_to(args[0] if args else kwargs.get("messages", kwargs.get("prompt"))), CALL.get()
     if not given or (prepared is None and not gives_replies(generator)):
         return None
     prompts, held = rows.behind_prompts(given)
     name = component_name(generator)
-    return Sent(
+    return ClientRequest(
         held,
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
         schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model_of(generator, kwargs.get("generation_kwargs")),
         unknown=_is_held(generator, kwargs.get("generation_kwargs")),
-        asker=Asker(OPENINGS.of(held), name or type(generator).__name__, name) if prepared is None else Asker(),
+        invoking_agent=InvokingAgent(OPENINGS.of(held), name or type(generator).__name__, name)
+        if prepared is None
+        else InvokingAgent(),
     )
 
 
@@ -117,7 +119,7 @@ def call(original: Callable[..., Any], owner: type, instrumentation: Instrumenta
     def hands_on(generator: Any) -> bool:
         return falls_back if own else any(map(gives_replies, held_by(generator)))
 
-    def sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    def sent(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
         return None if hands_on(generator) else _sent(generator, *args, **kwargs)
 
     def prepared(ours: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
@@ -125,7 +127,7 @@ def call(original: Callable[..., Any], owner: type, instrumentation: Instrumenta
         if CALL.get() is not None or reducing() is not None or not hands_on(generator):
             return None
         given = _sent(generator, *args, **kwargs)
-        return given and ModelCall(ours, given.asker, messages=given.messages, prompts=given.prompts)
+        return given and ModelCall(ours, given.invoking_agent, messages=given.messages, prompts=given.prompts)
 
     method = "run_async" if inspect.iscoroutinefunction(original) else "run"
-    return innermost(method, sent, _text, prepared=prepared)(original, owner, instrumentation)
+    return innermost_client_hook(method, sent, _text, prepared=prepared)(original, owner, instrumentation)

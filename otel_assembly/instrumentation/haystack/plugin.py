@@ -10,7 +10,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.haystack.generators import schemas_of
 from otel_assembly.instrumentation.haystack.messages import behind_prompts
 from otel_assembly.instrumentation.model_call import CALL
@@ -40,7 +40,7 @@ class HaystackPlugin(Plugin[PluginConversation]):
         super().__init__(
             policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
-        self._opened: ByIdentity[PluginConversation] = ByIdentity()
+        self._opened: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
 
     def context_of(self, conversation: str) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
@@ -70,7 +70,7 @@ class HaystackPlugin(Plugin[PluginConversation]):
     ) -> list[ChatMessage]:
         """What a model gets to see of these; the system prompts are one message where a policy has changed them."""
         call, (prompts, held) = CALL.get(), behind_prompts(messages)
-        agent_name = conversation.context.agent_name if call is None else call.asker.agent_name
+        agent_name = conversation.context.agent_name if call is None else call.invoking_agent.agent_name
         async with conversation.turn(agent_name, model, schemas_of(tools), client):
             await conversation.show(messages)
             assembly = await conversation.assemble(turn, prompts, held)
@@ -80,9 +80,9 @@ class HaystackPlugin(Plugin[PluginConversation]):
             front = [ChatMessage.from_system(text)] if text else []
         sent = [*front, *(event for event in assembly.events if isinstance(event, ChatMessage))]
         if call is not None:
-            with call.instrumentation.contained():
+            with call.instrumentation.suppress_errors():
                 prompts, held = behind_prompts(sent)
-                call.by_plugin(held, prompts=prompts)
+                call.replaced_by_plugin(held, prompts=prompts)
         return sent
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.langchain.prepared_runs import PreparedRun
 from otel_assembly.instrumentation.langchain.runs import BRANCHES, PLACES, conversation_of
-from otel_assembly.instrumentation.prepared_runs import PreparedRun
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ _DEPTH: Final = 6
 #: What calls a model, by module and class.
 _ASKING: Final = (("langchain_core.language_models.base", "BaseLanguageModel"), ("langgraph.pregel.main", "Pregel"))
 #: Whether a chain contains a model, by the chain.
-_MODELS: Final[ByIdentity[bool]] = ByIdentity()
+_MODELS: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 
 def _run(is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any) -> Run | None:
@@ -44,7 +44,7 @@ def _run(is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args:
     if around is not None and not around.ended:
         return _in_branch(instrumentation, around, config)
     history = (config.get("configurable") or {}).get("message_history")
-    if history is None and not _MODELS.worked_out(chain, _has_model):
+    if history is None and not _MODELS.get_or_create(chain, _has_model):
         return None
     known = _held(chain)
     name = config.get("run_name") or known.get("name") or _named(chain)
@@ -111,7 +111,7 @@ def _parts(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
 
 
-def _in_branch(instrumentation: Instrumentation, around: PreparedRun, config: Any) -> BoundRun | None:
+def _in_branch(instrumentation: Instrumentation, around: PreparedRun, config: Any) -> ContextBoundRun | None:
     """A chain in a run: where it begins a branch of it, what is prepared in that is no other branch's."""
     callbacks, branches = config.get("callbacks"), BRANCHES.get()
     parent = getattr(callbacks, "parent_run_id", None)
@@ -120,10 +120,10 @@ def _in_branch(instrumentation: Instrumentation, around: PreparedRun, config: An
         branches = {**branches, parent: branch}
     if around.is_batch and around not in branches:
         branches = {**branches, around: parent}
-    return None if branches is BRANCHES.get() else BoundRun(instrumentation, None, {BRANCHES: branches})
+    return None if branches is BRANCHES.get() else ContextBoundRun(instrumentation, None, {BRANCHES: branches})
 
 
-def _called(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> BoundRun | None:
+def _called(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> ContextBoundRun | None:
     around: Any = PLACES.run.get()
     if around is None or around.ended or not around.is_batch:
         return None
@@ -131,6 +131,6 @@ def _called(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: A
 
 
 #: Around the methods by which a chain is called with one input, and with several.
-run, batch = within(partial(_run, False)), within(partial(_run, True))
+run, batch = run_hook(partial(_run, False)), run_hook(partial(_run, True))
 #: What a chat model is called in: of several inputs, each is for itself.
 model_run = _called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Hook, Wraps, in_class, in_module
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, in_class, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain import chains, lambdas, middleware, model_calls, reducers, runs, trims
 else:
     chains, lambdas, middleware, model_calls, reducers, runs, trims = (
-        Wraps(f"{__package__}.{module}")
+        LazyWrappers(f"{__package__}.{module}")
         for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "trims")
     )
 

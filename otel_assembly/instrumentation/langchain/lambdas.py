@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import around, around_either
+from otel_assembly.instrumentation.hooks import observe_any_hook, observe_hook
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 
@@ -54,7 +54,7 @@ def _observed(instrumentation: Instrumentation, func: Any, given: Any, /, *_: An
 
 
 #: Around LangChain's functions that call what a `RunnableLambda` was made of.
-called = around_either(_observed)
+called = observe_any_hook(_observed)
 
 
 def _alone(name: str, instrumentation: Instrumentation, messages: Any, /, *_: Any, **__: Any) -> Observation:
@@ -77,16 +77,16 @@ def function(original: Callable[..., Any], instrumentation: Instrumentation) -> 
     cells = getattr(original, "__closure__", None) or ()
     cell = next((cell for cell in cells if getattr(cell.cell_contents, "__module__", "") == _MODULE), None)
     if cell is None:
-        return around(partial(_alone, original.__name__))(original, instrumentation)
+        return observe_hook(partial(_alone, original.__name__))(original, instrumentation)
     inner = cell.cell_contents
-    ours = around(partial(_alone, inner.__name__))(inner, instrumentation)
+    ours = observe_hook(partial(_alone, inner.__name__))(inner, instrumentation)
     cell.cell_contents = ours
 
-    def put_back() -> None:
+    def rollback() -> None:
         if cell.cell_contents is ours:
             cell.cell_contents = inner
 
-    instrumentation.ends.add(put_back)
+    instrumentation.ends.add(rollback)
     return original
 
 

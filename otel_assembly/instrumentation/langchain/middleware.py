@@ -13,25 +13,25 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
-from otel_assembly.instrumentation.handing_on import GoingOn, going_on
-from otel_assembly.instrumentation.hooks import around, around_awaited
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed, is_summarizing_node
 from otel_assembly.instrumentation.langchain.runs import PLACES
-from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, wrap_middleware
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.summaries import summed_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_assembly.instrumentation.handing_on import MiddlewareReduction
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 
 
-def _read(request: Any) -> Sent:
+def _read(request: Any) -> ClientRequest:
     prompt = request.system_prompt
-    return Sent(request.messages, (str(prompt),) if prompt else ())
+    return ClientRequest(request.messages, (str(prompt),) if prompt else ())
 
 
 def chain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -55,12 +55,12 @@ def _watched(handler: Callable[..., Any], instrumentation: Instrumentation) -> C
     if not is_observed(owner):
         return handler
 
-    def begun(request: Any) -> GoingOn:
+    def begun(request: Any) -> MiddlewareCall:
         place, reduces = PLACES.here(), partial(done_by, instrumentation, owner)
-        own = replace(place, apart=f"{place.node}/{type(owner).__name__}")
-        return GoingOn(instrumentation, reduces, _read, request, {PLACES.place: own}, {PLACES.place: place})
+        own = replace(place, outside_node=f"{place.node}/{type(owner).__name__}")
+        return MiddlewareCall(instrumentation, reduces, _read, request, {PLACES.place: own}, {PLACES.place: place})
 
-    return going_on(handler, instrumentation, begun)
+    return wrap_middleware(handler, instrumentation, begun)
 
 
 #: The hooks whose node comes before a model call: whatever they change in the messages is reported.
@@ -81,11 +81,11 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
     state = argument(args, kwargs, 0, "input")
     summarizes = owner is runnable and is_summarizing_node(runnable)
     messages = _messages(state, runnable.input_messages_key if summarizes else "messages")
-    place = replace(place, messages=messages, apart=None)
+    place = replace(place, messages=messages, outside_node=None)
     place.asked(place.messages)  # a middleware may show only copies of them to the reducers behind it
     name = getattr(function, "__name__", type(function).__name__)
-    asker = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
-    reducer = done_by(run.instrumentation, owner if observed or summarizes else name, place.messages, asker)
+    invoking_agent = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
+    reducer = done_by(run.instrumentation, owner if observed or summarizes else name, place.messages, invoking_agent)
     before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
     with PLACES.node(place, reducer):
         result = yield
@@ -93,7 +93,7 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
 
 
 #: Around ``RunnableCallable.invoke`` and ``ainvoke``: the nodes of a graph, whenever it was built.
-invoke, ainvoke = around(partial(_executed, "func")), around_awaited(partial(_executed, "afunc"))
+invoke, ainvoke = observe_hook(partial(_executed, "func")), observe_async_hook(partial(_executed, "afunc"))
 
 
 def _messages(state: Any, key: str = "messages") -> Sequence[Any]:

@@ -9,9 +9,9 @@ from otel_assembly.instrumentation import clients
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.chains import model_run
 from otel_assembly.instrumentation.langchain.runs import PLACES
-from otel_assembly.instrumentation.model_call import Sent
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import limit_of
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT, rules_of_client
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _schema(tool: Any) -> Mapping[str, Any]:
 schemas_of: Final = ToolSchemas(_schema).of
 
 
-def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
+def _read(model: Any, /, *args: Any, **settings: Any) -> ClientRequest:
     """What a model is given."""
     window = limit_of(getattr(model, "profile", None), "max_input_tokens")
     messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools"))
@@ -75,7 +75,7 @@ def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
     if getattr(model, "use_previous_response_id", None) is True and not unknown:
         behind = _behind_response(messages)
         messages, unknown = behind or messages, behind is not None
-    return Sent(messages, None, tools, model_of(model, settings), window, client=rules, unknown=unknown)
+    return ClientRequest(messages, None, tools, model_of(model, settings), window, client=rules, unknown=unknown)
 
 
 def _behind_response(messages: Sequence[Any]) -> Sequence[Any] | None:
@@ -114,13 +114,13 @@ def is_responses(model: Any, settings: Mapping[str, Any]) -> bool:
     return bool(getattr(model, "use_responses_api", False))
 
 
-def _only(model: Any, /, *args: Any, **settings: Any) -> Sent | None:
+def _only(model: Any, /, *args: Any, **settings: Any) -> ClientRequest | None:
     """What one prompt of a model is given; of several at once each is looked at by itself."""
     prompts = argument(args, settings, 0, "messages")
     return _read(model, prompts[0], **settings) if len(prompts) == 1 else None
 
 
-def _streamed(model: Any, /, *args: Any, **settings: Any) -> Sent:
+def _streamed(model: Any, /, *args: Any, **settings: Any) -> ClientRequest:
     """What is given to one that answers step by step, in any form that LangChain takes."""
     from langchain_core.messages import convert_to_messages  # where a model is called, it has been imported
 

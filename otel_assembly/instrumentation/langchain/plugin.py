@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
 from otel_assembly.errors import HaltedError
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
 from otel_assembly.instrumentation.langchain.model_calls import chat_model_in, client_of, model_of, schemas_of
 from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, thread_of
@@ -91,7 +91,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = _finished(self._assembled(conversation, request))
         if isinstance(changed, AIMessage):
             return changed
-        with PLACES.behind_plugin(request.messages, changed.messages):
+        with PLACES.after_plugin(request.messages, changed.messages):
             response = handler(changed)
         if self._observers:
             _finished(conversation.show(_answered(response)))
@@ -103,7 +103,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = await self._assembled(conversation, request)
         if isinstance(changed, AIMessage):
             return changed
-        with PLACES.behind_plugin(request.messages, changed.messages):
+        with PLACES.after_plugin(request.messages, changed.messages):
             response = await handler(changed)
         await conversation.show(_answered(response))
         return response
@@ -221,5 +221,5 @@ def _last_words(halt: HaltEvent | HaltedError) -> AIMessage:
 
 def _finished(work: Coroutine[Any, Any, Any]) -> Any:
     """What a coroutine returns, for whom nothing can be awaited."""
-    with bound(BLOCKING, True):
+    with context_value(BLOCKING, True):
         return finished(work)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.handing_on import MiddlewareReduction
 from otel_assembly.instrumentation.langchain.runs import PLACES
+from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, settings_of
 from otel_assembly.instrumentation.summaries import read_by_summariser, summarises
 
@@ -27,7 +27,7 @@ _SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNo
 
 
 def done_by(
-    instrumentation: Instrumentation, owner: Any, before: Sequence[Any], asker: str | None = None
+    instrumentation: Instrumentation, owner: Any, before: Sequence[Any], invoking_agent: str | None = None
 ) -> MiddlewareReduction:
     """What a middleware, or a node, does to the messages.
 
@@ -35,7 +35,7 @@ def done_by(
         instrumentation: Where it is reported.
         owner: The middleware; or the name of a node.
         before: What it takes in.
-        asker: The node that asks the model that it works for, where that is not the one that runs here.
+        invoking_agent: The node that asks the model that it works for, where that is not the one that runs here.
     """
     kind, run = type(owner), PLACES.run.get()
     known = owner.name if is_summarizing_node(owner) else _NAMED.get((kind.__module__, kind.__qualname__))
@@ -46,7 +46,7 @@ def done_by(
         summarises=any((one.__module__, one.__qualname__) in {*_NAMED, _SUMMARIZING_NODE} for one in kind.__mro__),
         kind="reduction" if known else None,
         config=_settings(owner) if known else {},
-        finds=partial(PLACES.prepared, instrumentation, node=asker),
+        finds=partial(PLACES.prepared, instrumentation, node=invoking_agent),
         agent_name=run.name if run is not None else None,
     )
 

@@ -13,9 +13,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.prepared_calls import Places, Where
-from otel_assembly.instrumentation.prepared_runs import PreparedRun
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.langchain.prepared_calls import GraphContext, Where
+from otel_assembly.instrumentation.langchain.prepared_runs import PreparedRun
+from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ def _where(config: Any = None) -> Where:
 
 
 #: Who asks a model is a node, at its place in nested graphs.
-PLACES: Final = Places("langchain", attrgetter("type"), lambda message: str(message.text), _where)
+PLACES: Final = GraphContext("langchain", attrgetter("type"), lambda message: str(message.text), _where)
 
 
 def _model_node(graph: Any) -> str | None:
@@ -111,4 +111,4 @@ def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: 
 
 
 #: Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too.
-run = within(_run)
+run = run_hook(_run)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, Final
 
-from otel_assembly.instrumentation.counted_trims import CountedTrim, trims
 from otel_assembly.instrumentation.langchain.model_calls import model_of
 from otel_assembly.instrumentation.langchain.runs import PLACES
+from otel_assembly.instrumentation.langchain.token_trimming import CountedTrim, trims
 
 
 def _model_of(counts: Any) -> str | None:

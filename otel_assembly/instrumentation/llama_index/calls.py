@@ -10,23 +10,23 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
 from llama_index_instrumentation import root_dispatcher
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import innermost, model_in
-from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
+from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.known_reducers import known_of
+from otel_assembly.instrumentation.llama_index.memory_reads import Readings
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot
-from otel_assembly.instrumentation.model_call import Sent
-from otel_assembly.instrumentation.readings import Readings
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.tokens.prices import ListedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.readings import ReadingRun
+    from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun
 
 #: What a memory's key in a store is where nobody gives it one; imported while LlamaIndex is, this imports little of it.
 _NO_KEY: Final = "chat_history"
@@ -38,14 +38,14 @@ _NO_SPANS: Final = ("llama_index_instrumentation", "llama_index.core")
 _HANDS_ON: Final = {"StructuredLLM": True}
 
 
-def asker_of(memory: Any) -> Asker:
+def invoking_agent_of(memory: Any) -> InvokingAgent:
     """Whose memory it is: that of a session, of what has a key in a store, or of the object itself."""
     inside = getattr(memory, "memory" if is_ours(memory) else "primary_memory", None)
     if inside is not None:
-        return asker_of(inside)
+        return invoking_agent_of(inside)
     key, store = getattr(memory, "chat_store_key", None), getattr(memory, "chat_store", None)
     known = getattr(memory, "session_id", None) or (key if key != _NO_KEY else None)
-    return Asker.of(known) if isinstance(known, str) else Asker(memory if store is None else store)
+    return InvokingAgent.of(known) if isinstance(known, str) else InvokingAgent(memory if store is None else store)
 
 
 def _begins(
@@ -53,7 +53,7 @@ def _begins(
 ) -> Any:
     """A run begins; a query, or a workflow that is no agent's, has a span only from the first call of a model on."""
     of, is_agent = memory(run, *args, **kwargs), is_in(type(run), ("llama_index.core.agent",)) or hasattr(run, "achat")
-    conversation_id = asker_of(of).conversation_id if of is not None else None
+    conversation_id = invoking_agent_of(of).conversation_id if of is not None else None
     # What makes spans of LlamaIndex's own instrumentation makes them inside of this.
     theirs = any(not is_own(handler, _NO_SPANS) for handler in root_dispatcher.span_handlers)
     return READINGS.run(instrumentation, name_of(run), conversation_id, at_once=is_agent and not theirs)
@@ -72,28 +72,28 @@ def _carries(run: Any, answer: Any) -> bool:
     return handled or hasattr(answer, "write_response_to_history")
 
 
-run: Final = within(partial(_begins, _memory_of), _carries)
-chats: Final = within(partial(_begins, lambda engine, *_, **__: getattr(engine, "_memory", None)), _carries)
-queries: Final = within(partial(_begins, lambda *_, **__: None))
+run: Final = run_hook(partial(_begins, _memory_of), _carries)
+chats: Final = run_hook(partial(_begins, lambda engine, *_, **__: getattr(engine, "_memory", None)), _carries)
+queries: Final = run_hook(partial(_begins, lambda *_, **__: None))
 
 
-@within
+@run_hook
 def written(*_: Any, **__: Any) -> ReadingRun | None:
     """What a chat streams is written into its memory, and that is the end of its run."""
     return READINGS.in_run.get()
 
 
-@within
-def step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
+@run_hook
+def step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
     """An agent takes a step, perhaps of a run of several agents."""
-    return BoundRun(instrumentation, None, {READINGS.agent: agent.name})
+    return ContextBoundRun(instrumentation, None, {READINGS.agent: agent.name})
 
 
-def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **more: Any) -> Sent | None:
+def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **more: Any) -> ClientRequest | None:
     if is_ours(llm) or known_of(type(llm), _HANDS_ON, ("llama_index.core",)):
         return None
     offered = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    return Sent(messages, tools=offered, model=model_of(llm), window=_window(llm), unknown=_is_held(llm, more))
+    return ClientRequest(messages, tools=offered, model=model_of(llm), window=_window(llm), unknown=_is_held(llm, more))
 
 
 def _is_held(llm: Any, settings: Mapping[str, Any]) -> bool:
@@ -102,7 +102,7 @@ def _is_held(llm: Any, settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("previous_response_id") or (isinstance(previous, str) and previous))
 
 
-def _completes(llm: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+def _completes(llm: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
     prompt = argument(args, kwargs, 0, "prompt")  # what stands around the method takes anything, and refuses it later
     return None if prompt is None else _sent(llm, [ChatMessage(role="user", content=str(prompt))])
 
@@ -132,4 +132,6 @@ def _text(answer: Any) -> str | None:
 
 def client(method: str, *met: Any) -> Any:
     """The hook of a model's method, in each class that has it."""
-    return innermost(method, _completes if method.endswith("complete") else _sent, _text, told=READINGS.told)(*met)
+    return innermost_client_hook(
+        method, _completes if method.endswith("complete") else _sent, _text, told=READINGS.told
+    )(*met)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.llama_index import calls, reducers
 else:
-    calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
+    calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _CHATS: Final = ("chat", "achat", "stream_chat", "astream_chat")
 _MODEL: Final = (*_CHATS, "complete", "acomplete", "stream_complete", "astream_complete")
@@ -55,7 +55,7 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
                 (
                     "base.llms.base",
                     f"BaseLLM.{one}",
-                    Following(one, partial(calls.client, one)),
+                    SubclassHook(one, partial(calls.client, one)),
                     "what a model receives",
                 )
                 for one in _MODEL

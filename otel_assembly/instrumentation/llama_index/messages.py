@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
 
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries
 from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.rows import asks, holds, is_silent, register_parts, result_text, says, shows, thinks
@@ -38,7 +38,7 @@ _BLOCKS |= {
     "citation": holds("cited_content", _BLOCKS, "block_type"),
 }
 #: The messages of which it is known that they are summaries: nothing in them says so, and all that is in them is sent.
-_SUMMARIES: Final[ByIdentity[bool]] = ByIdentity()
+_SUMMARIES: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 
 def _kind(message: ChatMessage, draft: Draft) -> EventKind:

@@ -11,13 +11,13 @@ from llama_index.core.llms import LLM  # noqa: TC002  # the type of a field
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.llama_index.calls import READINGS, asker_of, model_of
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_agent_of, model_of
+from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of
+from otel_assembly.instrumentation.message_alignment import same_content
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.readings import Read
-from otel_assembly.instrumentation.splicing import alike
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ class AssemblyMemory(BaseMemory):
     _beside: Any = PrivateAttr()
     _tools: Any = PrivateAttr()
     _before_model: bool = PrivateAttr(default=False)
-    _shown: ByIdentity[bool] = PrivateAttr(default_factory=ByIdentity)
+    _shown: IdentityWeakMap[bool] = PrivateAttr(default_factory=IdentityWeakMap)
     _gave: list[ChatMessage] = PrivateAttr(default_factory=list)
 
     def __init__(
@@ -92,7 +92,7 @@ class AssemblyMemory(BaseMemory):
             policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         super().__init__(memory=ChatMemoryBuffer.from_defaults() if memory is None else memory)
-        self._conversation = PluginConversation(plugin, "llama_index", asker_of(self.memory).conversation_id)
+        self._conversation = PluginConversation(plugin, "llama_index", invoking_agent_of(self.memory).conversation_id)
         self._agent_name, self._beside, self._tools = agent_name, prompts, tools
 
     @property
@@ -125,7 +125,7 @@ class AssemblyMemory(BaseMemory):
         await self.show(held)
         self._gave = [*held]
         if self._before_model:
-            READINGS.given(Read(asker_of(self.memory), held))
+            READINGS.given(Read(invoking_agent_of(self.memory), held))
             return held
         return (await self.assembled(self._beside, held, self._tools, None))[1]
 
@@ -133,24 +133,24 @@ class AssemblyMemory(BaseMemory):
         self, prompts: Sequence[str], held: Sequence[Any], tools: Any, llm: LLM | None
     ) -> tuple[Sequence[str], list[ChatMessage]]:
         """Return the system prompts and messages that the policies let pass, for a model if it is known."""
-        agent_name = self._agent_name or READINGS.named(asker_of(self.memory)).agent_name
+        agent_name = self._agent_name or READINGS.named(invoking_agent_of(self.memory)).agent_name
         model = (model_of(llm) if llm is not None else None) or self.context.model
         async with self._conversation.turn(agent_name, model, schemas_of(tools or ()), llm):
             assembly = await self._conversation.assemble(self, prompts, held)
         events = [event for event in assembly.events if isinstance(event, ChatMessage)]
-        READINGS.given(Read(asker_of(self.memory), events, by_plugin=True))
+        READINGS.given(Read(invoking_agent_of(self.memory), events, replaced_by_plugin=True))
         return assembly.prompts, events
 
     async def show(self, messages: Sequence[ChatMessage]) -> None:
         """Show the observers what they have not been shown; what a store gave is a copy of what they have."""
         for message in messages:
-            if not self._shown.get(message) and not any(alike(message, one) for one in self._gave):
+            if not self._shown.get(message) and not any(same_content(message, one) for one in self._gave):
                 self._shown.put(message, True)
                 await self._conversation.stream.show(message)
 
     def is_given(self, message: Any) -> bool:
         """Whether this is, or says, what was given last."""
-        return any(alike(message, one) for one in self._gave)
+        return any(same_content(message, one) for one in self._gave)
 
     def get(self, input: str | None = None, **given: Any) -> list[ChatMessage]:  # noqa: A002  # as above
         """The same, where nothing can be awaited."""

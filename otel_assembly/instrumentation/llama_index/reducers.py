@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason, Verdict
-from otel_assembly.instrumentation.hooks import around, around_awaited
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.llama_index.calls import READINGS, asker_of
+from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_agent_of
+from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.messages import as_summary
-from otel_assembly.instrumentation.readings import Read
 from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, outcome_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducing
 
@@ -44,7 +44,7 @@ def _memory(*, asks: bool) -> Wrap:
             kind=lambda memory: "injection" if known_of(type(memory), _INJECTS, _PACKAGES) else "reduction",
             config=_config,
             said=_said,
-            asker=asker_of,
+            invoking_agent=invoking_agent_of,
             by=lambda memory: None if is_ours(memory) else memory,
         ),
         keeps=lambda memory: known_of(type(memory), _KEEPS, _PACKAGES),
@@ -56,7 +56,7 @@ aget: Final = _memory(asks=False)
 kept: Final = READINGS.kept
 
 
-@around
+@observe_hook
 def summarised(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> Observation:
     """A memory has a model summarise these, which are lost where it says nothing."""
     held, summary, reduction = list(messages), (yield), reducing()
@@ -68,7 +68,7 @@ def summarised(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> O
         reduction.verdicts.append(Verdict(held, outcome_of(reason), reason))
 
 
-@around_awaited
+@observe_async_hook
 def flushed(instrumentation: Instrumentation, memory: Any, /) -> Observation:
     """A memory has no room for what it keeps: the oldest are put away, and its blocks are handed them."""
     reduction = Reduction(instrumentation, "memory_queue", (), config=_config(memory))
@@ -78,12 +78,12 @@ def flushed(instrumentation: Instrumentation, memory: Any, /) -> Observation:
     if gone:
         reduction.before = reading.held or []
         limit, why = int(memory.token_limit * memory.chat_history_token_ratio), DecisionReason.OVER_BUDGET
-        reduction.done(reduction.before[gone:], asker=asker_of(memory), budget=limit, reason=why)
+        reduction.done(reduction.before[gone:], invoking_agent=invoking_agent_of(memory), budget=limit, reason=why)
 
 
-@around_awaited
+@observe_async_hook
 def archived(_: Instrumentation, store: Any, /, *__: Any, **___: Any) -> Observation:
     """A store puts these away."""
     messages, reading = (yield), READINGS.reading.get()
     if reading is not None:
-        reading.inner.append(Read(asker_of(store), messages))
+        reading.inner.append(Read(invoking_agent_of(store), messages))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_module, in_package
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_module, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.openai_agents import reducers, runs
 else:
-    reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("reducers", "runs"))
+    reducers, runs = (LazyWrappers(f"{__package__}.{module}") for module in ("reducers", "runs"))
 
 _RUN: Final = "a run that has no span of its own as one trace"
 _MADE: Final = "which call is made, and whether the provider holds what was said before"
@@ -18,7 +18,7 @@ _GIVEN: Final = "what a model receives"
 _SESSION: Final = "what a session's limit and callback leave out"
 _COMPACTION: Final = "memory.openai_responses_compaction_session"
 _COMPACTED: Final = "what a session has compacted"
-_CUTS: Final = Following.alike("process_context", reducers.cuts)
+_CUTS: Final = SubclassHook.for_method("process_context", reducers.cuts)
 
 
 class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
@@ -29,8 +29,8 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
     rows: ClassVar = {"agents": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "agents",
-        ("models.interface", "Model.get_response", Following("get_response", runs.get_response), _GIVEN),
-        ("models.interface", "Model.stream_response", Following("stream_response", runs.stream_response), _GIVEN),
+        ("models.interface", "Model.get_response", SubclassHook("get_response", runs.get_response), _GIVEN),
+        ("models.interface", "Model.stream_response", SubclassHook("stream_response", runs.stream_response), _GIVEN),
         ("run", "AgentRunner.run start_streaming", runs.run, _RUN),
         ("run", "run_single_turn", runs.turn, _RUN),
         ("run", "prepare_input_with_session", reducers.loads, _SESSION),

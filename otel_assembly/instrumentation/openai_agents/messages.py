@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from openai import BaseModel
 
-from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages import function_schema, summary_like
 from otel_assembly.messages.content_snapshot import read_as
 from otel_assembly.messages.event_facts import EventFacts, describe

@@ -16,7 +16,7 @@ from openai import BaseModel
 
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.clients import model_in
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
 from otel_assembly.instrumentation.openai_agents.runs import RUN
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
@@ -129,7 +129,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         )
         self._said = conversation
         #: The conversations without an id, by the trace that they are in.
-        self._talks: ByIdentity[list[_Conversation]] = ByIdentity()
+        self._talks: IdentityWeakMap[list[_Conversation]] = IdentityWeakMap()
 
     def context_of(self, conversation: str) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
@@ -161,8 +161,8 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             instructions = "\n\n".join(assembly.prompts) or None
         going = RUN.get()
         if going is not None and going.call is not None:
-            with going.instrumentation.contained():
-                going.call.by_plugin(sent, prompts=as_prompts(instructions))
+            with going.instrumentation.suppress_errors():
+                going.call.replaced_by_plugin(sent, prompts=as_prompts(instructions))
         return ModelInputData(input=sent, instructions=instructions)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
@@ -202,7 +202,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             here = _HERE.get()
             return here[1] if here is not None and here[0] is self else self._begin(None)
         else:
-            talks = self._talks.worked_out(get_current_trace(), lambda _: [])
+            talks = self._talks.get_or_create(get_current_trace(), lambda _: [])
             for one in talks:
                 one.ends()
             leading = [one for one in talks if one.leads_to(items)]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.pydantic_ai import calls, reducers
 else:
-    calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
+    calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _BEFORE: Final = "before_model_request"
 #: What each capability does before a request; of some their own only asks others.
-_CAPABILITIES: Final = Following.alike(_BEFORE, reducers.before_request, ("CombinedCapability", "WrapperCapability"))
+_CAPABILITIES: Final = SubclassHook.for_method(
+    _BEFORE, reducers.before_request, ("CombinedCapability", "WrapperCapability")
+)
 
 
 class PydanticAIInstrumentor(AssemblyInstrumentor):

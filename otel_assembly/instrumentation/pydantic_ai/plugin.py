@@ -13,10 +13,10 @@ from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse
 from pydantic_ai.models import Model
 
 from otel_assembly.errors import HaltedError
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.pydantic_ai.calls import CALLS, read
 from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
-from otel_assembly.instrumentation.splicing import same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
             request_context.model_request_parameters = replace(parameters, instruction_parts=parts)
         if assembly.prompts != prompts or not same_objects(events, held):
             request_context.messages = _in_front(messages, held, events, prompted=bool(system))
-        CALLS.by_plugin(lambda: read(request_context).messages)
+        CALLS.replaced_by_plugin(lambda: read(request_context).messages)
         return request_context
 
     async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:

@@ -13,19 +13,19 @@ from semantic_kernel.contents.chat_history import ChatHistory  # its packages ma
 from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, client, innermost, model_in
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
-from otel_assembly.instrumentation.hooks import around_awaited, around_either
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.clients import called, client, innermost_client_hook, model_in
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.message_alignment import restore_removed
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts
-from otel_assembly.instrumentation.splicing import with_what_left
-from otel_assembly.instrumentation.waiting import WAITING, Waiting
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ class Asks:
     history: Any = None
     thread: Any = None
 
-    def asker(self) -> Asker:
+    def invoking_agent(self) -> InvokingAgent:
         """Who asks; what has waited for the program's history waits for this one from now on."""
         if self.agent is None or self.thread is None:
-            return Asker(self.history)
+            return InvokingAgent(self.history)
         agent = self.agent
-        asker = Asker.of(self.thread.id, agent.name, agent.id)
-        for one in WAITING.take(Asker(getattr(self.thread, "_chat_history", None))):
-            WAITING.put(asker, one)
-        return asker
+        invoking_agent = InvokingAgent.of(self.thread.id, agent.name, agent.id)
+        for one in DEFERRED_REDUCTIONS.take(InvokingAgent(getattr(self.thread, "_chat_history", None))):
+            DEFERRED_REDUCTIONS.put(invoking_agent, one)
+        return invoking_agent
 
 
 #: Who asks in the run that goes on here.
@@ -65,26 +65,26 @@ ASKS: Final[ContextVar[Asks | None]] = ContextVar("otel_assembly_semantic_kernel
 #: The group chat that goes on here.
 CHAT: Final[ContextVar[Any]] = ContextVar("otel_assembly_semantic_kernel_chat", default=None)
 #: Of a history that a run has made for its model: who asks with it.
-_ASKERS: Final[ByIdentity[Asker]] = ByIdentity()
+_ASKERS: Final[IdentityWeakMap[InvokingAgent]] = IdentityWeakMap()
 #: Of a history: what its model was sent last, or a reducer has left of it.
-_LAST: Final[ByIdentity[Sequence[Any]]] = ByIdentity()
+_LAST: Final[IdentityWeakMap[Sequence[Any]]] = IdentityWeakMap()
 
 
-def asker_of(history: Any) -> Asker:
+def invoking_agent_of(history: Any) -> InvokingAgent:
     """Who asks a model with a history; one that no run has made is the conversation itself."""
-    return _ASKERS.get(history) or Asker(history)
+    return _ASKERS.get(history) or InvokingAgent(history)
 
 
-@around_either
+@observe_any_hook
 def makes(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     """Around what makes the history that a run calls its model with."""
     history, asks = (yield), ASKS.get()
-    asker = Asker() if asks is None else asks.asker()
-    if asker.conversation is not None:
-        _ASKERS.put(history, asker)
+    invoking_agent = InvokingAgent() if asks is None else asks.invoking_agent()
+    if invoking_agent.conversation is not None:
+        _ASKERS.put(history, invoking_agent)
 
 
-@around_awaited
+@observe_async_hook
 def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Observation:
     """Around what finds the thread of an agent's run, or makes it."""
     thread, asks = (yield), ASKS.get()
@@ -92,13 +92,13 @@ def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Obser
         asks.thread = thread
 
 
-@within
-def prompt(instrumentation: Instrumentation, function: Any, /, context: Any) -> BoundRun:
+@run_hook
+def prompt(instrumentation: Instrumentation, function: Any, /, context: Any) -> ContextBoundRun:
     """A prompt is rendered and sent, with the history among its arguments, if there is one."""
     given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
     call = CALL.get()
     is_strategys = isinstance(call, StrategyCall) and call.function is function
-    return BoundRun(
+    return ContextBoundRun(
         instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: call if is_strategys else None}
     )
 
@@ -111,12 +111,12 @@ class StrategyCall(ModelCall):
     """
 
     def __init__(self, instrumentation: Instrumentation, strategy: Any, messages: Sequence[Any]) -> None:
-        asker = Asker(CHAT.get() or strategy, f"{type(strategy).__name__}\0{id(strategy)}")
-        super().__init__(instrumentation, asker, messages=messages)
+        invoking_agent = InvokingAgent(CHAT.get() or strategy, f"{type(strategy).__name__}\0{id(strategy)}")
+        super().__init__(instrumentation, invoking_agent, messages=messages)
         self.function = strategy.function
 
 
-@within
+@run_hook
 def strategy(instrumentation: Instrumentation, asks: Any, /, *args: Any, **kwargs: Any) -> StrategyCall:
     """A strategy renders the chat's messages into the prompt of a function, which asks a model."""
     return StrategyCall(instrumentation, asks, argument(args, kwargs, 1, "history"))
@@ -134,31 +134,31 @@ def looked_at(history: Any, *, told: bool = False) -> Sequence[Any]:
     now = behind_prompts(history.messages)[1]
     held = _LAST.get(history) or ()
     _LAST.put(history, list(now))
-    before = now if told else with_what_left(held, now)
+    before = now if told else restore_removed(held, now)
     if before is not now:
-        WAITING.put(asker_of(history), Waiting("edited_history", before, list(now)))
+        DEFERRED_REDUCTIONS.put(invoking_agent_of(history), DeferredReduction("edited_history", before, list(now)))
     return now
 
 
-def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> Sent | None:
+def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> ClientRequest | None:
     """What a client is given; a plug-in of ours hands it on."""
     if is_ours(model):
         return None
     prompts, messages = behind_prompts(chat_history.messages)
-    return Sent(messages, prompts, schemas_of(settings), model_of(model, settings))
+    return ClientRequest(messages, prompts, schemas_of(settings), model_of(model, settings))
 
 
-def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> Sent:
+def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> ClientRequest:
     asks = ASKS.get()
-    asker = asks.asker() if asks is not None and asks.agent is None else Asker()
+    invoking_agent = asks.invoking_agent() if asks is not None and asks.agent is None else InvokingAgent()
     message = ChatMessageContent(role=AuthorRole.USER, content=str(prompt))
-    return Sent([message], (), model=model_of(model, settings), asker=asker)
+    return ClientRequest([message], (), model=model_of(model, settings), invoking_agent=invoking_agent)
 
 
 def _response_sent(
     _: Any, /, agent: Any, chat_history: Any, merged_instructions: Any = None, previous_response_id: Any = None,
     store_output_enabled: Any = None, tools: Any = None, response_options: Any = None, **__: Any,
-) -> Sent:  # fmt: skip
+) -> ClientRequest:  # fmt: skip
     """What an agent of OpenAI's Responses sends; if it goes on from a response, OpenAI holds all messages before."""
     asks = ASKS.get()
     thread = asks.thread if asks is not None and asks.agent is agent else None
@@ -166,14 +166,14 @@ def _response_sent(
     prompts, messages = behind_prompts(chat_history.messages)
     if stored:  # the provider has the model's tool calls, so the agent does not send them again
         messages = [m for m in messages if not m.items or any(item.content_type != _CALLS for item in m.items)]
-    return Sent(
+    return ClientRequest(
         messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
         [tool for tool in tools or () if isinstance(tool, dict)],
         model_in(response_options, {"model": agent.ai_model_id}),
         client=RESPONSES_CLIENT,
         unknown=bool(previous_response_id),
-        asker=Asker(thread, agent.id, agent.name),
+        invoking_agent=InvokingAgent(thread, agent.id, agent.name),
     )
 
 
@@ -198,7 +198,7 @@ def _prepared(
     if CALL.get() is not None or called() or reducing() is not None:
         return None
     prompts, held = behind_prompts(chat_history.messages)[0], looked_at(chat_history)
-    return ModelCall(instrumentation, asker_of(chat_history), messages=held, prompts=prompts)
+    return ModelCall(instrumentation, invoking_agent_of(chat_history), messages=held, prompts=prompts)
 
 
 def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
@@ -226,13 +226,13 @@ _CALLS: Final = "function_call"
 _INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
 
 
-def _clients(kind: str, reads: Callable[..., Sent | None], **more: Any) -> list[Any]:
+def _clients(kind: str, reads: Callable[..., ClientRequest | None], **more: Any) -> list[Any]:
     """The hooks of services of a kind: at once, and in a stream."""
     inner = [method.format(kind) for method in _INNER]
     # By these methods a service is asked, of which the latter are one for each message.
     asked = (*inner, *(one.removeprefix("_inner_")[:end] for one in inner for end in (None, -1)))
     looks: Any = {"asks": asked, "holds": lambda one: hasattr(one, inner[0])}
-    return [_inside_its_span(innermost(method, reads, _text_of, **looks, **more)) for method in inner]
+    return [_inside_its_span(innermost_client_hook(method, reads, _text_of, **looks, **more)) for method in inner]
 
 
 #: What a service is given that completes a chat, at once or in a stream; and one that completes a text.

@@ -10,10 +10,10 @@ from pydantic import Field, PrivateAttr
 from semantic_kernel.contents import AuthorRole, ChatMessageContent
 from semantic_kernel.contents.history_reducer.chat_history_reducer import ChatHistoryReducer
 
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts, is_prompt
-from otel_assembly.instrumentation.splicing import same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

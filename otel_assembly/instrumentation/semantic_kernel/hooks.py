@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.semantic_kernel import calls, reducers, runs
 else:
-    calls, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers", "runs"))
+    calls, reducers, runs = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers", "runs"))
 
 _CLIENTS: Final = "connectors.ai.{}_completion_client_base"
 _HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
@@ -19,7 +19,7 @@ _RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
 _STRATEGIES: Final = "agents.strategies.{}.kernel_function_{}_strategy"
 _AGENT: Final = "agents.chat_completion.chat_completion_agent"
 _RESPONSES: Final = "agents.open_ai.responses_agent_thread_actions"
-_REDUCES: Final = Following.alike("reduce", reducers.reduces)
+_REDUCES: Final = SubclassHook.for_method("reduce", reducers.reduces)
 _RUN: Final = "a run that has no span of the framework's as one trace"
 _CALLS, _ASKS = "model calls", "which history is whose"
 _RENDERED: Final = "the messages that a strategy of a group chat has rendered into a prompt"
@@ -37,7 +37,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
             (
                 _CLIENTS.format(kind),
                 f"{kind.title()}CompletionClientBase.{method}",
-                Following(method, wrap),
+                SubclassHook(method, wrap),
                 "model calls",
             )
             for kind, method, wrap in (
@@ -48,7 +48,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
             )
         ),
         *(
-            ("agents.agent", f"Agent.{method}", Following.alike(method, runs.agent), _RUN)
+            ("agents.agent", f"Agent.{method}", SubclassHook.for_method(method, runs.agent), _RUN)
             for method in ("get_response", "invoke", "invoke_stream")
         ),
         (_RESPONSES, "ResponsesAgentThreadActions._get_response", calls.response, "calls of OpenAI's Responses"),

@@ -13,14 +13,14 @@ from semantic_kernel.connectors.ai.chat_completion_client_base import ChatComple
 from semantic_kernel.contents import AuthorRole, ChatHistory, ChatMessageContent
 
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.reductions import plugged_in
-from otel_assembly.instrumentation.semantic_kernel.calls import asker_of, model_of, schemas_of
+from otel_assembly.instrumentation.reductions import plugin_scope
+from otel_assembly.instrumentation.semantic_kernel.calls import invoking_agent_of, model_of, schemas_of
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts, is_prompt
-from otel_assembly.instrumentation.splicing import same_objects
 from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
     #: The conversations, by their histories and by the messages in those.
-    _known: ByIdentity[_Conversation] = PrivateAttr(default_factory=ByIdentity)
+    _known: IdentityWeakMap[_Conversation] = PrivateAttr(default_factory=IdentityWeakMap)
     #: Those that were asked for before their first request.
     _met: list[tuple[ref[ChatHistory], _Conversation]] = PrivateAttr(default_factory=list)
 
@@ -157,20 +157,20 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
         prompts, held = behind_prompts(chat_history.messages)
         name = self._name_in(chat_history)
         await conversation.show(name, held)
-        with plugged_in(call.instrumentation, call) if call is not None else nullcontext():
+        with plugin_scope(call.instrumentation, call) if call is not None else nullcontext():
             assembly = await conversation.assemble(name, chat_history, prompts, list(held), self, settings)
         given = _given(chat_history, prompts, assembly)
         if call is not None:
-            with call.instrumentation.contained():
+            with call.instrumentation.suppress_errors():
                 left, sent = behind_prompts(given.messages)
-                call.by_plugin(sent, prompts=left)
+                call.replaced_by_plugin(sent, prompts=left)
         return conversation, given
 
     def _name_in(self, history: ChatHistory) -> str:
         """The name of the agent that asks with a history: an agent writes it on its instructions."""
         first = next(iter(history.messages), None)
         named = first.name if first is not None and is_prompt(first) else None
-        return asker_of(history).agent_name or named or ""
+        return invoking_agent_of(history).agent_name or named or ""
 
     def _begin(self, conversation_id: str | None) -> _Conversation:
         return _Conversation(self, conversation_id)
@@ -182,7 +182,7 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
         if found is None and held:
             opened = ((getattr(kept(), "messages", ()), one) for kept, one in self._met)
             found = next((one for messages, one in opened if any(message is held[0] for message in messages)), None)
-        found = found or self._begin(asker_of(history).conversation_id)
+        found = found or self._begin(invoking_agent_of(history).conversation_id)
         for one in (history, *held):
             self._known.put(one, found)
         return found
@@ -216,7 +216,7 @@ class _Conversation:
         self._id = conversation_id
         self._members: dict[str | None, PluginConversation] = {}
         #: Messages that observers were shown, and answers of which the history has another object, or will have.
-        self._shown: ByIdentity[bool] = ByIdentity()
+        self._shown: IdentityWeakMap[bool] = IdentityWeakMap()
         self._answers: list[Any] = []
 
     def member(self, agent: str | None) -> PluginConversation:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from semantic_kernel.contents.chat_history import ChatHistory
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reducers import is_ours, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.instrumentation.semantic_kernel.calls import asker_of, looked_at
+from otel_assembly.instrumentation.semantic_kernel.calls import invoking_agent_of, looked_at
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt
 from otel_assembly.instrumentation.summaries import summed_up
 
@@ -25,7 +25,7 @@ _TRUNCATION, _SUMMARIZATION = "truncation", "summarization"
 _NAMES: Final = {"ChatHistoryTruncationReducer": _TRUNCATION, "ChatHistorySummarizationReducer": _SUMMARIZATION}
 
 
-@around_awaited
+@observe_async_hook
 def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: Any) -> Observation:
     """Around ``reduce`` of a class of histories; what that asks another one for is a part of it."""
     if reducing() is not None:
@@ -37,7 +37,7 @@ def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: An
         with reduction.running():
             result = yield
     except BaseException as error:
-        reduction.ended(error, asker_of(history))
+        reduction.ended(error, invoking_agent_of(history))
         raise
     left = result if isinstance(result, ChatHistory) else history
     after = looked_at(left, told=True)
@@ -49,4 +49,4 @@ def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: An
     said: dict[str, Any] = {} if known is None else {"reason": DecisionReason.OUTSIDE_WINDOW}
     if known == _SUMMARIZATION:
         said["verdicts"] = summed_up(reduction, after)
-    reduction.done(after, asker=asker_of(left), **said)
+    reduction.done(after, invoking_agent=invoking_agent_of(left), **said)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.semantic_kernel.calls import ASKS, CHAT, Asks
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ def agent(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
     """One run of an agent, where it has no span of the framework's."""
     decorated = getattr(original, "__agent_diagnostics__", False)
 
-    def begun(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> BoundRun:
+    def begun(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
         theirs = decorated and import_module(_DIAGNOSTICS).are_model_diagnostics_enabled()
-        return BoundRun(instrumentation, None if theirs else runs.name, {ASKS: Asks(runs), CALL: None})
+        return ContextBoundRun(instrumentation, None if theirs else runs.name, {ASKS: Asks(runs), CALL: None})
 
-    return within(begun)(original, instrumentation)
+    return run_hook(begun)(original, instrumentation)
 
 
 #: Agents take turns, until their chat is complete.
-group_chat: Final = within(lambda told, runs, *_, **__: BoundRun(told, type(runs).__name__, {CHAT: runs}))
+group_chat: Final = run_hook(lambda told, runs, *_, **__: ContextBoundRun(told, type(runs).__name__, {CHAT: runs}))
 
 
-class _Orchestration(BoundRun):
+class _Orchestration(ContextBoundRun):
     """A run that goes on behind what its function returns, until there is a result."""
 
     _goes_on = False
@@ -56,7 +56,7 @@ class _Orchestration(BoundRun):
         def ends() -> None:
             found = held()
             if over.detach() is not None:
-                BoundRun.end(self, getattr(found, "exception", None))
+                ContextBoundRun.end(self, getattr(found, "exception", None))
             done()
 
         result.event.set = ends
@@ -67,14 +67,14 @@ class _Orchestration(BoundRun):
             super().end(error)
 
 
-def _orchestration(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> BoundRun:
+def _orchestration(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
     return _Orchestration(instrumentation, _NO_NAME.sub("", runs.name), {})
 
 
-orchestration: Final = within(_orchestration)
+orchestration: Final = run_hook(_orchestration)
 
 
-@around_awaited
+@observe_async_hook
 def handles(_: Instrumentation, __: Any, envelope: Any, /) -> Observation:
     """Around what handles a message: it goes on with the trace in which that was sent, in whatever task."""
     sent_in = trace.get_current_span(import_module(_PROPAGATION).get_telemetry_context(envelope.metadata))

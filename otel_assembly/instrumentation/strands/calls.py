@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import innermost
-from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.handing_on import GoingOn, MiddlewareReduction, going_on
-from otel_assembly.instrumentation.hooks import instead
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.clients import innermost_client_hook
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.hooks import replace_hook
+from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, policy_name
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.strands.messages import as_sent, held_by, output_schema, prompts_of, schemas_of
 
 if TYPE_CHECKING:
@@ -35,32 +35,34 @@ PACKAGES: Final = ("strands",)
 MODEL_CALLS: Final = "invokeModel"
 
 
-def asker_of(agent: Any) -> Asker:
+def invoking_agent_of(agent: Any) -> InvokingAgent:
     """Who asks: an agent in its session, if that is kept anywhere, for then another object may go on as that agent."""
     session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
     own = session if isinstance(session, str) else None
-    return Asker(own or agent, str(getattr(agent, "agent_id", "")), name_of(agent), own)
+    return InvokingAgent(own or agent, str(getattr(agent, "agent_id", "")), name_of(agent), own)
 
 
 def _bound(instrumentation: Instrumentation, runs: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
     """A run, which has a span of ours only where the framework's own are recorded nowhere."""
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    own = asker_of(runs)
-    return BoundRun(instrumentation, own.agent_name if unseen else None, variables, conversation_id=own.conversation_id)
+    own = invoking_agent_of(runs)
+    return ContextBoundRun(
+        instrumentation, own.agent_name if unseen else None, variables, conversation_id=own.conversation_id
+    )
 
 
 #: One run of an agent, a graph or a swarm is one trace.
-run: Final = within(lambda instrumentation, runs, *_, **__: _bound(instrumentation, runs, {}))
+run: Final = run_hook(lambda instrumentation, runs, *_, **__: _bound(instrumentation, runs, {}))
 #: An agent calls its model, again where that is to be tried again; what hooks do to its messages is done before.
-asks: Final = within(
+asks: Final = run_hook(
     lambda instrumentation, agent, *_, **__: _bound(instrumentation, agent, {ASKING: agent, CALL: None})
 )
 
 
 #: The middleware around one model call, and the call.
-invokes: Final = within(
+invokes: Final = run_hook(
     lambda instrumentation, _, stage, context, *__: (
-        ModelCall(instrumentation, asker_of(context.agent)) if stage.name == MODEL_CALLS else None
+        ModelCall(instrumentation, invoking_agent_of(context.agent)) if stage.name == MODEL_CALLS else None
     )
 )
 
@@ -69,21 +71,21 @@ def _holds(call: ModelCall, agent: Any) -> None:
     """What an agent holds goes into its call; what has waited for that is told here."""
     if call.messages is None and agent is not None:
         prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
-        call.came(held_by(agent), prompts=prompts)
+        call.set_input(held_by(agent), prompts=prompts)
 
 
-def _told(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+def _told(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
     agent = ASKING.get()
-    call = CALL.get() or ModelCall(instrumentation, asker_of(agent) if agent is not None else Asker())
+    call = CALL.get() or ModelCall(instrumentation, invoking_agent_of(agent) if agent is not None else InvokingAgent())
     _holds(call, agent)
-    call.receives(sent)
+    call.client_called(sent)
     return call
 
 
 def _composed(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
     call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # nothing else gives them
     if call is not None and handlers and stage.name == MODEL_CALLS:
-        with instrumentation.contained():
+        with instrumentation.suppress_errors():
             _holds(call, ASKING.get())
             watched = [replace(one, handler=_watched(one.handler, call)) for one in handlers]
             registry = copy(registry)
@@ -98,11 +100,11 @@ def _watched(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]
     policy, behind = function_name(handler), {CALL: call, ASKING: ASKING.get()}
     reduces = partial(MiddlewareReduction, call.instrumentation, policy, call=call)
     inside = dict.fromkeys(behind)
-    begun = partial(GoingOn, call.instrumentation, reduces, _read, inside=inside, behind=behind)
-    return going_on(handler, call.instrumentation, begun)
+    begun = partial(MiddlewareCall, call.instrumentation, reduces, _read, inside=inside, behind=behind)
+    return wrap_middleware(handler, call.instrumentation, begun)
 
 
-composes: Final = instead(_composed)
+composes: Final = replace_hook(_composed)
 
 
 def function_name(function: Any) -> str:
@@ -125,20 +127,25 @@ def is_framework_s(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] in PACKAGES
 
 
-def _read(context: Any) -> Sent:
-    return Sent(as_sent(context.messages), prompts_of(context.system_prompt))
+def _read(context: Any) -> ClientRequest:
+    return ClientRequest(as_sent(context.messages), prompts_of(context.system_prompt))
 
 
-def _sent(model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **more: Any) -> Sent:
+def _sent(
+    model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **more: Any
+) -> ClientRequest:
     prompts = prompts_of(system_prompt, more.get("system_prompt_content"))
     window = limit_of(_config(model), "context_window_limit")
-    return Sent(messages, prompts, schemas_of(tool_specs), model_of(model), window)
+    return ClientRequest(messages, prompts, schemas_of(tool_specs), model_of(model), window)
 
 
-def _output(model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any) -> Sent:
+def _output(model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any) -> ClientRequest:
     """What a model is given that is asked for an output; an agent does not keep what it asks for that."""
     agent, sent = ASKING.get(), _sent(model, prompt, None, system_prompt)
-    return sent._replace(tools=[output_schema(output_model)], asker=asker_of(agent) if agent is not None else Asker())
+    return sent._replace(
+        tools=[output_schema(output_model)],
+        invoking_agent=invoking_agent_of(agent) if agent is not None else InvokingAgent(),
+    )
 
 
 def model_of(model: Any) -> str | None:
@@ -155,7 +162,10 @@ def _config(model: Any) -> Any:
 
 
 #: What each class of models is given, to stream or for an output.
-stream: Final = innermost(
-    "stream", _sent, told=_told, said_in=lambda chunk: chunk.get("contentBlockDelta", {}).get("delta", {}).get("text")
+stream: Final = innermost_client_hook(
+    "stream",
+    _sent,
+    told=_told,
+    chunk_text=lambda chunk: chunk.get("contentBlockDelta", {}).get("delta", {}).get("text"),
 )
-structured_output: Final = innermost("structured_output", _output)
+structured_output: Final = innermost_client_hook("structured_output", _output)

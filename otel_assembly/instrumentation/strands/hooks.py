@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.strands import calls, reducers
 else:
-    calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
+    calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _RUN: Final = "a run that has no recorded span of its own as one trace"
 _MANAGER: Final = "agent.conversation_manager.conversation_manager"
 _APPLY, _REDUCE, _OUTPUT = "apply_management", "reduce_context", "structured_output"
-_APPLIED, _REDUCED = (Following.alike(name, reducers.manages) for name in (_APPLY, _REDUCE))
+_APPLIED, _REDUCED = (SubclassHook.for_method(name, reducers.manages) for name in (_APPLY, _REDUCE))
 _STRATEGIES: Final = "_context_manager.context_manager", "ContextManager._run_strategies", reducers.strategies
 _CUT: Final = "_context_manager.strategies.offload.base", "BaseOffloadStrategy._transform_blocks", reducers.transforms
 
@@ -32,8 +32,8 @@ class StrandsInstrumentor(AssemblyInstrumentor):
         ("multiagent.swarm", "Swarm.stream_async", calls.run, _RUN),
         ("agent.agent", f"Agent.{_OUTPUT}_async", calls.asks, "who asks for an output"),
         ("event_loop.event_loop", "_handle_model_execution", calls.asks, "who asks"),
-        ("models.model", "Model.stream", Following("stream", calls.stream), "what a model receives"),
-        ("models.model", f"Model.{_OUTPUT}", Following(_OUTPUT, calls.structured_output), "likewise, for an output"),
+        ("models.model", "Model.stream", SubclassHook("stream", calls.stream), "what a model receives"),
+        ("models.model", f"Model.{_OUTPUT}", SubclassHook(_OUTPUT, calls.structured_output), "likewise, for an output"),
         ("_middleware.registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", ">= 1.51, < 1.62"),
         (
             "_middleware.registry",

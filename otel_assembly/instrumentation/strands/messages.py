@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.messages import function_schema
 from otel_assembly.messages.content_snapshot import copied
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: What a model is sent of a message; what else stands there is for the framework.
 _SENT: Final = ("role", "content")
 #: The messages that each agent held when they were last read, as they were then, by the identity of its own.
-_HELD: Final[ByIdentity[dict[int, Any]]] = ByIdentity()
+_HELD: Final[IdentityWeakMap[dict[int, Any]]] = IdentityWeakMap()
 
 
 def held_by(agent: Any) -> list[Any]:

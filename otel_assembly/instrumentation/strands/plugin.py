@@ -13,12 +13,12 @@ from strands.types._events import ModelStopReason
 from strands.types.exceptions import EventLoopException
 
 from otel_assembly.errors import AssemblyError
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
+from otel_assembly.instrumentation.message_alignment import same_content
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.reductions import plugged_in
-from otel_assembly.instrumentation.splicing import alike
-from otel_assembly.instrumentation.strands.calls import asker_of, model_of
+from otel_assembly.instrumentation.reductions import plugin_scope
+from otel_assembly.instrumentation.strands.calls import invoking_agent_of, model_of
 from otel_assembly.instrumentation.strands.messages import as_sent, prompts_of, schemas_of
 
 try:
@@ -84,7 +84,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         ConversationManager.__init__(self)
         self.assembler = self.assembler.followed_by([_Alternating()])
         #: The conversations of agents that have no session.
-        self._of_agents: ByIdentity[PluginConversation] = ByIdentity()
+        self._of_agents: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
 
     def context_of(self, agent: Any) -> Context:
         """The context of an agent's conversation, whose guard ends it and through which alerts can be sent.
@@ -137,12 +137,12 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         model, tools = context.model, schemas_of(context.tool_specs)
         async with conversation.turn(agent.name, model_of(model), tools, model):
             await conversation.show(held)
-            with nullcontext() if call is None else plugged_in(call.instrumentation, call):
+            with nullcontext() if call is None else plugin_scope(call.instrumentation, call):
                 assembly = await conversation.assemble(context, prompts, held)
         messages, made = _messages(assembly.events), list(assembly.prompts)
         if call is not None:
-            with call.instrumentation.contained():
-                call.by_plugin(as_sent(messages), prompts=made)
+            with call.instrumentation.suppress_errors():
+                call.replaced_by_plugin(as_sent(messages), prompts=made)
         return replace(context, messages=messages, system_prompt=_prompt(context.system_prompt, prompts, made))
 
     def _before_tool(self, event: Any) -> None:
@@ -153,13 +153,13 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
 
     def _begin(self, conversation_id: str | None) -> PluginConversation:
         session = conversation_id.partition("\0")[0] if conversation_id is not None else None
-        return PluginConversation(self, "strands", session, same=alike)
+        return PluginConversation(self, "strands", session, same=same_content)
 
     def _of(self, agent: Any) -> PluginConversation:
-        asker = asker_of(agent)
-        if asker.conversation_id is not None:
-            return self._conversation(f"{asker.conversation_id}\0{asker.name}")
-        return self._of_agents.worked_out(agent, lambda _: self._begin(None))
+        invoking_agent = invoking_agent_of(agent)
+        if invoking_agent.conversation_id is not None:
+            return self._conversation(f"{invoking_agent.conversation_id}\0{invoking_agent.name}")
+        return self._of_agents.get_or_create(agent, lambda _: self._begin(None))
 
 
 class _Alternating:

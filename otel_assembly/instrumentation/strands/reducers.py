@@ -9,11 +9,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.hooks import around_awaited, instead
+from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
-from otel_assembly.instrumentation.strands.calls import PACKAGES, asker_of, function_name, is_framework_s
+from otel_assembly.instrumentation.strands.calls import PACKAGES, function_name, invoking_agent_of, is_framework_s
 from otel_assembly.instrumentation.strands.messages import held_by
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def _in_place(agent_of: Callable[..., Any], policy: Callable[..., str], **more: 
         agent = agent_of(*args, **kwargs) if reducing() is None else None
         return held_by(agent) if isinstance(getattr(agent, "messages", None), list) else None
 
-    return reducer(Reducer(held, policy=policy, asker=lambda *a, **k: asker_of(agent_of(*a, **k)), **more))
+    return reducer(
+        Reducer(held, policy=policy, invoking_agent=lambda *a, **k: invoking_agent_of(agent_of(*a, **k)), **more)
+    )
 
 
 def _managed(manager: Any, agent: Any, *_: Any, **__: Any) -> Any:
@@ -62,7 +64,7 @@ manages: Final = _in_place(
     lambda manager, *_, **__: policy_name(manager, PACKAGES, "ConversationManager"),
     config=lambda manager, *_, **__: settings_of(manager, {"removed_message_count"}),
     said=_why,
-    ends=lambda _, agent, e=None, **__: None if e is None else asker_of(agent),
+    ends=lambda _, agent, e=None, **__: None if e is None else invoking_agent_of(agent),
 )
 
 
@@ -88,7 +90,7 @@ _applies: Final = _in_place(lambda _, context: context.agent, _strategy, config=
 transforms: Final = _in_place(lambda *given, **_: given[4], _strategy, config=_conditions)
 
 
-@around_awaited
+@observe_async_hook
 def strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> Observation:
     """Around what applies the strategies of a context manager, which may be of any class."""
     for strategy in manager._strategies:  # noqa: SLF001  # nothing else gives them
@@ -98,7 +100,7 @@ def strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__:
 
 def _hooks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
     """The callbacks of an event: each may edit the agent's messages; what the framework's own do is told apart."""
-    with instrumentation.contained():
+    with instrumentation.suppress_errors():
         if hasattr(event, "agent"):
             given, registry = registry.get_callbacks_for, copy(registry)
             # One by one: a callback may add others.
@@ -107,14 +109,14 @@ def _hooks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: 
 
 
 def _watched(callback: Any, instrumentation: Instrumentation) -> Any:
-    with instrumentation.contained():
+    with instrumentation.suppress_errors():
         if not is_framework_s(callback) and not is_ours(getattr(callback, "__self__", None)):
             wrap = _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
             return wrap(callback, instrumentation)
     return callback
 
 
-hooked: Final = instead(_hooks)
+hooked: Final = replace_hook(_hooks)
 
 
 def tools(module: Any, instrumentation: Instrumentation) -> None:

@@ -56,9 +56,9 @@ def delegate(target: str, prompt: str) -> Any:
 
 async def consulting(log: Log) -> Any:
     """Somebody asks one agent, in a channel that closes with its answer."""
-    asker = ag2.Agent("asker", config=log.model())
+    invoking_agent = ag2.Agent("asker", config=log.model())
     helper = ag2.Agent("helper", "You know.", config=log.model("It is 42."))
-    async with together(asker, helper) as clients:
+    async with together(invoking_agent, helper) as clients:
         heard = listening(clients["asker"], network.EV_TEXT)
         channel = await clients["asker"].open(type=network.CONSULTING_TYPE, target="helper")
         await channel.send("what is it?")
@@ -95,11 +95,11 @@ async def workflow(log: Log) -> Any:
         """Hand over to billing."""
         return f"over to billing: {why}"
 
-    asker = ag2.Agent("asker", config=log.model())
+    invoking_agent = ag2.Agent("asker", config=log.model())
     desk = ag2.Agent("desk", config=log.model(call("bill", '{"why": "money"}'), "over to billing"), tools=[bill])
     billing = ag2.Agent("billing", config=log.model("it is paid"))
     manager = ag2.Agent("manager", config=log.model("all is well"))
-    async with together(asker, desk, billing, manager) as clients:
+    async with together(invoking_agent, desk, billing, manager) as clients:
         ids = {name: client.agent_id for name, client in clients.items()}
         graph = transitions.TransitionGraph(
             initial_speaker=ids["asker"],

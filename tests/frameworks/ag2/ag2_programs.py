@@ -162,14 +162,16 @@ def _in_pieces(*texts: str) -> list[Any]:
 
 
 @dataclass
-class Place:
+class GraphPosition:
     room: str
     floor: int
 
 
 async def structured(log: Log) -> Any:
     agent = ag2.Agent(
-        "support", config=log.model('{"room": 3}', "no idea", '{"room": "a", "floor": 1}'), response_schema=Place
+        "support",
+        config=log.model('{"room": 3}', "no idea", '{"room": "a", "floor": 1}'),
+        response_schema=GraphPosition,
     )
     reply = await agent.ask("where?")
     return await reply.content(retries=2)
@@ -200,7 +202,7 @@ async def delegation(log: Log) -> Any:
     return (await boss.ask("is it there?")).body
 
 
-async def keeps_up(log: Log) -> Any:
+async def maintenance_hook(log: Log) -> Any:
     """Compaction and aggregation, each with its own summariser, after each turn that needs it."""
     agent = ag2.Agent(
         "support",
@@ -322,7 +324,7 @@ PROGRAMS: dict[str, Program] = {
         parallel_tools,
         subtasks,
         delegation,
-        keeps_up,
+        maintenance_hook,
         asks_a_summariser,
         is_guarded,
         halts,

@@ -51,7 +51,7 @@ def test_every_hook_of_this_release_takes_and_is_put_back(modules, caplog):
 
 
 def test_every_hook_says_what_is_seen_by_it_and_has_versions():
-    assert all(hook.gives and hook.versions for hook in AG2Instrumentor.hooks)
+    assert all(hook.purpose and hook.versions for hook in AG2Instrumentor.hooks)
 
 
 def test_nothing_of_ag2_is_imported_before_the_program_does_it():

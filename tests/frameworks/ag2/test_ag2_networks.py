@@ -24,8 +24,8 @@ async def heard(helper, *texts, view=None):
             adapter.default_view_policy = lambda metadata, participant: view
             hub.register_adapter(adapter)
         client = network.HubClient(network.LocalLink(hub), hub=hub)
-        asker = ag2.Agent("asker", config=Model())
-        first = await client.register(asker, network.Passport(name="asker"), network.Resume())
+        invoking_agent = ag2.Agent("asker", config=Model())
+        first = await client.register(invoking_agent, network.Passport(name="asker"), network.Resume())
         await client.register(helper, network.Passport(name="helper"), network.Resume())
         replies = asyncio.Semaphore(0)
 

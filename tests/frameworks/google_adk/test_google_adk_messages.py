@@ -83,17 +83,17 @@ def test_a_call_is_known_by_the_provider_s_id_else_by_its_tool(call_id, answer_i
 
 
 def test_a_copy_is_known_by_what_a_model_reads_of_it(assembly_telemetry):
-    def alike(message, other):
+    def same_content(message, other):
         with assembly_telemetry.as_default():
             return ModelCall(Instrumentation("pretend"), messages=[message]).reduced("window", [other], [])
 
     one = Content(role="model", parts=[Part(text="I think.", thought=True), asked(call_id="adk-1", q="a")])
     sent = deepcopy(one)
     sent.parts[0].thought, sent.parts[1].function_call.id = None, None
-    assert alike(one, sent)
+    assert same_content(one, sent)
     sent.parts[1].function_call.args = {"q": "b"}
-    assert not alike(one, sent)
-    assert not alike(Content(role="user", parts=one.parts), one)
+    assert not same_content(one, sent)
+    assert not same_content(Content(role="user", parts=one.parts), one)
 
 
 def test_a_summary_is_a_user_s_content():

@@ -192,10 +192,10 @@ async def an_agent_that_waits_for_a_person(log):
         first = other.invoke(trim_messages(state["messages"], max_tokens=1, token_counter=len))
         return {"messages": [first, HumanMessage(interrupt("Go on?"))]}
 
-    def goes_on(state):
+    def call_next(state):
         return {"messages": [other.invoke(state["messages"])]}
 
-    graph = line(answer=answer, goes_on=goes_on).compile(checkpointer=InMemorySaver())
+    graph = line(answer=answer, goes_on=call_next).compile(checkpointer=InMemorySaver())
     await graph.ainvoke({"messages": [HumanMessage("One."), HumanMessage("Two.")]}, ONE)
     return done, said(await graph.ainvoke(Command(resume="Yes."), ONE))
 

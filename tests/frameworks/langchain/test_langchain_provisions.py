@@ -143,13 +143,13 @@ def _item(text):
 async def test_variables_are_values_or_found_for_each_turn(assembly_telemetry, how):
     turns = []
 
-    async def found(runtime):
+    async def locate(runtime):
         turns.append(runtime)
         return {"turn": len(turns)}
 
     keeps, other = Keeps(), Keeps()
     middlewares = [
-        AssemblyMiddleware([keeps], name="found", variables=found),
+        AssemblyMiddleware([keeps], name="found", variables=locate),
         AssemblyMiddleware([other], name="given", variables={"tier": "gold"}),
     ]
     graph, _ = agent(1, *middlewares)

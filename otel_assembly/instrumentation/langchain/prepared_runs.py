@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.late_runs import LateRun
-from otel_assembly.instrumentation.prepared_calls import PreparedCalls
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.langchain.prepared_calls import PreparedCalls
+from otel_assembly.instrumentation.lazy_runs import LazyRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.prepared_calls import Places
+    from otel_assembly.instrumentation.langchain.prepared_calls import GraphContext
 
 
-class PreparedRun(LateRun):
+class PreparedRun(LazyRun):
     """One run of nodes, a `Run` as `within` takes it.
 
     Args:
@@ -38,7 +38,7 @@ class PreparedRun(LateRun):
 
     def __init__(
         self,
-        places: Places,
+        places: GraphContext,
         instrumentation: Instrumentation,
         name: str,
         conversation_id: str | None = None,
@@ -66,7 +66,7 @@ class PreparedRun(LateRun):
     @contextmanager
     def current(self) -> Iterator[None]:
         """One step of it."""
-        with bound(self._places.run, self), super().current():
+        with context_value(self._places.run, self), super().current():
             yield
 
     def end(self, error: BaseException | None = None) -> None:

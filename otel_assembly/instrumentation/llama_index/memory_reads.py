@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
-from otel_assembly.instrumentation.hooks import around_either
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.late_runs import LateRun
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.lazy_runs import LazyRun
+from otel_assembly.instrumentation.message_alignment import identity_keys, same, same_content
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.instrumentation.splicing import alike, marks, same
 from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from otel_assembly.instrumentation.deferred import DeferredReduction
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.model_call import Sent
+    from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reducer
-    from otel_assembly.instrumentation.waiting import Waiting
 
 #: Conversations whose last reading is remembered outside of any run; beyond it the least recently used ones' are not.
 _REMEMBERED: Final = 100
@@ -43,26 +43,28 @@ class Read:
     """What a store has given.
 
     Attributes:
-        asker: Whose store it is.
+        invoking_agent: Whose store it is.
         out: The messages.
         steps: What was done to those that it holds.
-        by_plugin: Whether it is a plug-in of ours, which has told that itself.
+        replaced_by_plugin: Whether it is a plug-in of ours, which has told that itself.
     """
 
-    asker: Asker
+    invoking_agent: InvokingAgent
     out: Sequence[Any]
-    steps: Sequence[Waiting] = ()
-    by_plugin: bool = False
+    steps: Sequence[DeferredReduction] = ()
+    replaced_by_plugin: bool = False
 
     def went_into(self, messages: Sequence[Any]) -> bool:
         """Whether these are made of what was given, and of nothing that was left out for it."""
         left = {id(one) for step in self.steps for one in step.before} - set(map(id, self.out))
         return left.isdisjoint(map(id, messages)) and (
-            not self.out or bool(marks(self.out) & marks(messages)) or any(alike(self.out[-1], one) for one in messages)
+            not self.out
+            or bool(identity_keys(self.out) & identity_keys(messages))
+            or any(same_content(self.out[-1], one) for one in messages)
         )
 
 
-class ReadingRun(LateRun):
+class ReadingRun(LazyRun):
     """One run, a `Run` as `within` takes it, in whose name a model is called; `Readings.run` makes it.
 
     Attributes:
@@ -85,7 +87,7 @@ class ReadingRun(LateRun):
     @contextmanager
     def current(self) -> Iterator[None]:
         """One step of it."""
-        with bound(self._readings.in_run, self), bound(self._readings.agent, None), super().current():
+        with context_value(self._readings.in_run, self), context_value(self._readings.agent, None), super().current():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
@@ -128,16 +130,16 @@ class Reading:
 
         Of several that have given the same messages it is one that has given the fewest beside them.
         """
-        known = marks(after)
-        read = max(self.inner, key=lambda one: (len(marks(one.out) & known), -len(one.out)), default=None)
-        self.inner = [read] if read is not None and marks(read.out) & known else []
+        known = identity_keys(after)
+        read = max(self.inner, key=lambda one: (len(identity_keys(one.out) & known), -len(one.out)), default=None)
+        self.inner = [read] if read is not None and identity_keys(read.out) & known else []
         return self.inner[0].out if self.inner else self.held
 
 
 def _untouched(message: Any, was: Any) -> bool:
     """Whether a message says what its copy says; what it holds is compared first, which is done in C."""
     held = getattr(message, "__dict__", None)
-    return (held is not None and equal(held, getattr(was, "__dict__", None))) or alike(message, was)
+    return (held is not None and equal(held, getattr(was, "__dict__", None))) or same_content(message, was)
 
 
 class Readings:
@@ -163,10 +165,10 @@ class Readings:
         self._prompt_of = prompt_of
         self._snapshot = snapshot
         #: By the messages, which it must not keep alive.
-        self._reads: ByIdentity[weakref.ref[Read]] = ByIdentity()
+        self._reads: IdentityWeakMap[weakref.ref[Read]] = IdentityWeakMap()
         self._last: Registry[Any, list[Read]] = Registry(_REMEMBERED, clear_after_fork=True)
         #: The hook of what gives all that is held, to a store that is read.
-        self.kept: Wrap = around_either(self._kept)
+        self.kept: Wrap = observe_any_hook(self._kept)
 
     def run(
         self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None, *, at_once: bool = True
@@ -178,22 +180,22 @@ class Readings:
         """A store has given this, to whoever calls a model next with it."""
         for message in read.out:
             self._reads.put(message, weakref.ref(read))
-        run, key = self.in_run.get(), read.asker.ledger()
+        run, key = self.in_run.get(), read.invoking_agent.ledger()
         if run is not None:
             run.read = read
         elif key is not None:
             self._last.of(key, list)[:] = [read]
 
-    def named(self, asker: Asker) -> Asker:
+    def named(self, invoking_agent: InvokingAgent) -> InvokingAgent:
         """Who asks, by the name of the agent, or else of the run."""
         run = self.in_run.get()
-        return asker._replace(agent_name=self.agent.get() or (run.name if run is not None else None))
+        return invoking_agent._replace(agent_name=self.agent.get() or (run.name if run is not None else None))
 
     @contextmanager
     def reads(self, reduction: Reduction) -> Iterator[Reading]:
         """A store is read in this block, or cares for what it keeps."""
         reading = Reading(reduction, self._snapshot)
-        with bound(self.reading, reading), reduction.running():
+        with context_value(self.reading, reading), reduction.running():
             yield reading
 
     def store(self, reads: Reducer, keeps: Callable[[Any], Any] = lambda _: False) -> Wrap:
@@ -205,14 +207,15 @@ class Readings:
             keeps: Whether it keeps what it lets out in the place of what it held.
         """
 
-        def said_of(setting: Any, store: Any) -> Any:
+        def remap_verdicts(setting: Any, store: Any) -> Any:
             return setting(store) if callable(setting) else setting
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:
             if reads.by is not None and reads.by(store) is None:
                 return
-            policy, kind, config, asker = (
-                said_of(setting, store) for setting in (reads.policy, reads.kind, reads.config, reads.asker)
+            policy, kind, config, invoking_agent = (
+                remap_verdicts(setting, store)
+                for setting in (reads.policy, reads.kind, reads.config, reads.invoking_agent)
             )
             outer, reduction = self.reading.get(), Reduction(instrumentation, policy, (), kind=kind, config=config)
             try:
@@ -221,9 +224,9 @@ class Readings:
             except BaseException as error:
                 reduction.before = list(reading.held or [one for read in reading.inner for one in read.out])
                 if outer is None:
-                    reduction.ended(error, self.named(asker))
+                    reduction.ended(error, self.named(invoking_agent))
                 else:
-                    outer.inner.append(Read(asker, reduction.before))
+                    outer.inner.append(Read(invoking_agent, reduction.before))
                     outer.reduction.takes_over(reduction)
                 raise
             after = list(result)
@@ -233,37 +236,43 @@ class Readings:
             said = dict(reads.said(reduction.before, after, store)) if reads.said is not None else {}
             steps = [step for read in reading.inner for step in read.steps]
             if same(reduction.before, after) or keeps(store):
-                reduction.done(after, **({} if same(reduction.before, after) else {"asker": asker, **said}))
+                reduction.done(
+                    after, **({} if same(reduction.before, after) else {"invoking_agent": invoking_agent, **said})
+                )
             else:
                 steps.append(reduction.waiting(after, said))
-            read = Read(asker, after, steps)
+            read = Read(invoking_agent, after, steps)
             if outer is not None:
                 outer.inner.append(read)
             elif reducing() is None:
                 self.given(read)
 
-        return around_either(observe)
+        return observe_any_hook(observe)
 
-    def told(self, instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+    def told(self, instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
         """A model is called with these, some of which a store may have given: as `client` takes it."""
         run, read = self.in_run.get(), self._read_of(sent.messages)
-        asker = Asker(conversation_id=run.conversation_id if run is not None else None) if read is None else read.asker
+        invoking_agent = (
+            InvokingAgent(conversation_id=run.conversation_id if run is not None else None)
+            if read is None
+            else read.invoking_agent
+        )
         held = () if read is None else read.out
         items = [one for one in held if self._prompt_of(one) is not None]
         prompts, messages = in_front(
             sent.messages,
-            lambda one: self._prompt_of(one) is not None and not any(alike(one, other) for other in items),
+            lambda one: self._prompt_of(one) is not None and not any(same_content(one, other) for other in items),
         )
         said = [str(self._prompt_of(one)) for one in prompts]
-        call = ModelCall(instrumentation, self.named(asker), prompts=said, model=sent.model)
+        call = ModelCall(instrumentation, self.named(invoking_agent), prompts=said, model=sent.model)
         call.run = run if run is not None and not run.ended else None
-        if read is not None and read.by_plugin:
-            call.by_plugin(held, prompts=said)
+        if read is not None and read.replaced_by_plugin:
+            call.replaced_by_plugin(held, prompts=said)
         for step in read.steps if read is not None else ():
-            call.tells(step)
+            call.replay_deferred(step)
         if held:
-            call.arrives(held)
-        call.receives(sent._replace(messages=messages, prompts=said))
+            call.observe_messages(held)
+        call.client_called(sent._replace(messages=messages, prompts=said))
         return call
 
     def _read_of(self, messages: Sequence[Any]) -> Read | None:

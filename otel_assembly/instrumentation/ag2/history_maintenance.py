@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.hooks import around_either
-from otel_assembly.instrumentation.instrumented import bound, ending
+from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.instrumented import context_value, on_exit
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import reduces, reducing
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.reductions import Reducer
 
 
-def keeps_up(reads: Reducer, call_of: Callable[..., AbstractContextManager[ModelCall]]) -> Wrap:
+def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManager[ModelCall]]) -> Wrap:
     """The hook of a function that cares for a history, awaited or not: an assembly that no model is called with.
 
     Where it fails, the history stays as it was. What a reducer or another such function calls is a part of that.
@@ -37,9 +37,9 @@ def keeps_up(reads: Reducer, call_of: Callable[..., AbstractContextManager[Model
             return
         with (
             call_of(instrumentation, *args, **kwargs) as call,
-            bound(CALL, call),
-            ending(partial(call.end, stays=True)),
+            context_value(CALL, call),
+            on_exit(partial(call.end, stays=True)),
         ):
             yield from observe(instrumentation, *args, **kwargs)
 
-    return around_either(cared_for)
+    return observe_any_hook(cared_for)

@@ -108,9 +108,9 @@ class _Trim:
         """It begins: for the model that counts, if one does."""
         reads, given = self._reads, self._given
         reduction = Reduction(instrumentation, reads.policy, given, finds=partial(reads.finds, instrumentation))
-        call = reduction.works_for()
+        call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
-            call.knows(model=reads.model_of(self._counter.__self__))
+            call.set_model_info(model=reads.model_of(self._counter.__self__))
         return reduction
 
     def tell(self, reduction: Reduction, result: Sequence[Any]) -> None:
@@ -140,16 +140,16 @@ def trims(reads: CountedTrim, *, last: bool) -> Wrap:
             given = messages if isinstance(messages, list) else list(messages)
             trimming, reduction = _Trim(reads, given, settings, last=last), None
             if reducing() is None:  # else it is what a summariser reads
-                with instrumentation.contained():
+                with instrumentation.suppress_errors():
                     reduction = trimming.begin(instrumentation)
             try:
                 result = original(given, **{**settings, reads.counter: trimming.count})
             except BaseException as error:
-                with instrumentation.contained():
+                with instrumentation.suppress_errors():
                     if reduction is not None:
                         reduction.failed(error)
                 raise
-            with instrumentation.contained():
+            with instrumentation.suppress_errors():
                 if reduction is not None:
                     trimming.tell(reduction, result)
                 elif (summary := SUMMARY.get()) is not None:

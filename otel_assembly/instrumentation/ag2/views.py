@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.causes import reported_in_run
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import bound, ending
+from otel_assembly.instrumentation.ag2.message_causality import reported_in_run
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.instrumented import context_value, on_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,15 +74,15 @@ def view(reads: Callable[..., View]) -> Wrap:
             else:
                 report()
 
-        with ending(over), bound(_VIEWING, True):
+        with on_exit(over), context_value(_VIEWING, True):
             messages = yield
 
-    return around_awaited(viewed)
+    return observe_async_hook(viewed)
 
 
-@around_awaited
+@observe_async_hook
 def _asked(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-    with bound(_VIEWING, True):
+    with context_value(_VIEWING, True):
         yield
 
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_assembly._internal.registry import Registry
-from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.late_runs import LateRun
+from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.lazy_runs import LazyRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
@@ -63,9 +63,9 @@ class Causes:
         self._id_of = id_of
         self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, clear_after_fork=True)
         #: Of a coroutine function that sends a message, as its sender runs.
-        self.sends: Wrap = around_awaited(self._sending)
+        self.sends: Wrap = observe_async_hook(self._sending)
         #: Of one that handles a message: runs that begin in it are caused by that.
-        self.handles: Wrap = around_awaited(self._handling)
+        self.handles: Wrap = observe_async_hook(self._handling)
 
     def _sending(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         here, handled = trace.get_current_span().get_span_context(), _HANDLED.get()
@@ -76,26 +76,29 @@ class Causes:
 
     def _handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         handled = _Handled(*(self._of.get(str(self._id_of(*args, **kwargs))) or ()))
-        with bound(_HANDLED, handled), nullcontext() if handled.parent is None else trace.use_span(handled.parent):
+        with (
+            context_value(_HANDLED, handled),
+            nullcontext() if handled.parent is None else trace.use_span(handled.parent),
+        ):
             yield
 
 
-class CausedRun(LateRun):
+class CausedRun(LazyRun):
     """A run that a message may have caused, which stands in the trace of that or links to it.
 
     Args:
         instrumentation: Where it is reported.
-        asker: Whose run it is; asked for as it begins.
+        invoking_agent: Whose run it is; asked for as it begins.
     """
 
-    def __init__(self, instrumentation: Instrumentation, asker: Callable[[], Asker]) -> None:
+    def __init__(self, instrumentation: Instrumentation, invoking_agent: Callable[[], InvokingAgent]) -> None:
         super().__init__(instrumentation, "", at_once=True)
-        self._asker = asker
+        self._asker = invoking_agent
 
     def begin(self) -> OpenRun | None:
         """Open its span, and report what has waited for that."""
-        asker, handled = self._asker(), _HANDLED.get()
-        self.name, self.conversation_id = str(asker.agent_name), asker.conversation_id
+        invoking_agent, handled = self._asker(), _HANDLED.get()
+        self.name, self.conversation_id = str(invoking_agent.agent_name), invoking_agent.conversation_id
         link = handled.after if handled is not None and handled.parent is None else None
         run = self.instrumentation.begin_run(
             self.name, conversation_id=self.conversation_id, force_span=not _has_span(), link=link

@@ -1,7 +1,7 @@
 """Middleware that hands a model call's messages on, changed or not, to what stands behind it, once or several times.
 
-Each time is a step of the call. It is told as the messages are handed on (`GoingOn`); or, where nobody knows the call
-before its client is called, when that has come to be known (`Handed`).
+Each time is a step of the call, recorded as the messages are passed on (`MiddlewareCall`); or, if the call is not known
+before its client is called, when that has come to be known (`MiddlewareInput`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
-from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called
 from otel_assembly.instrumentation.halts import assembled
-from otel_assembly.instrumentation.hooks import instead
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.hooks import replace_hook
+from otel_assembly.instrumentation.message_alignment import locate
+from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducing
-from otel_assembly.instrumentation.runs import within
-from otel_assembly.instrumentation.splicing import found
+from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.known_reducers import KnownReducer
+    from otel_assembly.instrumentation.known_reducers import ReducerSpec
 
 
 class MiddlewareReduction(Reduction):
@@ -70,7 +70,9 @@ class MiddlewareReduction(Reduction):
         if self._kind is not None or self.step is not None:
             super().failed(error)
 
-    def hands_on(self, prompts: Sequence[str] | None, after: Sent, done: Callable[..., None] = Reduction.done) -> None:
+    def hands_on(
+        self, prompts: Sequence[str] | None, after: ClientRequest, done: Callable[..., None] = Reduction.done
+    ) -> None:
         """It was handed these prompts beside the messages, and hands these on.
 
         Args:
@@ -78,13 +80,13 @@ class MiddlewareReduction(Reduction):
             after: What it hands on.
             done: Says of it what it let out, in the place of `Reduction.done`.
         """
-        call = self.works_for() if prompts != after.prompts else None
+        call = self.resolve_model_call() if prompts != after.prompts else None
         if call is not None:
-            call.arrives(call.out if call.messages is not None else self.before, prompts=prompts)
+            call.observe_messages(call.out if call.messages is not None else self.before, prompts=prompts)
         done(self, list(after.messages), prompts=after.prompts if prompts != after.prompts else None)
 
 
-class GoingOn:
+class MiddlewareCall:
     """One call of a middleware, as a `Run`: it goes on with a request, perhaps another one, and perhaps several times.
 
     Args:
@@ -101,7 +103,7 @@ class GoingOn:
         self,
         instrumentation: Instrumentation,
         reduces: Callable[[Sequence[Any]], MiddlewareReduction],
-        reads: Callable[[Any], Sent],
+        reads: Callable[[Any], ClientRequest],
         request: Any,
         inside: Mapping[ContextVar[Any], Any] = {},  # never written to
         behind: Mapping[ContextVar[Any], Any] = {},  # likewise
@@ -110,7 +112,7 @@ class GoingOn:
         self._instrumentation = instrumentation
         self._reduces = reduces
         self._reads = reads
-        self._inside = BoundRun(instrumentation, None, inside)
+        self._inside = ContextBoundRun(instrumentation, None, inside)
         self._behind = {**behind, REDUCTION: None}
         self._done = done
         given = reads(request)
@@ -118,7 +120,7 @@ class GoingOn:
         self._reduction = reduces(given.messages)
         self._went_on = False
         call = self._reduction.call
-        self._put_back = call.remembered() if call is not None else None
+        self._put_back = call.checkpoint() if call is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -129,15 +131,15 @@ class GoingOn:
     def end(self, error: BaseException | None = None) -> None:
         """It has answered, or raised."""
         if error is not None and not self._went_on:
-            with self._instrumentation.contained():
+            with self._instrumentation.suppress_errors():
                 self._reduction.failed(error)
 
-    def goes_on(self, _: Instrumentation, request: Any, *__: Any) -> BoundRun:
+    def call_next(self, _: Instrumentation, request: Any, *__: Any) -> ContextBoundRun:
         """It asks for what is behind it with this request; it is told for each time that it does."""
         reduction, self._went_on = self._reduction, True
         reduction.hands_on(self._prompts, self._reads(request), self._done)
         self._reduction = self._reduces(reduction.before)
-        return BoundRun(self._instrumentation, None, self._behind, ends=self._came_back)
+        return ContextBoundRun(self._instrumentation, None, self._behind, ends=self._came_back)
 
     def _came_back(self) -> None:
         """What is behind it has answered or raised: if it goes on once more, that begins where it began itself."""
@@ -146,8 +148,8 @@ class GoingOn:
             self._reduction = self._reduces(self._reduction.before)
 
 
-def going_on(
-    original: Callable[..., Any], instrumentation: Instrumentation, begun: Callable[[Any], GoingOn]
+def wrap_middleware(
+    original: Callable[..., Any], instrumentation: Instrumentation, begun: Callable[[Any], MiddlewareCall]
 ) -> Callable[..., Any]:
     """In the place of a middleware's function, awaited or not, which is called with a request and what is behind it.
 
@@ -159,20 +161,20 @@ def going_on(
 
     @wraps(original)
     def watched(request: Any, behind: Callable[..., Any], *beside: Any) -> Any:
-        run: GoingOn | None = None
+        run: MiddlewareCall | None = None
         if instrumentation.is_enabled():
-            with instrumentation.contained():
+            with instrumentation.suppress_errors():
                 run = begun(request)
         if run is None:
             return original(request, behind, *beside)
-        goes_on = within(run.goes_on)(behind, instrumentation)
-        return within(lambda *_: run)(original, instrumentation)(request, goes_on, *beside)
+        call_next = run_hook(run.call_next)(behind, instrumentation)
+        return run_hook(lambda *_: run)(original, instrumentation)(request, call_next, *beside)
 
     return watched
 
 
 @contextmanager
-def handling(
+def middleware_scope(
     instrumentation: Instrumentation,
     begin: Callable[[], ModelCall],
     messages: Sequence[Any],
@@ -193,22 +195,24 @@ def handling(
     """
     call = None
     if reducing() is None:
-        with instrumentation.contained():
+        with instrumentation.suppress_errors():
             call = CALL.get() or begin()
     if call is None:
         yield None
         return
-    with call.onwards(), call.current():
-        with instrumentation.contained():
-            call.arrives(messages, prompts=prompts)
+    with call.scoped(), call.current():
+        with instrumentation.suppress_errors():
+            call.observe_messages(messages, prompts=prompts)
         try:
             yield call
         finally:
-            with instrumentation.contained():
+            with instrumentation.suppress_errors():
                 assembled(conversation, call)
 
 
-def reduces_and_hands_on(known: KnownReducer, handled: Callable[..., AbstractContextManager[ModelCall | None]]) -> Wrap:
+def reducing_middleware_hook(
+    known: ReducerSpec, handled: Callable[..., AbstractContextManager[ModelCall | None]]
+) -> Wrap:
     """In the place of a middleware's coroutine function that is handed the next one, and calls it with fewer messages.
 
     Args:
@@ -216,7 +220,7 @@ def reduces_and_hands_on(known: KnownReducer, handled: Callable[..., AbstractCon
         handled: Binds the call that it prepares, from the `Instrumentation`, the next one, and what it is handed.
     """
 
-    @instead
+    @replace_hook
     async def reduces(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         reducer, call_next, messages, *beside = inspect.signature(original).bind(*args, **kwargs).args
 
@@ -230,16 +234,16 @@ def reduces_and_hands_on(known: KnownReducer, handled: Callable[..., AbstractCon
         def limits(messages: Any, behind: Any, *beside: Any) -> Any:
             return original(reducer, behind, messages, *beside)
 
-        begun = partial(GoingOn, instrumentation, reduction, Sent, done=done)
+        begun = partial(MiddlewareCall, instrumentation, reduction, ClientRequest, done=done)
         with handled(instrumentation, call_next, messages, *beside) as call:
-            watched = limits if call is None else going_on(limits, instrumentation, begun)
+            watched = limits if call is None else wrap_middleware(limits, instrumentation, begun)
             return await watched(messages, call_next, *beside)
 
     return reduces
 
 
 @dataclass(slots=True)
-class Handed:
+class MiddlewareInput:
     """What is handed to the middleware around a client, until that is called.
 
     Attributes:
@@ -254,7 +258,7 @@ class Handed:
     prompts: Sequence[str]
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
-    def handed_on(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
+    def record_forwarded(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
         """What middleware hands on in the end: what it edited, in front of a plug-in of ours or behind, is a step.
 
         Args:
@@ -264,46 +268,50 @@ class Handed:
             policy: The name of the step.
         """
         before, prompts_before = self.messages, self.prompts
-        call.came(before, prompts=prompts_before)
+        call.set_input(before, prompts=prompts_before)
         if self.plugin is not None:
             seen, out, prompts_out = self.plugin
-            _edited(call, policy, Sent(before), Sent(seen))
-            call.by_plugin(out, prompts=prompts_out)
+            _edited(call, policy, ClientRequest(before), ClientRequest(seen))
+            call.replaced_by_plugin(out, prompts=prompts_out)
             before, prompts_before = out, prompts_out
-        _edited(call, policy, Sent(before, prompts_before), Sent(messages, prompts))
+        _edited(call, policy, ClientRequest(before, prompts_before), ClientRequest(messages, prompts))
 
 
-def _edited(call: ModelCall, policy: str, before: Sent, after: Sent) -> None:
-    kind = "reduction" if found(after.messages, before.messages) is None else "injection"
+def _edited(call: ModelCall, policy: str, before: ClientRequest, after: ClientRequest) -> None:
+    kind = "reduction" if locate(after.messages, before.messages) is None else "injection"
     MiddlewareReduction(call.instrumentation, policy, before.messages, kind=kind, call=call).hands_on(
         before.prompts, after
     )
 
 
 #: What the client whose middleware runs here has handed to it.
-HANDED: Final[ContextVar[Handed | None]] = ContextVar("otel_assembly_handed", default=None)
+MIDDLEWARE_INPUT: Final[ContextVar[MiddlewareInput | None]] = ContextVar("otel_assembly_handed", default=None)
 
 
-def hands(reads: Callable[..., Sent], carries: Callable[[Any, Any], bool] | None = None) -> Wrap:
+def middleware_entry_hook(
+    reads: Callable[..., ClientRequest], attach_to_stream: Callable[[Any, Any], bool] | None = None
+) -> Wrap:
     """The hook of a client's method that hands what it is called with to the middleware around the client.
 
     Args:
         reads: What that is, from the method's arguments.
-        carries: As for `within`.
+        attach_to_stream: As for `run_hook`.
     """
 
-    def handed(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> BoundRun:
+    def handed(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ContextBoundRun:
         sent = reads(client, *args, **kwargs)
-        return BoundRun(instrumentation, None, {HANDED: Handed(client, sent.messages, sent.prompts or ())})
+        return ContextBoundRun(
+            instrumentation, None, {MIDDLEWARE_INPUT: MiddlewareInput(client, sent.messages, sent.prompts or ())}
+        )
 
-    return within(handed, carries)
+    return run_hook(handed, attach_to_stream)
 
 
-def handed_to(
-    reads: Callable[..., Sent],
+def middleware_exit_hook(
+    reads: Callable[..., ClientRequest],
     begins: Callable[[Sequence[Any]], ModelCall | None],
     policy: str,
-    carries: Callable[[Any, Any], bool] | None = None,
+    attach_to_stream: Callable[[Any, Any], bool] | None = None,
 ) -> Wrap:
     """The hook of the method behind that middleware: a model is to be called, by no other client, and for no reducer.
 
@@ -311,22 +319,22 @@ def handed_to(
         reads: What middleware hands on to it, from the method's arguments, and the window of the model.
         begins: The call that is prepared for the messages that the client was called with; None where none is.
         policy: The name of the step in which middleware has edited them.
-        carries: As for `within`.
+        attach_to_stream: As for `run_hook`.
     """
 
     def begun(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
         if called() or reducing() is not None:
             return None
         sent = reads(client, *args, **kwargs)
-        prompts, handed = sent.prompts or (), HANDED.get()
+        prompts, handed = sent.prompts or (), MIDDLEWARE_INPUT.get()
         if handed is None or handed.client is not client:
-            handed = Handed(client, sent.messages, prompts)  # there is no middleware
+            handed = MiddlewareInput(client, sent.messages, prompts)  # there is no middleware
         call = begins(handed.messages) or ModelCall(instrumentation)
-        call.knows(window=sent.window)
-        handed.handed_on(call, sent.messages, prompts, policy)
+        call.set_model_info(window=sent.window)
+        handed.record_forwarded(call, sent.messages, prompts, policy)
         return call
 
-    return within(begun, carries)
+    return run_hook(begun, attach_to_stream)
 
 
 hide_frames(globals())

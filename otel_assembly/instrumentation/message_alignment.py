@@ -21,7 +21,7 @@ def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 
-def marks(messages: Sequence[Any]) -> set[Any]:
+def identity_keys(messages: Sequence[Any]) -> set[Any]:
     """What messages are known by: that they are the very objects, and their ids where the framework gives them any."""
     # Asked for what is not there, some types, as pydantic's, take longer than for all the rest.
     by_type = {kind for kind in set(map(type, messages)) if any("id" in vars(base) for base in kind.__mro__)}
@@ -32,7 +32,7 @@ def marks(messages: Sequence[Any]) -> set[Any]:
     return {*map(id, messages), *filter(None, own)}
 
 
-def alike(one: Any, other: Any) -> bool:
+def same_content(one: Any, other: Any) -> bool:
     """Whether two messages are the same one, or a copy of it that says the same, by what its framework's row reads."""
     return one is other or (type(one) is type(other) and equal(contents([one])[0], contents([other])[0]))
 
@@ -44,7 +44,7 @@ def all_alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
         return True
     ones, others = zip(*copies, strict=True)
     return (
-        alike(*copies[0])
+        same_content(*copies[0])
         and list(map(type, ones)) == list(map(type, others))
         and (len(copies) == 1 or equal(contents(ones), contents(others)))
     )
@@ -56,7 +56,7 @@ def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _read_alike(one: Any, other: Any) -> bool:
-    if alike(one, other):
+    if same_content(one, other):
         return True
     if type(one) is not type(other):
         return False
@@ -67,13 +67,13 @@ def _read_alike(one: Any, other: Any) -> bool:
     return not have_different_ids(facts, others) and comparison_key(facts) == comparison_key(others)
 
 
-def found(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
+def locate(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
     """The places in a list at which the messages of another stand; None where one of them stands nowhere."""
     at = {id(message): place for place, message in enumerate(whole)}
     places = [at.get(id(message)) for message in part]
     known = [place for place in places if place is not None]
     if len(known) < len(places):
-        return _in_order(whole, part, alike)
+        return _in_order(whole, part, same_content)
     stand_twice = len(at) < len(whole)
     return (_in_order(whole, part, is_) if stand_twice else None) or known
 
@@ -90,7 +90,7 @@ def _in_order(whole: Sequence[Any], part: Sequence[Any], matches: Callable[[Any,
     return places
 
 
-def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+def replace_at(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
     """A list with others in the place of the messages at these places; at its end where there are none."""
     gone = set(places)
     first = min(gone, default=len(whole))
@@ -99,14 +99,14 @@ def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) 
     return [*whole[:first], *others, *rest]
 
 
-def with_what_left(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
+def restore_removed(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
     """A list as it would be with what it held before still in it; the list itself where nothing left.
 
     What has been put into it since may be a copy of what was held.
     """
     stays, were = set(map(id, now)), set(map(id, held))
     new = [one for one in now if id(one) not in were]
-    gone = {id(one) for one in held if id(one) not in stays and found(new, [one]) is None}
+    gone = {id(one) for one in held if id(one) not in stays and locate(new, [one]) is None}
     if not gone:
         return now
     before: list[Any] = []
@@ -119,7 +119,7 @@ def with_what_left(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
     return [*before, *rest]
 
 
-def widened(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
+def insert_gaps(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
     """Events with what stands in the gaps of those that were let out: around all, or in front of the next one here."""
     here = set(map(id, events))
     front: dict[int, list[Any]] = {}

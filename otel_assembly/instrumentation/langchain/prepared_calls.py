@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.conversation import Asker, Openings
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.conversation import ConversationsByFirstMessage, InvokingAgent
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.message_alignment import identity_keys, same, same_content, same_objects
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.rendered import is_rendered
-from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.late_runs import LateRun
-    from otel_assembly.instrumentation.model_call import Sent
+    from otel_assembly.instrumentation.lazy_runs import LazyRun
+    from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reduction
 
 #: Calls that wait for their model, at most: those that were handed on in a run, and those outside of any.
@@ -43,17 +43,17 @@ class PreparedCall(ModelCall):
     Attributes:
         place: What prepares it; None once that has handed it on.
         step_at: The step of its run at which it was handed on.
-        let_out: What its last reducer let out, which may be a part of its messages.
+        last_output: What its last reducer let out, which may be a part of its messages.
         taken: Whether a model is being called with it.
         branches: The parallel branches that it is prepared in, as `Where` has them.
         exactly: Whether its messages are known by the very objects alone.
     """
 
-    def __init__(self, instrumentation: Instrumentation, asker: Asker = Asker()) -> None:  # noqa: B008  # a tuple
-        super().__init__(instrumentation, asker)
+    def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent = InvokingAgent()) -> None:  # noqa: B008  # a tuple
+        super().__init__(instrumentation, invoking_agent)
         self.place: str | None = None
         self.step_at: int | None = None
-        self.let_out: Sequence[Any] = ()
+        self.last_output: Sequence[Any] = ()
         self.taken = False
         self.branches: Mapping[object, object] = {}
         self.exactly = False
@@ -65,7 +65,7 @@ class PreparedCall(ModelCall):
 
     def reduced(self, policy: str, before: Sequence[Any], after: Sequence[Any], **said: Any) -> bool:
         """As `ModelCall`."""
-        told, self.let_out, self.problem = super().reduced(policy, before, after, **said), list(after), None
+        told, self.last_output, self.problem = super().reduced(policy, before, after, **said), list(after), None
         return told
 
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
@@ -74,12 +74,12 @@ class PreparedCall(ModelCall):
 
     def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
         """Why messages left that have ids, where whatever is new is a copy of one that was there."""
-        known, there = marks(before), marks(after)
+        known, there = identity_keys(before), identity_keys(after)
         objects = set(map(id, before))
         copies = [message for message in after if id(message) not in objects]
-        if not copies or not all(marks([message]) & known for message in copies):
+        if not copies or not all(identity_keys([message]) & known for message in copies):
             return ()  # of the same objects, the reason alone says it
-        gone = [message for message in before if not marks([message]) & there]
+        gone = [message for message in before if not identity_keys([message]) & there]
         return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if gone else ()
 
     def state_of(self, messages: Sequence[Any], *, first: bool = False) -> int | None:
@@ -95,7 +95,7 @@ class PreparedCall(ModelCall):
             at = next((at for at, state in enumerate(states) if equal(state, messages)), None)
             if at is not None:
                 return at
-        if states[1:] and equal(self.let_out, messages):
+        if states[1:] and equal(self.last_output, messages):
             return len(states) - 1
         return next((at for at in range(len(states) - 1, -1, -1) if equal(states[at], messages)), None)
 
@@ -191,7 +191,7 @@ class PreparedOutside(PreparedCalls):
     def keep(self, call: PreparedCall, place: str) -> None:
         """As `PreparedCalls`; there is a limit to what may wait."""
         others = [one for one in self._calls if one is not call]
-        own = [one for one in others if one.asker.conversation is call.asker.conversation]
+        own = [one for one in others if one.invoking_agent.conversation is call.invoking_agent.conversation]
         self._end(own + others[: 1 - _OUTSIDE])
         if not self._used:  # what is to record it ends at exit too, and the last to ask is the first to end
             self._used = True
@@ -202,12 +202,12 @@ class PreparedOutside(PreparedCalls):
 
 def _end(calls: Sequence[PreparedCall]) -> None:
     for call in calls:
-        with call.instrumentation.contained():
+        with call.instrumentation.suppress_errors():
             call.end()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GraphPosition:
     """Where something prepares or makes a call.
 
     Attributes:
@@ -215,34 +215,37 @@ class Place:
         key: What tells it from any other place in that, such as one execution of a node.
         step: The step of the run that it is in.
         run: The run; None outside of any.
-        asker: Who asks a model there, but for the name of the node; its conversation is None where it has no id.
+        invoking_agent: Who asks a model there, without the name of the node; its conversation is None if it has no id.
         node: The node's name.
         openings: Conversations that have no id.
         branches: The parallel branches that it is in, as `Where` has them.
         messages: What the framework holds there, where that is known.
-        apart: Who asks a model there, where that is not the node, such as a middleware.
+        outside_node: Who asks a model there, where that is not the node, such as a middleware.
     """
 
     calls: PreparedCalls
     key: str
     step: int
-    run: LateRun | None
-    asker: Asker
+    run: LazyRun | None
+    invoking_agent: InvokingAgent
     node: str
-    openings: Openings
+    openings: ConversationsByFirstMessage
     branches: Mapping[object, object] = field(default_factory=dict)
     messages: Sequence[Any] = ()
-    apart: str | None = None
+    outside_node: str | None = None
 
-    def asked(self, messages: Sequence[Any], node: str | None = None) -> Asker:
+    def asked(self, messages: Sequence[Any], node: str | None = None) -> InvokingAgent:
         """Who asks a model there that holds these messages: the node that runs there, or another one."""
-        asker, calls = self.asker._replace(name=f"{self.asker.name}{node or self.node}"), self.calls
-        if asker.conversation is not None:
-            return asker
+        invoking_agent, calls = (
+            self.invoking_agent._replace(name=f"{self.invoking_agent.name}{node or self.node}"),
+            self.calls,
+        )
+        if invoking_agent.conversation is not None:
+            return invoking_agent
         conversation = self.openings.of(messages, calls.conversation)
         if not calls.exactly:
             calls.conversation = calls.conversation or conversation
-        return asker._replace(conversation=conversation)
+        return invoking_agent._replace(conversation=conversation)
 
     def holds(self, messages: Sequence[Any]) -> bool:
         """Whether these are made of what the framework holds there."""
@@ -262,9 +265,9 @@ class Place:
         found = self._goes_on(messages, since_ns=since_ns)
         call, since = found or (PreparedCall(instrumentation), None)
         if found is None and self.holds(messages):
-            call.came(self.messages)
+            call.set_input(self.messages)
             since = call.out
-        call.run, call.asker = self.run, self.asked(call.messages or messages, node)
+        call.run, call.invoking_agent = self.run, self.asked(call.messages or messages, node)
         call.branches = self.branches
         self.calls.keep(call, self.key)
         return call, since
@@ -283,31 +286,31 @@ class Place:
         rest = messages[prompts:]
         found = self._goes_on(rest, sent=True) or (self._goes_on(messages, sent=True) if prompts else None)
         call = found[0] if found is not None else PreparedCall(instrumentation)
-        whole = found is not None or (self.apart is None and self.holds(rest))
+        whole = found is not None or (self.outside_node is None and self.holds(rest))
         if found is None:
-            call.came(self.messages if whole else rest)
-        call.run, call.asker = self.run, self.asked(call.messages or (), self.apart)
+            call.set_input(self.messages if whole else rest)
+        call.run, call.invoking_agent = self.run, self.asked(call.messages or (), self.outside_node)
         if self.messages and not whole:
-            call.asker = call.asker._replace(conversation=None)
-        elif self.asker.conversation is None:  # it goes on with what is sent
-            self.openings.of(messages, call.asker.conversation)
+            call.invoking_agent = call.invoking_agent._replace(conversation=None)
+        elif self.invoking_agent.conversation is None:  # it goes on with what is sent
+            self.openings.of(messages, call.invoking_agent.conversation)
         return call
 
-    def behind_plugin(self, instrumentation: Instrumentation, came: Sequence[Any], out: Sequence[Any]) -> Self:
+    def after_plugin(self, instrumentation: Instrumentation, came: Sequence[Any], out: Sequence[Any]) -> Self:
         """The place behind a plug-in of ours that has made an assembly of its own, with what came out."""
         before = self._holding(came, sent=True)
         if before is not None:
             before[0].end()
         call = PreparedCall(instrumentation, self.asked(came))
-        call.by_plugin(out)
-        call.let_out, call.run = out, self.run
+        call.replaced_by_plugin(out)
+        call.last_output, call.run = out, self.run
         self.calls.keep(call, self.key)
-        return replace(self, messages=out, apart=None)
+        return replace(self, messages=out, outside_node=None)
 
-    def left(self, handed_on: Sequence[Sequence[Any]]) -> None:
+    def left(self, record_forwarded: Sequence[Sequence[Any]]) -> None:
         """What ran there is over, and has handed on these messages."""
         for call in self.calls.of(self.key):
-            if not call.ended and any(same(one, call.out) or same(one, call.let_out) for one in handed_on):
+            if not call.ended and any(same(one, call.out) or same(one, call.last_output) for one in record_forwarded):
                 self.calls.hand_on(call, self.step)
         self.calls.leave(self.key)
 
@@ -336,10 +339,10 @@ class Place:
             state = call.state_of(messages, first=made and not sent)
             if state is not None:
                 return call, state
-            may = is_next and call.let_out and not (self.apart if sent else made)
+            may = is_next and call.last_output and not (self.outside_node if sent else made)
             if may and self._takes(call, messages, sent=sent):
-                shared = sum(id(message) in there for message in call.let_out)
-                rank = not made, shared == len(call.let_out), shared
+                shared = sum(id(message) in there for message in call.last_output)
+                rank = not made, shared == len(call.last_output), shared
                 if best is None or rank > best:
                     nearest, best = (call, len(call.states) - 1), rank
         return nearest
@@ -358,7 +361,7 @@ class Place:
             call, state = held
             inside = since_ns is not None and call.done_ns >= since_ns
             if call.is_made or (state < len(call.states) - 1 and not inside):
-                call = call.another(state)
+                call = call.fork(state)
             call.taken = sent
             return call, call.states[state]
 
@@ -369,13 +372,13 @@ class Place:
         not sent what the reducers made.
         """
         if sent:
-            left = set(map(id, call.messages or ())).difference(map(id, call.let_out))
+            left = set(map(id, call.messages or ())).difference(map(id, call.last_output))
             if left and left.issubset(map(id, messages)):
                 return False
-            if _share(call.let_out, messages, exactly=call.exactly):
+            if _share(call.last_output, messages, exactly=call.exactly):
                 return True
-            return not call.is_made and is_rendered(call.let_out, messages)
-        known, among = set(map(id, call.let_out)), set(map(id, messages))
+            return not call.is_made and is_rendered(call.last_output, messages)
+        known, among = set(map(id, call.last_output)), set(map(id, messages))
         return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
 
 
@@ -399,12 +402,12 @@ class Where(NamedTuple):
     store: str = ""
 
 
-class Places:
+class GraphContext:
     """Where in one framework something runs.
 
     Args:
         framework: Its name.
-        role: Whose a message is, as `Openings` takes it.
+        role: Whose a message is, as `ConversationsByFirstMessage` takes it.
         text: The text of a system message.
         where: Where something runs, by what the framework hands it; without that, what runs here.
 
@@ -418,34 +421,34 @@ class Places:
         self, framework: str, role: Callable[[Any], str], text: Callable[[Any], str], where: Callable[..., Where]
     ) -> None:
         self.run: ContextVar[Any] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self.place: ContextVar[Place | None] = ContextVar(f"otel_assembly_{framework}_place", default=None)
+        self.place: ContextVar[GraphPosition | None] = ContextVar(f"otel_assembly_{framework}_place", default=None)
         self._role = role
         self._text = text
         self._where = where
-        self._openings = Openings(role)
+        self._openings = ConversationsByFirstMessage(role)
         self.outside = PreparedOutside()
 
-    def here(self, *handed: Any) -> Place:
+    def here(self, *handed: Any) -> GraphPosition:
         """The place of what runs here, or of what the framework hands this; the one that is bound where it is that."""
         (key, nodes, step, conversation, branches, store), run = self._where(*handed), self.run.get()
         run, known = None if run is None or run.ended else run, self.place.get()
         if known is not None and known.run is run and known.key == key:
             return known if known.branches == branches else replace(known, branches=branches)
-        asker = Asker.of(conversation)
+        invoking_agent = InvokingAgent.of(conversation)
         if run is None:
-            return Place(self.outside, key, step, None, asker, "", self._openings, branches)
+            return GraphPosition(self.outside, key, step, None, invoking_agent, "", self._openings, branches)
         *around, node = nodes
         name = run.name if run.is_named or not node else node
-        asker = asker._replace(name="/".join([f"{run.scope}{store}\0", *around, ""]), agent_name=name)
-        return Place(run.calls, key, step, run, asker, node, self._openings, branches)
+        invoking_agent = invoking_agent._replace(name="/".join([f"{run.scope}{store}\0", *around, ""]), agent_name=name)
+        return GraphPosition(run.calls, key, step, run, invoking_agent, node, self._openings, branches)
 
     def prepared(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[ModelCall, Sequence[Any] | None]:
-        """The call that a reducer works for which runs here, as `Place.prepares`."""
+        """The call that a reducer works for which runs here, as `GraphPosition.prepares`."""
         return self.here().prepares(instrumentation, messages, since_ns, node)
 
-    def tell(self, instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+    def tell(self, instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
         """A model is sent these messages here: the end of the call that was prepared for them, or of one nothing was.
 
         System messages in front that no reducer has seen are its prompts.
@@ -456,14 +459,16 @@ class Places:
         known = set(map(id, call.out))
         while front and id(messages[front - 1]) in known:
             front -= 1
-        call.receives(sent._replace(messages=messages[front:], prompts=[self._text(one) for one in messages[:front]]))
+        call.client_called(
+            sent._replace(messages=messages[front:], prompts=[self._text(one) for one in messages[:front]])
+        )
         return call
 
     @contextmanager
-    def node(self, place: Place, reduction: Reduction) -> Iterator[None]:
+    def node(self, place: GraphPosition, reduction: Reduction) -> Iterator[None]:
         """A node runs there in this block, which may reduce; what it raises is told of that, and goes through."""
         try:
-            with bound(self.place, place), reduction.running():
+            with context_value(self.place, place), reduction.running():
                 yield
         except BaseException as error:
             reduction.failed(error)
@@ -471,13 +476,13 @@ class Places:
             raise
 
     @contextmanager
-    def behind_plugin(self, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
+    def after_plugin(self, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
         """A plug-in of ours has made an assembly of its own here; what came out is sent in this block."""
         place = self.here()
         if place.run is not None and place.run.instrumentation.is_enabled():
-            with place.run.instrumentation.contained():
-                place = place.behind_plugin(place.run.instrumentation, came, out)
-        with bound(self.place, place):
+            with place.run.instrumentation.suppress_errors():
+                place = place.after_plugin(place.run.instrumentation, came, out)
+        with context_value(self.place, place):
             yield
 
 
@@ -485,7 +490,7 @@ def _share(one: Sequence[Any], other: Sequence[Any], *, exactly: bool = False) -
     """Whether messages are made of others: some are the very objects, or the last of those stands near their end."""
     known = set(map(id, one))
     return any(map(known.__contains__, map(id, other))) or (
-        not exactly and any(alike(one[-1], message) for message in other[-2:])
+        not exactly and any(same_content(one[-1], message) for message in other[-2:])
     )
 
 

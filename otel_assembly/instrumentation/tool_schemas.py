@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.conversation import IdentityWeakMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class ToolSchemas:
 
     def __init__(self, schema_of: Callable[[Any], Mapping[str, Any] | None]) -> None:
         self._schema_of = schema_of
-        self._known: ByIdentity[Mapping[str, Any]] = ByIdentity()
+        self._known: IdentityWeakMap[Mapping[str, Any]] = IdentityWeakMap()
 
     def of(self, tools: object) -> Schemas:
         """The schemas of tools, some of which may be that already; of one that has none nobody knows what it costs.
@@ -35,7 +35,7 @@ class ToolSchemas:
             tools: The tools, as the framework has them; what can be read once is left to the client.
         """
         again = tools if isinstance(tools, Iterable) and not isinstance(tools, Iterator) else ()
-        found = (tool if isinstance(tool, dict) else self._known.worked_out(tool, self._made) for tool in again)
+        found = (tool if isinstance(tool, dict) else self._known.get_or_create(tool, self._made) for tool in again)
         return tuple(schema for schema in found if schema)
 
     def _made(self, tool: Any) -> Mapping[str, Any]:

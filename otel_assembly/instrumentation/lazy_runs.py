@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.waiting import SUMMARIZED, WAITING
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
+from otel_assembly.instrumentation.instrumented import context_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 
-class LateRun:
+class LazyRun:
     """One run, a `Run` as `within` takes it; where a span is current already, none is added.
 
     Args:
@@ -36,7 +36,7 @@ class LateRun:
         name: str,
         conversation_id: str | None = None,
         *,
-        parent: LateRun | None = None,
+        parent: LazyRun | None = None,
         at_once: bool = False,
     ) -> None:
         self.instrumentation = instrumentation
@@ -47,28 +47,28 @@ class LateRun:
         self._at_once = at_once
         self._began = False
         self._opened: OpenRun | None = None
-        self._summarized: list[Asker] = []
+        self._summarized: list[InvokingAgent] = []
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """One step of it."""
         if not self._began:
             self._began = True
-            with self.instrumentation.contained():
+            with self.instrumentation.suppress_errors():
                 if self._at_once or _in_a_span():
                     self._open()
-        summarized = bound(SUMMARIZED, self._summarized) if SUMMARIZED.get() is None else nullcontext()
+        summarized = context_value(SUMMARIZED, self._summarized) if SUMMARIZED.get() is None else nullcontext()
         with summarized, self.inside():
             yield
 
     @contextmanager
-    def reported(self) -> Iterator[None]:
+    def with_span(self) -> Iterator[None]:
         """Something in it is told: what opens in this block stands under its span."""
         self._open()
-        with self.joined():
+        with self.inside_unless_traced():
             yield
 
-    def joined(self) -> AbstractContextManager[None]:
+    def inside_unless_traced(self) -> AbstractContextManager[None]:
         """What runs in this block belongs to the run, unless a span is current that was opened in it."""
         return nullcontext() if _in_a_span() else self.inside()
 
@@ -76,8 +76,8 @@ class LateRun:
         """The run came to its end."""
         self.ended = True
         if self._summarized:
-            with self.instrumentation.contained(), self.reported():
-                WAITING.run_ended(self.instrumentation, self._summarized)
+            with self.instrumentation.suppress_errors(), self.with_span():
+                DEFERRED_REDUCTIONS.run_ended(self.instrumentation, self._summarized)
         if self._opened is not None:
             self._opened.end(error)
 
@@ -91,7 +91,7 @@ class LateRun:
         return self.instrumentation.begin_run(self.name, conversation_id=self.conversation_id)
 
     def _around(self) -> AbstractContextManager[None]:
-        return self.parent.reported() if self.parent is not None else nullcontext()
+        return self.parent.with_span() if self.parent is not None else nullcontext()
 
     @contextmanager
     def inside(self) -> Iterator[None]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.splicing import found, same
-from otel_assembly.instrumentation.waiting import WAITING, Waiting
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.message_alignment import locate, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.reductions import Reduction
 
 #: Histories that are known; beyond it the least recently used ones are forgotten.
@@ -44,16 +44,18 @@ class StoredHistories:
         self._policy = policy
         self._of: Registry[str, _Stored] = Registry(_HISTORIES, clear_after_fork=True)
 
-    def read(self, name: str, items: Sequence[Any], asker: Asker, limit: int | None) -> None:
+    def read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
         """These items were read of a history, for the next call of this asker: the newest ones, up to a limit."""
         stored = self._of.of(name, _Stored)
         held, change, stored.change = stored.items, stored.change, None
-        if change is not None and found(held, items) is None:  # what only lost items was not changed by a reducer
+        if change is not None and locate(held, items) is None:  # what only lost items was not changed by a reducer
             change.before = held
-            change.done(items, asker=asker)
+            change.done(items, invoking_agent=invoking_agent)
         elif limit is not None and limit == len(items) < len(held) and same(held[-limit:], items):
             said = {"reason": DecisionReason.OUTSIDE_WINDOW}
-            WAITING.put(asker, Waiting(self._policy, held, list(items), config={"limit": limit}, said=said))
+            DEFERRED_REDUCTIONS.put(
+                invoking_agent, DeferredReduction(self._policy, held, list(items), config={"limit": limit}, said=said)
+            )
             return
         stored.items = list(items)
         self._of.weigh(name, len(stored.items), _ITEMS)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.registry import Registry
-from otel_assembly.instrumentation.splicing import widened
+from otel_assembly.instrumentation.message_alignment import insert_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.budget.attempt import Attempt
-    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedStep
 
@@ -30,7 +30,7 @@ _ONCE: Final = frozenset({"alerts", "halts"})
 
 
 @dataclass(slots=True)
-class EarlierAttempt:
+class DeferredAttempt:
     """What a summariser did for a reducer outside of any model call.
 
     Attributes:
@@ -57,7 +57,7 @@ class EarlierAttempt:
             told.tokens_out = None if self.text is None else count(self.text)
 
 
-class Waiting(NamedTuple):
+class DeferredReduction(NamedTuple):
     """What a reducer did outside of any model call.
 
     Attributes:
@@ -76,39 +76,39 @@ class Waiting(NamedTuple):
     kind: str | None = "reduction"
     config: Mapping[str, Any] = {}  # never written to
     said: Mapping[str, Any] = {}
-    attempts: Sequence[EarlierAttempt] = ()
+    attempts: Sequence[DeferredAttempt] = ()
 
 
 #: Who had a summarizer called outside of any model call, in the run that goes on here.
-SUMMARIZED: Final[ContextVar[list[Asker] | None]] = ContextVar("otel_assembly_summarized", default=None)
+SUMMARIZED: Final[ContextVar[list[InvokingAgent] | None]] = ContextVar("otel_assembly_summarized", default=None)
 
 
-class Waits:
+class DeferredReductions:
     """The reductions that wait, by conversation and asker.
 
     Attributes:
         record: Records reductions of an asker as an assembly that no model is called with; set by `model_call`.
     """
 
-    record: Callable[[Instrumentation, Asker, Sequence[Waiting]], None]
+    record: Callable[[Instrumentation, InvokingAgent, Sequence[DeferredReduction]], None]
 
     def __init__(self) -> None:
-        self._of: Registry[Any, list[Waiting]] = Registry(_WAITING, clear_after_fork=True)
+        self._of: Registry[Any, list[DeferredReduction]] = Registry(_WAITING, clear_after_fork=True)
 
-    def put(self, asker: Asker, waiting: Waiting) -> None:
+    def put(self, invoking_agent: InvokingAgent, waiting: DeferredReduction) -> None:
         """The next model call of this asker in this conversation has this step first."""
-        key = asker.ledger()
+        key = invoking_agent.ledger()
         if key is not None:
             held = self._of.of(key, list)
             held.append(waiting)
             del held[:-_WAIT_AT_ONCE]
-            askers = SUMMARIZED.get()
-            if waiting.attempts and askers is not None:
-                askers.append(asker)
+            invoking_agents = SUMMARIZED.get()
+            if waiting.attempts and invoking_agents is not None:
+                invoking_agents.append(invoking_agent)
 
-    def take(self, asker: Asker) -> list[Waiting]:
+    def take(self, invoking_agent: InvokingAgent) -> list[DeferredReduction]:
         """What waits for a model call, the oldest first; it waits no more."""
-        key = asker.ledger()
+        key = invoking_agent.ledger()
         held = self._of.get(key) if key is not None else None
         if not held:
             return []
@@ -116,26 +116,26 @@ class Waits:
         held.clear()
         return taken
 
-    def run_ended(self, instrumentation: Instrumentation, askers: Sequence[Asker]) -> None:
+    def run_ended(self, instrumentation: Instrumentation, invoking_agents: Sequence[InvokingAgent]) -> None:
         """A run is over: what summarizers did for these askers is recorded, where it still waits.
 
         It may have been the last run of its conversation. A later call has the reductions as its steps, too, but not
         what the summarizers did.
         """
-        for asker in askers:
-            held = self._of.get(asker.ledger()) or []
+        for invoking_agent in invoking_agents:
+            held = self._of.get(invoking_agent.ledger()) or []
             waiting = [*held]
             if any(reduction.attempts for reduction in waiting):
                 held.clear()  # a call takes up what waits for its asker
-                self.record(instrumentation, asker, waiting)
+                self.record(instrumentation, invoking_agent, waiting)
                 held += [reduction._replace(attempts=()) for reduction in waiting]
 
 
-WAITING: Final = Waits()
+DEFERRED_REDUCTIONS: Final = DeferredReductions()
 
 
 @dataclass(slots=True)
-class ToldStep:
+class RecordedStep:
     """A step of a model call, and what was said of it.
 
     Attributes:
@@ -163,18 +163,18 @@ class ToldStep:
                 pass
         self.step.out(self.events, prompts=self.prompts, **self.said)
 
-    def again(self, step: ObservedStep) -> ToldStep:
+    def again(self, step: ObservedStep) -> RecordedStep:
         """The same, as a step of the next assembly."""
         step.beside = self.step.beside
         return replace(self, step=step, said={name: value for name, value in self.said.items() if name not in _ONCE})
 
     def widen(self, reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> None:
         """The framework held more: what stands in the gaps between these messages, and around them."""
-        self.events = self.step.events = widened(self.events, reduced, gaps)
+        self.events = self.step.events = insert_gaps(self.events, reduced, gaps)
         self.step.beside = [*self.step.beside, *(one for gap in gaps for one in gap)]
 
 
-def said_of(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
+def remap_verdicts(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
     """What is said of copies, said of the messages themselves, by the identity of the copies."""
     verdicts = [
         replace(verdict, events=[known.get(id(event), event) for event in verdict.events])
