@@ -1,7 +1,8 @@
-"""Instrumentation of agents that exist already: what their context reducers do, as spans and metrics.
+"""Instrumentation of existing agent frameworks: records the context assembly of each model call as spans and metrics.
 
 ``opentelemetry-instrument python my_agent.py`` finds the instrumentors by their entry points; `instrument` does the
-same from inside a program. The plug-ins, by which our policies run inside a framework, stand beside each instrumentor.
+same from inside a program. Each framework has a subpackage with its instrumentor and its plug-in, which runs the
+policies of this library inside the framework.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ FRAMEWORKS: Final = {
     "haystack": "HaystackInstrumentor",
     "semantic_kernel": "SemanticKernelInstrumentor",
 }
-#: What the modules here have beside this one; loaded when asked for, for a program that instruments nothing has no use
-#: for any of it.
+#: The names that each module of this package provides. A module is imported when one of its names is first used,
+#: because a program that instruments nothing needs none of them.
 _MODULE_NAMES: Final = {
     "bound_runs": "ContextBoundRun",
     "ag2.message_causality": "CausedRun Causes reported_in_run",
@@ -74,29 +75,29 @@ _MODULE_NAMES: Final = {
 
 
 def instrumentor_of(framework: str) -> AssemblyInstrumentor:
-    """The instrumentor of a framework; there is one in a process.
+    """Return the instrumentor of a framework, of which a process has only one.
 
     Raises:
-        UnknownNameError: There is none of that name.
+        UnknownNameError: No framework of that name is supported.
     """
     if framework not in FRAMEWORKS:
         raise UnknownNameError("framework", framework, FRAMEWORKS)
-    made: AssemblyInstrumentor = __getattr__(FRAMEWORKS[framework])()
-    return made
+    instrumentor: AssemblyInstrumentor = __getattr__(FRAMEWORKS[framework])()
+    return instrumentor
 
 
 def _watch() -> Watchers:
-    """What watches for model calls that nothing captures."""
-    from otel_assembly.instrumentation.uncaptured import WATCH  # as the instrumentors, once it is used
+    """Return the object that detects model calls which no instrumentor captures."""
+    from otel_assembly.instrumentation.uncaptured import WATCH  # imported on first use, like the instrumentors
 
     return WATCH
 
 
 def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
-    """Instrument these frameworks, or all that are installed; none of them is imported for it.
+    """Instrument the named frameworks, or all that are installed if none is named.
 
-    It may be called before or after they are imported, and again. Those that
-    ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` names (as ``otel_assembly_ag2``) are left out.
+    The call imports no framework, may come before or after the program's own import, and may be repeated. A framework
+    is skipped if ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` lists it, for example as ``otel_assembly_ag2``.
 
     Args:
         frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``,
@@ -104,47 +105,47 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
         providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
 
     Returns:
-        Those that are instrumented now.
+        The frameworks, among the named ones, that are instrumented now.
 
     Raises:
-        UnknownNameError: There is no instrumentation of that name.
+        UnknownNameError: No framework of that name is supported.
     """
     disabled = {name.strip() for name in os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").split(",")}
-    done = []
-    if not frameworks and "*" not in disabled:  # also if no framework is installed: then it is all the more useful
+    instrumented = []
+    if not frameworks and "*" not in disabled:  # if no framework is installed, every model call is uncaptured
         _watch().begin(instrument)
     for framework in frameworks or FRAMEWORKS:
-        chosen = instrumentor_of(framework)
+        instrumentor = instrumentor_of(framework)
         if "*" in disabled or f"otel_assembly_{framework}" in disabled:
             continue
-        if chosen.version is None:
+        if instrumentor.version is None:
             if frameworks:
-                logger.warning("otel-assembly: %s is not installed: %s", framework, " or ".join(chosen.requires))
+                logger.warning("otel-assembly: %s is not installed: %s", framework, " or ".join(instrumentor.requires))
             continue
-        if not chosen.is_instrumented_by_opentelemetry:
-            chosen.instrument(**providers)
-        if chosen.is_instrumented_by_opentelemetry:
-            done.append(framework)
-    return tuple(done)
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument(**providers)
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumented.append(framework)
+    return tuple(instrumented)
 
 
 def uninstrument(*frameworks: str) -> None:
-    """Put everything back that was replaced, in these frameworks or in all.
+    """Restore everything that was replaced in the named frameworks, or in all if none is named.
 
     Raises:
-        UnknownNameError: There is no instrumentation of that name.
+        UnknownNameError: No framework of that name is supported.
     """
     if not frameworks:
         _watch().end(instrument)
     for framework in frameworks or FRAMEWORKS:
-        chosen = instrumentor_of(framework)
-        if chosen.is_instrumented_by_opentelemetry:
-            chosen.uninstrument()
+        instrumentor = instrumentor_of(framework)
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
 
 
 __getattr__, __dir__ = lazy_attributes(__name__, modules_of({**FRAMEWORKS, **_MODULE_NAMES}))
 
-__all__ = [  # those that are not here are found by _HOMES
+__all__ = [  # names not defined here come from the modules in `_MODULE_NAMES`
     "FRAMEWORKS",
     "AG2Instrumentor",
     "AgentFrameworkInstrumentor",

@@ -1,6 +1,7 @@
-"""What is known of objects as long as they live, such as whose ledger an assembly is in.
+"""Conversations, invoking agents, and the ledger that an assembly belongs to.
 
-A ledger is one conversation as one asker, such as an agent or a node, has it.
+A ledger numbers the items and turns of one conversation for one invoking agent (an agent or a graph node). Frameworks
+without conversation ids keep a conversation in an object; the data about such an object is dropped together with it.
 """
 
 from __future__ import annotations
@@ -18,69 +19,72 @@ T = TypeVar("T")
 
 
 class IdentityWeakMap(Generic[T]):
-    """What is known of objects, whatever they are equal to, for as long as they live.
+    """A mapping from objects, compared by identity, to values; an entry is removed when its object is collected.
 
-    Of an object that cannot be weakly referred to nothing is remembered.
+    Objects that do not support weak references are not stored.
     """
 
-    __slots__ = ("_held",)
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[weakref.ref[Any], T]] = {}
+        self._entries: dict[int, tuple[weakref.ref[Any], T]] = {}
 
-    def get(self, of: Any) -> T | None:
-        """What is known of an object; None where that is nothing."""
-        held = self._held.get(id(of))
-        return held[1] if held is not None and held[0]() is of else None
+    def get(self, key: Any) -> T | None:
+        """Return the value of an object; None if it has none."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
 
-    def put(self, of: Any, known: T) -> T:
-        """Remember this of an object; it is returned."""
-        key, all_held = id(of), self._held
+    def put(self, key: Any, value: T) -> T:
+        """Set the value of an object, and return the value."""
+        key_id, entries = id(key), self._entries
         with suppress(TypeError):
-            forget = _forget  # as the interpreter ends, a module's names go first
-            all_held[key] = weakref.ref(of, lambda gone: forget(all_held, key, gone)), known
-        return known
+            remove = _remove_entry  # the module's names may be gone when the interpreter exits
+            entries[key_id] = weakref.ref(key, lambda dead: remove(entries, key_id, dead)), value
+        return value
 
-    def get_or_create(self, of: Any, make: Callable[[Any], T]) -> T:
-        """What is known of an object; worked out once."""
-        known = self.get(of)
-        return self.put(of, make(of)) if known is None else known
+    def get_or_create(self, key: Any, make: Callable[[Any], T]) -> T:
+        """Return the value of an object; if it has none, make the value from the object first."""
+        value = self.get(key)
+        return self.put(key, make(key)) if value is None else value
 
-    def pop(self, of: Any) -> T | None:
-        """What is known of an object, which is forgotten."""
-        known = self.get(of)
-        self._held.pop(id(of), None)
-        return known
+    def pop(self, key: Any) -> T | None:
+        """Remove an object and return its value; None if it has none."""
+        value = self.get(key)
+        self._entries.pop(id(key), None)
+        return value
 
 
-def _forget(held: dict[int, tuple[weakref.ref[Any], Any]], key: int, gone: weakref.ref[Any]) -> None:
-    known = held.get(key)
-    if known is not None and known[0] is gone:
-        del held[key]
+def _remove_entry(entries: dict[int, tuple[weakref.ref[Any], Any]], key_id: int, dead: weakref.ref[Any]) -> None:
+    entry = entries.get(key_id)
+    if entry is not None and entry[0] is dead:  # a new object may have the same id
+        del entries[key_id]
 
 
 class LedgerKey:
-    """Stands for the ledger of one conversation as one asker has it; the ledger goes when this goes."""
+    """The key of a ledger whose conversation has no id; the ledger is dropped when this object is collected."""
 
     __slots__ = ("__weakref__",)
 
 
 class LedgerKeys:
-    """The keys of each conversation that is an object, by who asks; they live as long as that object."""
+    """The ledger keys of conversations that are objects: one per invoking agent, kept as long as the conversation."""
 
-    __slots__ = ("_lock", "_of")
+    __slots__ = ("_keys", "_lock")
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._of: IdentityWeakMap[dict[str, LedgerKey]] = IdentityWeakMap()
+        self._keys: IdentityWeakMap[dict[str, LedgerKey]] = IdentityWeakMap()
 
     def of(self, conversation: object, invoking_agent: str) -> LedgerKey | None:
-        """The same key for the same asker; None where nobody can tell when the conversation is gone."""
+        """Return the ledger key of an invoking agent in a conversation; each call returns the same key.
+
+        The result is None if the conversation does not support weak references, because its end is then unknown.
+        """
         with self._lock:
-            keys = self._of.get(conversation)
+            keys = self._keys.get(conversation)
             if keys is None:
-                keys = self._of.put(conversation, {})
-                if self._of.get(conversation) is None:  # an object with slots may not be weakly held
+                keys = self._keys.put(conversation, {})
+                if self._keys.get(conversation) is None:  # `put` stores no object without weak references
                     return None
             return keys.setdefault(invoking_agent, LedgerKey())
 
@@ -89,41 +93,43 @@ LEDGER_KEYS: Final = LedgerKeys()
 
 
 class ConversationsByFirstMessage:
-    """Conversations that are lists which a program keeps: known by the message objects that they have opened with.
+    """Identifies conversations that a program keeps as plain lists by their first message object.
 
     Args:
-        role: Whose a message is; one of the role ``system``, or of none, opens nothing.
+        role: Returns the role of a message. A message with the role ``system``, or without a role (`AttributeError`),
+            is not a first message.
     """
 
-    __slots__ = ("_of", "_role")
+    __slots__ = ("_conversations", "_role")
 
     def __init__(self, role: Callable[[Any], str]) -> None:
-        self._of: IdentityWeakMap[object] = IdentityWeakMap()
+        self._conversations: IdentityWeakMap[object] = IdentityWeakMap()
         self._role = role
 
-    def of(self, messages: Iterable[Any], otherwise: object = None) -> object:
-        """What stands for the conversation that opens with these messages, or has gone on with them.
+    def of(self, messages: Iterable[Any], default: object = None) -> object:
+        """Return the object that identifies the conversation with these messages.
 
         Args:
-            messages: The messages.
-            otherwise: The conversation that it is else.
+            messages: The messages, from the conversation's first one.
+            default: The object to use if the first message is new. If it is None, a `LedgerKey` is created; but if
+                there is no first message, the result is None too.
         """
         for message in messages:
             with suppress(AttributeError):
                 if self._role(message) != "system":
-                    return self._of.get(message) or self._of.put(message, otherwise or LedgerKey())
-        return otherwise
+                    return self._conversations.get(message) or self._conversations.put(message, default or LedgerKey())
+        return default
 
 
 class InvokingAgent(NamedTuple):
-    """Who asks a model, in which conversation.
+    """The agent or graph node that makes a model call, and the conversation in which it does.
 
     Attributes:
-        conversation: An object that lives as long as the conversation, or an id of it; None: a conversation of this one
-            call.
-        name: What tells who asks from any other asker of the conversation; it may hold more than a name.
-        agent_name: The agent's name, as on spans.
-        conversation_id: The conversation's real id, where it has one.
+        conversation: The conversation's id, or an object that exists as long as the conversation; None if the call is
+            not part of a conversation.
+        name: A key that is unique among the invoking agents of the conversation. It may contain more than a name.
+        agent_name: The agent's name, as recorded on spans.
+        conversation_id: The conversation's id as recorded on spans; None if the framework has none.
     """
 
     conversation: Any = None
@@ -133,19 +139,24 @@ class InvokingAgent(NamedTuple):
 
     @classmethod
     def of(cls, conversation_id: str | None, agent_name: str | None = None, agent_id: str = "") -> InvokingAgent:
-        """An agent in a conversation that has an id, and no other agent of that name, or of that id without a name."""
+        """Return the invoking agent in a conversation that has an id.
+
+        Agents are distinguished by their names or, if an agent has none, by `agent_id`.
+        """
         return cls(conversation_id, agent_name or agent_id, agent_name, conversation_id)
 
     def ledger(self, stage: int = 0) -> Any:
-        """The key of the ledger: an id, or an object that goes with the conversation; None for one call alone.
+        """Return the key of the ledger; None if the call is not part of a conversation.
+
+        The key is a string if the conversation has an id, else an object that is kept as long as the conversation.
 
         Args:
-            stage: How many plug-ins of ours have made an assembly of this call's messages: what comes behind them has
-                their output for a conversation.
+            stage: The number of plug-ins of this library that have already assembled the call's messages. The steps
+                after each of them have a separate ledger, whose conversation is the plug-in's output.
         """
-        own = f"{self.name}\0{stage}" if stage else self.name
+        agent_key = f"{self.name}\0{stage}" if stage else self.name
         if self.conversation is None:
             return None
         if isinstance(self.conversation, str):
-            return f"{self.conversation}\0{own}"
-        return LEDGER_KEYS.of(self.conversation, own)
+            return f"{self.conversation}\0{agent_key}"
+        return LEDGER_KEYS.of(self.conversation, agent_key)

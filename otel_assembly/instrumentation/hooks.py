@@ -1,9 +1,8 @@
-"""Hooks: what of a framework is wrapped, in which versions of it, and in what.
+"""Hooks: the functions and methods of a framework that are wrapped, in which of its versions, and by which wrapper.
 
-An original is wrapped in an observation that runs around it, or in a function that runs in its place. Either asks the
-`Instrumentation` that it serves whether a provider is configured; while none is, it does what the original does and
-nothing else. What fails in an observation is a warning and a count: the original runs all the same, once, and what it
-returns or raises goes through.
+`observe_hook` and its variants run an observation around the original; `replace_hook` runs a function in place of the
+original. While no telemetry provider is configured, the wrappers only call the original. An error in an observation
+becomes a log warning and a count; the original still runs exactly once, and its result or exception passes through.
 """
 
 from __future__ import annotations
@@ -32,34 +31,34 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-    #: It yields once, where the original runs, and is sent what that returned or thrown what it raised; or it returns
-    #: before that, where there is nothing to observe.
+    #: A generator that yields once, at the point where the original runs. The original's result is then sent into the
+    #: generator, or its exception thrown. A generator that returns before it yields observes nothing.
     Observation: TypeAlias = Generator[None, Any, None]
-    #: Makes the replacement of an original, as `Hook.wrap` does.
+    #: Makes the replacement of an original function; see `Hook.wrap`.
     Wrap: TypeAlias = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
 
 
 class HookState(StrEnum):
-    """What became of a hook."""
+    """The state of a hook since ``instrument()`` was called."""
 
-    WAITING = "waiting"  #: Its module has not been imported yet.
-    TAKEN = "taken"
-    NOT_EXPECTED = "not_expected"  #: This version of the framework is known not to have it.
-    MISSING = "missing"  #: This version should have it, and has not.
+    WAITING = "waiting"  #: The hook's module has not been imported yet.
+    TAKEN = "taken"  #: The target is wrapped.
+    NOT_EXPECTED = "not_expected"  #: The installed version of the framework is known not to have the target.
+    MISSING = "missing"  #: The installed version should have the target, but does not.
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One attribute of a framework that is wrapped while it is instrumented.
+    """One function or method of a framework that is wrapped while the framework is instrumented.
 
     Attributes:
-        module: The module that is waited for.
-        target: ``function``, or ``Class.method``; an inherited method is absent.
-        wrap: Makes the replacement, from the original function and the `Instrumentation` that it serves. While that is
-            not open, the replacement must do what the original does and nothing else. A `SubclassHook` makes one in
-            each class that derives from the target's.
-        purpose: What is seen by it, in a phrase for people.
-        versions: The versions of the framework, as a specifier, that have it; all supported ones if empty.
+        module: The full name of the module with the target. The hook is applied after this module is imported.
+        target: ``function`` or ``Class.method``. A method that the class only inherits counts as missing.
+        wrap: Makes the replacement from the original function and the `Instrumentation`. After the instrumentation is
+            closed, the replacement must only call the original. A `SubclassHook` makes a replacement in the target's
+            class and in each of its subclasses that defines the method.
+        purpose: The data that the hook captures, as a phrase for ``doctor`` and log messages.
+        versions: A specifier of the framework versions that have the target; all supported versions if empty.
         after: The framework's module that has to be imported first. Required if `module` belongs to another package,
             such as a provider's client: programs import that package without the framework, and the framework imports
             it while it is only partly imported itself.
@@ -74,21 +73,22 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """The whole dotted name."""
+        """The dotted name of the target, including its module."""
         return f"{self.module}.{self.target}"
 
     def expected(self, version: str | None) -> bool:
-        """Whether this version of the framework has it; where the version is not known, so is that."""
+        """Return True if this version of the framework should have the target, or if the version is unknown (None)."""
         return version is None or SpecifierSet(self.versions, prereleases=True).contains(version)
 
 
 class LazyWrappers:
-    """What the hooks of a table are wrapped in, of one module: imported with the first of them that is taken.
+    """The wrapper factories of one module, which is imported when the first of its hooks is applied.
 
-    An instrumentor is loaded in every process of an instrumented program, and few of them import the framework.
+    An instrumentor with its table of hooks is loaded in every process of an instrumented program, but few of these
+    processes import the framework. Each attribute is a function for `Hook.wrap`.
 
     Args:
-        module: Its whole name.
+        module: The full name of the module.
     """
 
     def __init__(self, module: str) -> None:
@@ -96,8 +96,8 @@ class LazyWrappers:
 
     def __getattr__(self, name: str) -> Callable[..., Callable[..., Any]]:
         def wrap(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-            made: Callable[..., Any] = getattr(import_module(self._module), name)(*args, **kwargs)
-            return made
+            replacement: Callable[..., Any] = getattr(import_module(self._module), name)(*args, **kwargs)
+            return replacement
 
         return wrap
 
@@ -109,39 +109,40 @@ def in_module(
     followed: bool | Callable[[type], bool] = False,
     after: str = "",
 ) -> list[Hook]:
-    """The hooks of one module.
+    """Return the hooks of one module.
 
     Args:
-        module: Its whole name.
-        rows: Of each hook its target, or several separated by spaces, what that is wrapped in, what is seen by it, and
-            its own versions.
-        versions: The versions of all others.
-        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike; or
-            which of them it leaves: each is then wrapped for its class, as `SubclassHook` does.
+        module: The full name of the module.
+        rows: For each hook its target (or several, separated by spaces), its wrapper (`Hook.wrap`), its purpose and,
+            optionally, its versions.
+        versions: The versions of the rows that do not give their own.
+        followed: If True, each target is a method that is wrapped in every subclass that defines it. A function also
+            has this effect: it returns True for the classes to exclude, and the wrapper takes the class as its second
+            argument (see `SubclassHook`).
         after: The framework's module that has to be imported first, if this module belongs to another package.
     """
 
-    def wrapped(target: str, wrap: Any) -> Wrap | SubclassHook:
+    def wrap_for(target: str, wrap: Any) -> Wrap | SubclassHook:
         method = target.rpartition(".")[2]
         if callable(followed):
             return SubclassHook(method, wrap, followed)
         return SubclassHook.for_method(method, wrap) if followed else wrap
 
     return [
-        Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)), after=after)
+        Hook(module, target, wrap_for(target, row[1]), row[2], *(row[3:] or (versions,)), after=after)
         for row in rows
         for target in row[0].split()
     ]
 
 
 def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followed: bool = False) -> list[Hook]:
-    """The hooks of several modules of one package.
+    """Return the hooks of several modules of one package.
 
     Args:
-        package: Its whole name.
-        rows: Those of `in_module`, behind the module's name in the package.
-        versions: The versions of all that have none of their own.
-        followed: As for `in_module`.
+        package: The full name of the package.
+        rows: Rows as for `in_module`, each preceded by the module's name within the package.
+        versions: The versions of the rows that do not give their own.
+        followed: If True, the methods are wrapped in every subclass that defines them, as for `in_module`.
     """
     return [
         hook
@@ -156,13 +157,13 @@ def in_class(
     *rows: tuple[str, Wrap | SubclassHook, str] | tuple[str, Wrap | SubclassHook, str, str],
     **settings: Any,
 ) -> list[Hook]:
-    """The hooks of one class of a module: as `in_module`, but for the class's name, which stands before each target."""
-    named = [(" ".join(f"{name}.{method}" for method in row[0].split()), *row[1:]) for row in rows]
-    return in_module(module, *named, **settings)
+    """Return the hooks of one class, like `in_module` but with method names as targets; `name` is the class's."""
+    qualified = [(" ".join(f"{name}.{method}" for method in row[0].split()), *row[1:]) for row in rows]
+    return in_module(module, *qualified, **settings)
 
 
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
-    """The first of these distributions that is installed, whatever its version, and its version."""
+    """Return name and version of the first required distribution that is installed, even in an unsupported version."""
     for text in requirements:
         name = Requirement(text).name
         with suppress(metadata.PackageNotFoundError):
@@ -171,10 +172,10 @@ def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
 
 
 def is_shadowed(distribution: str, module: ModuleType) -> bool:
-    """Return whether a module hides the distribution's own module of the same name.
+    """Return True if a module of the program hides the distribution's module of the same name.
 
-    Programs have packages of their own that are called ``agents`` or ``haystack``. An editable install has no files at
-    the place of the distribution, so a module is not called a shadow for that.
+    Programs have their own packages that are called ``agents`` or ``haystack``. The result is False if the distribution
+    has no file for the module, as in an editable install.
     """
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     path = module.__name__.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
@@ -186,12 +187,15 @@ def is_shadowed(distribution: str, module: ModuleType) -> bool:
 
 
 def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
-    """The object that holds a hook's target, and the attribute's name there; what a metaclass makes may have any."""
+    """Return the module or class that defines a hook's target, and the attribute's name; None if the target is missing.
+
+    A metaclass need not define the attribute: the classes that it makes define it.
+    """
     owner: Any = module
     *path, name = target.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-        while owner is not None and not issubclass(type(owner), type):  # another one's wrapper around the class
+        while owner is not None and not issubclass(type(owner), type):  # another instrumentation has wrapped the class
             owner = getattr(owner, "__wrapped__", None)
         if owner is None:
             return None
@@ -199,15 +203,19 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
 
 
 def observe_hook(observe: Callable[..., Observation]) -> Wrap:
-    """The hook of a function around which `observe` runs, called with the instrumentation and the arguments."""
+    """Return a wrapper that runs an observation around a function.
+
+    Args:
+        observe: Makes the observation from the `Instrumentation` and the arguments of the call.
+    """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
-            with _Observed(original, observe, instrumentation, args, kwargs) as returned:
-                return returned(original(*args, **kwargs))
+            with _ObservedCall(original, observe, instrumentation, args, kwargs) as record_result:
+                return record_result(original(*args, **kwargs))
 
         return observed
 
@@ -215,15 +223,15 @@ def observe_hook(observe: Callable[..., Observation]) -> Wrap:
 
 
 def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
-    """The hook of a coroutine function, likewise."""
+    """Return a wrapper that runs an observation around a coroutine function; see `observe_hook`."""
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
         async def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.is_enabled():
                 return await original(*args, **kwargs)
-            with _Observed(original, observe, instrumentation, args, kwargs) as returned:
-                return returned(await original(*args, **kwargs))
+            with _ObservedCall(original, observe, instrumentation, args, kwargs) as record_result:
+                return record_result(await original(*args, **kwargs))
 
         return observed
 
@@ -231,7 +239,10 @@ def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
 
 
 def observe_any_hook(observe: Callable[..., Observation]) -> Wrap:
-    """The hook of a function that may be awaited or not; what it returns is awaited where it can be."""
+    """Return a wrapper that runs an observation around a function, whether or not it returns a coroutine.
+
+    If the function returns a coroutine, the observation ends when that has been awaited; see `observe_hook`.
+    """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(original):
@@ -241,36 +252,38 @@ def observe_any_hook(observe: Callable[..., Observation]) -> Wrap:
         def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
-            observation = _Observed(original, observe, instrumentation, args, kwargs)
-            with observation as returned:
+            observed_call = _ObservedCall(original, observe, instrumentation, args, kwargs)
+            with observed_call as record_result:
                 result = original(*args, **kwargs)
                 if not inspect.iscoroutine(result):
-                    return returned(result)
-            return _awaited(observation, result)
+                    return record_result(result)
+            return _await_observed(observed_call, result)
 
         return observed
 
     return wrap
 
 
-async def _awaited(observation: _Observed, work: Any) -> Any:
+async def _await_observed(observed_call: _ObservedCall, coroutine: Any) -> Any:
     try:
-        result = await work
+        result = await coroutine
     except BaseException as error:
-        observation.__exit__(type(error), error, error.__traceback__)
+        observed_call.__exit__(type(error), error, error.__traceback__)
         raise
-    return observation.returned(result)
+    return observed_call.record_result(result)
 
 
 def replace_hook(work: Callable[..., Any]) -> Wrap:
-    """The hook of a function in whose place `work` runs, called with the instrumentation, the original, the arguments.
+    """Return a wrapper that calls a function in place of the original.
 
-    Where `work` is a coroutine function, so is the original.
+    Args:
+        work: The function to call, with the `Instrumentation`, the original and the original's arguments. It must be a
+            coroutine function if the original is one.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @functools.wraps(original)
-        def done(*args: Any, **kwargs: Any) -> Any:
+        def replaced(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
             try:
@@ -278,19 +291,19 @@ def replace_hook(work: Callable[..., Any]) -> Wrap:
             except TypeError:
                 if signature_accepts(original, args, kwargs):
                     raise
-            return original(*args, **kwargs)
+            return original(*args, **kwargs)  # raises the program's own error: the arguments do not fit
 
         @functools.wraps(original)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await done(*args, **kwargs)
+        async def replaced_async(*args: Any, **kwargs: Any) -> Any:
+            return await replaced(*args, **kwargs)
 
-        return awaited if inspect.iscoroutinefunction(work) else done
+        return replaced_async if inspect.iscoroutinefunction(work) else replaced
 
     return wrap
 
 
-class _Observed:
-    """One call of an original, while an observation runs around it."""
+class _ObservedCall:
+    """One call of an original function with the observation that runs around it."""
 
     __slots__ = ("_instrumentation", "_observation")
 
@@ -303,14 +316,15 @@ class _Observed:
         kwargs: Any,
     ) -> None:
         self._instrumentation = instrumentation
-        self._observation = _all_of(original, partial(observe, instrumentation), args, kwargs)
+        self._observation = _start_in_first_step(original, partial(observe, instrumentation), args, kwargs)
 
     def __enter__(self) -> Callable[[Any], Any]:
         with self._instrumentation.suppress_errors():
             next(self._observation, None)
-        return self.returned
+        return self.record_result
 
-    def returned(self, result: Any) -> Any:
+    def record_result(self, result: Any) -> Any:
+        """Send the original's result into the observation, and return it."""
         with self._instrumentation.suppress_errors(), suppress(StopIteration):
             self._observation.send(result)
         return result
@@ -322,24 +336,28 @@ class _Observed:
             try:
                 self._observation.throw(error)
             except BaseException as raised:
-                if raised is not error and raised.__cause__ is not error:  # a `StopIteration` comes out as a cause
+                # A generator turns a `StopIteration` thrown into it into a `RuntimeError` that has it as its cause.
+                if raised is not error and raised.__cause__ is not error:
                     raise
             finally:
                 error.__traceback__ = trace
 
 
-def _all_of(original: Callable[..., Any], observe: Callable[..., Observation], args: Any, kwargs: Any) -> Observation:
-    """An observation whose call is a part of it, so that it is contained as the rest is."""
+def _start_in_first_step(
+    original: Callable[..., Any], observe: Callable[..., Observation], args: Any, kwargs: Any
+) -> Observation:
+    """Call `observe` in the first step of the returned observation, so that errors of the call are suppressed too."""
     yield from call_if_accepted(original, observe, args, kwargs) or ()
 
 
 class SubclassHook:
-    """One method, followed through all classes that define it: those that derive from one, or that a metaclass makes.
+    """A hook of a method in every class that defines it: a base class's subclasses, or all classes of a metaclass.
 
     Args:
-        method: Its name.
-        wrap: Makes the replacement, from the class's own function, the class and the instrumentation.
-        excludes: Classes that are left as they are, such as those that only ask others: their names, or whether one is.
+        method: The method's name.
+        wrap: Makes the replacement from the class's own function, the class and the `Instrumentation`.
+        excludes: Classes whose method is not wrapped, such as those that only delegate to others: their names, or a
+            function that returns True for them.
     """
 
     def __init__(
@@ -350,92 +368,97 @@ class SubclassHook:
     ) -> None:
         self.method = method
         self.wrap = wrap
-        self._leaves = excludes if callable(excludes) else partial(_is_named, frozenset(excludes))
+        self._is_excluded = excludes if callable(excludes) else partial(_has_name_in, frozenset(excludes))
         self._lock = new_lock()
-        self._seen: weakref.WeakSet[type] = weakref.WeakSet()
+        self._visited: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
-        self._watched: list[tuple[Any, Any, Any]] = []
+        #: For each watched base class: the class, the hook of its ``__init_subclass__`` (of a metaclass: ``__init__``),
+        #: and the attribute that the hook replaced.
+        self._definition_hooks: list[tuple[Any, Any, Any]] = []
 
     @classmethod
     def for_method(
         cls, method: str, wrap: Wrap, excludes: Collection[str] | Callable[[type], bool] = ()
     ) -> SubclassHook:
-        """One that wraps it in whatever class in the same way, as `Hook.wrap` does."""
+        """Return a hook whose wrapper does not depend on the class; `wrap` is like `Hook.wrap`."""
         return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), excludes)
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
-        """Wrap it in a class and in all its subclasses, those included that are yet to be defined.
+        """Wrap the method in a class and its subclasses, including those that are defined later.
 
-        Of a metaclass these are the classes that it makes, of which it keeps no list: all that there are are gone
-        through.
+        If `base` is a metaclass, the method is wrapped in its instances. A metaclass keeps no list of these, so all
+        classes of the process are searched.
         """
         self.watch(base, instrumentation)
-        made = issubclass(base, type)
-        classes, met = [object if made else base], set[type]()
-        while classes:
-            one = classes.pop()
-            if one not in met:
-                met.add(one)
-                if not made or isinstance(one, base):
-                    self.follow(one, instrumentation)
-                classes += type.__subclasses__(one)
+        is_metaclass = issubclass(base, type)
+        pending, visited = [object if is_metaclass else base], set[type]()
+        while pending:
+            candidate = pending.pop()
+            if candidate not in visited:
+                visited.add(candidate)
+                if not is_metaclass or isinstance(candidate, base):
+                    self.follow(candidate, instrumentation)
+                pending += type.__subclasses__(candidate)
 
-    def follow(self, one: type, instrumentation: Instrumentation) -> None:
-        """Wrap it wherever a class has it from."""
+    def follow(self, subclass: type, instrumentation: Instrumentation) -> None:
+        """Wrap the method in a class and in all classes that it inherits from, if they define the method."""
         with instrumentation.suppress_errors(), self._lock:
             if self._instrumentation is None or self._instrumentation() is not instrumentation:
                 self._instrumentation = weakref.ref(instrumentation)
-                self._seen = weakref.WeakSet()
-            if one in self._seen:
+                self._visited = weakref.WeakSet()
+            if subclass in self._visited:
                 return
-            for owner in one.__mro__:
-                if owner not in self._seen and instrumentation.open:
-                    self._seen.add(owner)
-                    self._take(owner, instrumentation)
+            for owner in subclass.__mro__:
+                if owner not in self._visited and instrumentation.open:
+                    self._visited.add(owner)
+                    self._wrap_in(owner, instrumentation)
 
-    def _take(self, owner: type, instrumentation: Instrumentation) -> None:
-        if not self._leaves(owner) and not instrumentation.patches.holds(owner, self.method):
+    def _wrap_in(self, owner: type, instrumentation: Instrumentation) -> None:
+        if not self._is_excluded(owner) and not instrumentation.patches.holds(owner, self.method):
+            # A decorator such as `dataclass(slots=True)` copies a replacement into a second class.
             instrumentation.patches.unwrap(owner, self.method)
-            instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
+            instrumentation.patches.wrap(
+                owner, self.method, lambda original: self.wrap(original, owner, instrumentation)
+            )
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:
-        """Look at each subclass as it is defined; what the class itself does then, it does first.
+        """Wrap the method in each subclass when it is defined, after the base class's own ``__init_subclass__``.
 
-        A metaclass initialises the classes that it makes.
+        If `base` is a metaclass, its ``__init__`` is hooked instead, which initializes the classes that it makes.
         """
-        made = issubclass(base, type)
-        name = "__init__" if made else "__init_subclass__"
-        there = vars(base).get(name)
-        if any(held is base for held, _, _ in self._watched):
+        is_metaclass = issubclass(base, type)
+        name = "__init__" if is_metaclass else "__init_subclass__"
+        previous = vars(base).get(name)
+        if any(watched_base is base for watched_base, _, _ in self._definition_hooks):
             return
 
-        def look(cls: type, /, *given: Any, **arguments: Any) -> None:
-            if there is None:
-                getattr(super(base, cls), name)(*given, **arguments)
+        def on_definition(cls: type, /, *args: Any, **kwargs: Any) -> None:
+            if previous is None:
+                getattr(super(base, cls), name)(*args, **kwargs)
             else:
-                there.__get__(*((cls,) if made else (None, cls)))(*given, **arguments)
+                previous.__get__(*((cls,) if is_metaclass else (None, cls)))(*args, **kwargs)
             if instrumentation.open:
                 self.follow(cls, instrumentation)
 
-        hook: Any = look if made else classmethod(look)
+        hook: Any = on_definition if is_metaclass else classmethod(on_definition)
         setattr(base, name, hook)
-        self._watched.append((base, hook, there))
+        self._definition_hooks.append((base, hook, previous))
 
     def leave(self) -> None:
-        """Take away what was put there to see new subclasses."""
-        while self._watched:
-            base, hook, there = self._watched.pop()
+        """Remove the hooks that notice new subclasses."""
+        while self._definition_hooks:
+            base, hook, previous = self._definition_hooks.pop()
             name = "__init__" if issubclass(base, type) else "__init_subclass__"
             if vars(base).get(name) is not hook:
                 continue
-            if there is None:
+            if previous is None:
                 delattr(base, name)
             else:
-                setattr(base, name, there)
+                setattr(base, name, previous)
 
 
-def _is_named(names: Collection[str], met: type) -> bool:
-    return met.__name__ in names
+def _has_name_in(names: Collection[str], cls: type) -> bool:
+    return cls.__name__ in names
 
 
 hide_frames(globals())

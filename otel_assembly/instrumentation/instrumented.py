@@ -1,4 +1,8 @@
-"""A framework while it is instrumented: what is replaced in it, and what all that observes it asks and reports to."""
+"""The state of an instrumented framework, which all of its hooks share.
+
+`Patches` replaces functions of the framework and restores them. `Instrumentation` has the patches and the recorder, and
+starts the spans of agent runs. The functions below them help hooks to read the arguments of a call.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +27,24 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.telemetry import recorder as telemetry
     from otel_assembly.telemetry.run import OpenRun
-else:  # the engine and telemetry: a process that never imports the framework needs neither
+else:  # imported on first use, because a process that never imports the framework needs neither
     observe, telemetry = LazyModule("otel_assembly.observe"), LazyModule("otel_assembly.telemetry.recorder")
 
 logger = logging.getLogger("otel_assembly")
 
-_NOTHING: Final = object()
+_MISSING: Final = object()
 T = TypeVar("T")
 
 
-#: The attribute of a replacement that says which `Patches` has put it there, its own identity, and what it replaced.
-#: Its identity, for wrappers around it copy its attributes.
-_BEFORE: Final = "_otel_assembly_before"
+#: The attribute of a replacement with the `Patches` that set it, the replacement's own `id`, and the original. The `id`
+#: tells the replacement from wrappers around it, which copy its attributes.
+_ORIGINAL: Final = "_otel_assembly_before"
 
 
 class Patches:
-    """Attributes that were replaced, so that the identical objects can be put back.
+    """Attributes of modules and classes that were replaced, so that the original objects can be restored.
 
-    Each replacement holds what it replaced, and nothing here holds a class: one that nobody else holds is collected.
+    Each replacement refers to its original. Classes are referred to weakly, so that unused ones are collected.
     """
 
     def __init__(self) -> None:
@@ -49,26 +53,34 @@ class Patches:
         self._restored = False
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-        """Replace a function of a module, or one that a class itself defines; False where there is none.
+        """Replace a function of a module, or a method that the class itself defines.
 
-        Whatever stands there goes on to be called as Python calls it, another one's wrapper included.
+        The replacement binds like the original, which may also be another instrumentation's wrapper.
+
+        Args:
+            owner: The module or class.
+            name: The attribute's name.
+            make: Makes the new function from the function that it is to call.
+
+        Returns:
+            False if the owner has no callable attribute of this name.
         """
-        there = vars(owner).get(name, _NOTHING)
-        ours = None if there is _NOTHING else replacement(owner, there, make)
-        if ours is None:
+        original = vars(owner).get(name, _MISSING)
+        new = None if original is _MISSING else replacement(owner, original, make)
+        if new is None:
             return False
-        if ours is not there:
-            vars(ours)[_BEFORE] = self, id(ours), there
+        if new is not original:
+            vars(new)[_ORIGINAL] = self, id(new), original
             self._replaced.setdefault(owner, []).append(name)
-            setattr(owner, name, ours)
+            setattr(owner, name, new)
         return True
 
-    def take(self, met: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Wrap a method in the class that defines it, once: for classes of users, which are known when they are met.
+    def take(self, cls: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Wrap a method in the class that defines it, unless it is wrapped already.
 
-        Nothing is wrapped any more once everything was put back.
+        This is for users' classes, which become known only when an object is used. Does nothing after `restore`.
         """
-        owner = next((one for one in met.__mro__ if name in vars(one)), None)
+        owner = next((base for base in cls.__mro__ if name in vars(base)), None)
         if owner is None or self.holds(owner, name):
             return
         with self._lock:
@@ -76,41 +88,46 @@ class Patches:
                 self.wrap(owner, name, make)
 
     def unwrap(self, owner: Any, name: str) -> bool:
-        """Put back what a replacement of ours has replaced, also in a class that a decorator has copied it into.
+        """Restore the original of one attribute, also in a class that a decorator has copied the replacement into.
 
         Returns:
-            Whether one stood there.
+            False if the attribute is not a replacement by this object.
         """
-        ours = vars(owner).get(name)
-        *mark, before = getattr(ours, "__dict__", {}).get(_BEFORE, (None,))
-        if mark != [self, id(ours)]:
+        current = vars(owner).get(name)
+        *mark, original = getattr(current, "__dict__", {}).get(_ORIGINAL, (None,))
+        if mark != [self, id(current)]:
             return False
-        setattr(owner, name, before)
+        setattr(owner, name, original)
         return True
 
     def holds(self, owner: Any, name: str) -> bool:
-        """Whether this attribute was replaced."""
+        """Return True if this object has replaced the attribute."""
         return name in self._replaced.get(owner, ())
 
     def restore(self) -> None:
-        """Put everything back; what somebody has wrapped since stays wrapped, and is inert."""
+        """Restore all originals, except where another wrapper was set since: that one keeps calling ours."""
         with self._lock:
             self._restored = True
         for owner, names in list(self._replaced.items()):
             for name in names:
                 if not self.unwrap(owner, name):
-                    logger.debug("%s was replaced again after it was instrumented: it stays, and does nothing", name)
+                    logger.debug(
+                        "otel-assembly: %s was wrapped again after it was instrumented, so it cannot be restored; "
+                        "the wrapper of otel-assembly stays and only calls the original",
+                        name,
+                    )
         self._replaced.clear()
 
 
 class Instrumentation:
-    """One framework while it is instrumented: what its wrappers ask, and where they report.
+    """One framework while it is instrumented: the object through which its hooks record.
 
     Attributes:
-        open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
+        open: False after the framework is uninstrumented. Wrappers that are still referenced then only call the
+            original.
         framework: The framework's name.
-        patches: What was replaced.
-        ends: Called before it goes: they tell what waits.
+        patches: The replaced attributes.
+        ends: Functions that are called before the framework is uninstrumented, to record what is still pending.
     """
 
     def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
@@ -122,28 +139,37 @@ class Instrumentation:
 
     @lazy_property
     def observed(self) -> ObservedAssembler:
-        """Where assemblies are reported."""
+        """The observed assembler, which records the framework's assemblies and their steps."""
         return observe.ObservedAssembler(self.framework, recorder=self._recorder)
 
     @property
     def recorder(self) -> Recorder:
-        """Where everything is recorded."""
+        """The recorder of spans, metrics and logs."""
         return self.observed.recorder
 
     def is_enabled(self) -> bool:
-        """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
+        """Return True if a telemetry provider is configured. Each wrapper calls this first, so it has to be fast."""
         return self.open and self.observed.is_enabled()
 
     @lazy_property
     def suppress_errors(self) -> Callable[[], suppress_errors]:
-        """A block of ours whose failure is a warning and a count, never the agent's."""
+        """A context manager that turns an error of this library into a log warning and a count.
+
+        It keeps an error in a hook from reaching the agent.
+        """
         return self.observed.suppress_errors
 
     def take(
-        self, met: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
+        self, cls: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
     ) -> None:
-        """Wrap a method of a class that is met as the framework runs, as a hook wraps one."""
-        self.patches.take(met, name, lambda made: wrap(made, self))
+        """Wrap a method of a class that becomes known only while the framework runs, such as a user's.
+
+        Args:
+            cls: The class; the method is wrapped in the class that defines it.
+            name: The method's name.
+            wrap: Makes the replacement, like `Hook.wrap`.
+        """
+        self.patches.take(cls, name, lambda original: wrap(original, self))
 
     def begin_run(
         self,
@@ -153,15 +179,19 @@ class Instrumentation:
         force_span: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
-        """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
+        """Begin a run of an agent, with an ``invoke_agent`` span if no span is current.
 
-        ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
+        Enter ``with run.current():`` around the code of the run, but never across a ``yield``; finally call
+        ``run.end(error)``.
 
         Args:
             agent_name: The agent's name.
             conversation_id: The conversation's real id, if it has one.
             force_span: Start a span even if one is current; the current span becomes its parent.
             link: The span that caused the run, if it is in another trace.
+
+        Returns:
+            The open run; None if no provider is configured.
         """
         recorder, run = self.recorder, None
         if self.open and isinstance(recorder, telemetry.OpenTelemetryRecorder):
@@ -176,7 +206,7 @@ class Instrumentation:
         return run
 
     def watch_model_calls(self) -> None:
-        """Have the model calls' spans looked at, also where no assembly has been recorded yet."""
+        """Start linking the spans of model calls to their assemblies, even if no assembly has been recorded yet."""
         recorder = self.recorder
         if isinstance(recorder, telemetry.OpenTelemetryRecorder):
             recorder.emitter.linking_processor()
@@ -184,7 +214,7 @@ class Instrumentation:
 
 @contextmanager
 def on_exit(end: Callable[[BaseException | None], None]) -> Iterator[None]:
-    """A block at whose end `end` is called, with what was raised in it."""
+    """Call `end` at the end of this block, with the exception that was raised in it or None."""
     try:
         yield
     except BaseException as error:
@@ -194,18 +224,19 @@ def on_exit(end: Callable[[BaseException | None], None]) -> Iterator[None]:
 
 
 def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:
-    """One argument of a call, however it was given."""
+    """Return one argument of a call, whether it was passed by position or by name; `default` if it was not passed."""
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
 def signature_accepts(original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function takes these arguments; one that does not refuses them itself, and that is no failure of ours.
+    """Return True if a function accepts these arguments.
 
-    Asked only where reading the arguments has failed: it takes longer than the call.
+    If it does not, a hook's own `TypeError` for them is no failure of the hook: the function will raise one too. Call
+    this only after such an error, because reading a signature is slow.
     """
     try:
         signature = inspect.signature(original)
-    except (TypeError, ValueError):  # it has none that Python knows
+    except (TypeError, ValueError):  # `original` has no signature that Python knows
         return True
     try:
         signature.bind(*args, **kwargs)
@@ -217,7 +248,7 @@ def signature_accepts(original: Callable[..., Any], args: Sequence[Any], kwargs:
 def call_if_accepted(
     original: Callable[..., Any], read: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> T | None:
-    """What `read` makes of what a function is called with; None where the function will refuse that."""
+    """Call `read` with a function's arguments; return None if the function itself does not accept them."""
     try:
         return read(*args, **kwargs)
     except TypeError:
@@ -226,8 +257,8 @@ def call_if_accepted(
         return None
 
 
-class context_value(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)
-    """A context variable has a value in this block; never left open across the ``yield`` of a generator."""
+class context_value(Generic[T]):  # noqa: N801  # reads as a function: with context_value(VARIABLE, value)
+    """Set a context variable to a value in this block, which must not contain a ``yield``."""
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -239,5 +270,5 @@ class context_value(Generic[T]):  # noqa: N801  # read as a word: with bound(VAR
         self._token: Token[T] = self._variable.set(self._value)
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+        with suppress(ValueError):  # an unfinished coroutine is closed in another context
             self._variable.reset(self._token)

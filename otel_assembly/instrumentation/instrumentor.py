@@ -1,7 +1,7 @@
-"""`AssemblyInstrumentor`: what the instrumentors of all frameworks share.
+"""`AssemblyInstrumentor`: the base class of the instrumentors of all frameworks.
 
-An instrumentor is a table of hooks. Finding them as modules are imported, wrapping, going inert and restoring is done
-here; a framework is imported only when the program imports it.
+An instrumentor of a framework is a table of hooks. The base class applies each hook after its module is imported, and
+restores the framework again. It never imports the framework itself.
 """
 
 from __future__ import annotations
@@ -41,46 +41,50 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     ``instrument()`` takes ``tracer_provider``, ``meter_provider`` and ``logger_provider``, by default the global ones.
     """
 
-    #: The framework's name, as ``assembly.framework``.
+    #: The framework's name: the value of the attribute ``assembly.framework``.
     framework: ClassVar[str]
-    #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``. If none of them is
-    #: installed, nothing is replaced. Empty for code that is no distribution.
+    #: The supported distributions with their versions, as in ``requirements.txt``; one of them has to be installed,
+    #: otherwise no hook is applied. Empty if the framework is not a distribution.
     requires: ClassVar[tuple[str, ...]]
+    #: The functions and methods that are wrapped.
     hooks: ClassVar[Sequence[Hook]]
-    #: Packages of it that are distributions of their own, by whose versions their hooks go.
+    #: Top-level packages that are separate distributions: `Hook.versions` of their hooks refers to these.
     apart: ClassVar[frozenset[str]] = frozenset()
-    #: By the framework's module: the module of ours that says how its types are read, imported after it.
+    #: For a module of the framework, the module of this package that registers how to read the framework's message
+    #: types; it is imported after the framework's module.
     rows: ClassVar[Mapping[str, str]] = {}
-    #: By the framework's module: what else is done once it is imported.
+    #: For a module of the framework, a function that is called after the module is imported.
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {}
 
     def __init__(self) -> None:
-        if not hasattr(self, "_states"):  # one object per class: `BaseInstrumentor.__new__` returns it again
+        if not hasattr(self, "_states"):  # `BaseInstrumentor.__new__` returns the same object each time
             self._instrumentation: Instrumentation | None = None
             self._states: dict[str, HookState] = {}
-            self._found: dict[tuple[str, ...], tuple[str, str]] = {}
+            self._distributions: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def has_package_of(self, hook: Hook) -> bool:
-        """Whether the distribution that a hook is in is installed; one in `apart` need not be."""
+        """Return False if the hook's package is a separate distribution (one in `apart`) that is not installed."""
         package = hook.module.partition(".")[0]
         return package not in self.apart or installed((package,)) is not None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """The distribution that is installed of those it instruments, with the versions it takes on; else all."""
-        here = installed(self.requires)
-        return [text for text in self.requires if here is not None and Requirement(text).name == here[0]] or (
-            self.requires
-        )
+        """Return the requirement of the installed distribution; all requirements if none is installed."""
+        distribution = installed(self.requires)
+        return [
+            requirement
+            for requirement in self.requires
+            if distribution is not None and Requirement(requirement).name == distribution[0]
+        ] or self.requires
 
     @property
     def version(self) -> str | None:
-        """The version of the framework that is installed."""
-        here = installed(self.requires)
-        return here[1] if here is not None else None
+        """The installed version of the framework; None if it is not installed."""
+        distribution = installed(self.requires)
+        return distribution[1] if distribution is not None else None
 
     @property
     def states(self) -> Mapping[str, HookState]:
-        """What became of each hook, by its dotted name, since ``instrument()``."""
+        """The state of each hook since ``instrument()``, by the hook's dotted name."""
         return dict(self._states)
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -91,20 +95,21 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
         WATCH.begin(self, own_provider=bool(providers))
         if self._installed(self.requires) is not None and (conflict := self._check_dependency_conflicts()):
-            # The loader of `opentelemetry-instrument` asks the distribution, which is ours, and not the instrumentor.
+            # `opentelemetry-instrument` checks only the requirements of the distribution with the entry point, which is
+            # otel-assembly, and not those of the instrumentor.
             logger.warning("otel-assembly: %s is not instrumented: %s", self.framework, conflict)
             return
         self._states = {hook.name: HookState.WAITING for hook in self.hooks}
-        for module, ours in self.rows.items():
-            register_post_import_hook(partial(self._read_by, instrumentation, ours), module)
+        for module, readers in self.rows.items():
+            register_post_import_hook(partial(self._register_readers, instrumentation, readers), module)
         for module, after in dict.fromkeys((hook.module, hook.after) for hook in self.hooks):
-            imported = partial(self._act, instrumentation, self._imported)
-            if after:  # wrapt calls it after the whole of `after` was imported
-                register_post_import_hook(partial(self._wait_for, module, imported), after)
+            apply_hooks = partial(self._run_action, instrumentation, self._apply_hooks)
+            if after:  # wrapt calls the function after `after` is fully imported
+                register_post_import_hook(partial(self._call_on_import, module, apply_hooks), after)
             else:
-                register_post_import_hook(imported, module)
+                register_post_import_hook(apply_hooks, module)
         for module, action in self.on_import.items():
-            register_post_import_hook(partial(self._act, instrumentation, action), module)
+            register_post_import_hook(partial(self._run_action, instrumentation, action), module)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         WATCH.end(self)
@@ -119,40 +124,46 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             if isinstance(hook.wrap, SubclassHook):
                 hook.wrap.leave()
         self._instrumentation = None
-        self._states, self._found = {}, {}
+        self._states, self._distributions = {}, {}
 
     @staticmethod
-    def _wait_for(module: str, imported: Callable[[ModuleType], None], _: ModuleType) -> None:
-        register_post_import_hook(imported, module)
+    def _call_on_import(module: str, action: Callable[[ModuleType], None], _: ModuleType) -> None:
+        register_post_import_hook(action, module)
 
-    def _read_by(self, instrumentation: Instrumentation, ours: str, module: ModuleType) -> None:
+    def _register_readers(self, instrumentation: Instrumentation, readers: str, module: ModuleType) -> None:
+        """Import the module of this package that registers how to read the framework's message types."""
         if self._is_absent():
             return
         if not self._is_shadowed(module):
             with instrumentation.suppress_errors():
-                importlib.import_module(ours)
+                importlib.import_module(readers)
             return
         try:
-            importlib.import_module(ours)
-        except Exception as error:  # noqa: BLE001  # the program's own package, which has only its name in common
-            logger.debug("%s is not the module of %s: %s", module.__name__, self.framework, type(error).__name__)
+            importlib.import_module(readers)
+        except Exception as error:  # noqa: BLE001  # the program's own package has only its name in common
+            logger.debug(
+                "otel-assembly: %s is not the module of %s, because its types are missing: %s",
+                module.__name__,
+                self.framework,
+                type(error).__name__,
+            )
 
-    def _act(
+    def _run_action(
         self,
         instrumentation: Instrumentation,
         action: Callable[[ModuleType, Instrumentation], None],
         module: ModuleType,
     ) -> None:
-        """Act on an imported module, unless it is one of the program's own that has the framework's name."""
+        """Run an action on an imported module, if the framework is installed and still instrumented."""
         with instrumentation.suppress_errors():
             if instrumentation.open and not self._is_absent():
                 action(module, instrumentation)
 
-    def _imported(self, module: ModuleType, instrumentation: Instrumentation) -> None:
-        """Wrap the targets of the hooks in a module of the framework."""
+    def _apply_hooks(self, module: ModuleType, instrumentation: Instrumentation) -> None:
+        """Apply the hooks of an imported module."""
         package = module.__name__.partition(".")[0]
-        here = self._installed((package,) if package in self.apart else self.requires)
-        version = here[1] if here is not None else None
+        distribution = self._installed((package,) if package in self.apart else self.requires)
+        version = distribution[1] if distribution is not None else None
         shadowed = self._is_shadowed(module)
         if not shadowed:
             with instrumentation.suppress_errors():
@@ -160,25 +171,27 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         for hook in self.hooks:
             if hook.module == module.__name__:
                 with instrumentation.suppress_errors():
-                    self._states[hook.name] = self._take(hook, module, instrumentation, version, warns=not shadowed)
+                    self._states[hook.name] = self._apply_hook(
+                        hook, module, instrumentation, version, warns=not shadowed
+                    )
 
-    def _take(
+    def _apply_hook(
         self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None, *, warns: bool
     ) -> HookState:
-        place, wrap = find(module, hook.target), hook.wrap
-        if place is not None and isinstance(wrap, SubclassHook):
-            wrap.tree(place[0], instrumentation)
+        target, wrap = find(module, hook.target), hook.wrap
+        if target is not None and isinstance(wrap, SubclassHook):
+            wrap.tree(target[0], instrumentation)
             return HookState.TAKEN
-        if place is not None and not isinstance(wrap, SubclassHook):
+        if target is not None and not isinstance(wrap, SubclassHook):
             patches = instrumentation.patches
-            if patches.holds(*place) or patches.wrap(*place, lambda made: wrap(made, instrumentation)):
+            if patches.holds(*target) or patches.wrap(*target, lambda original: wrap(original, instrumentation)):
                 return HookState.TAKEN
         if not hook.expected(version):
             return HookState.NOT_EXPECTED
         logger.log(
             logging.WARNING if warns else logging.DEBUG,
-            "otel-assembly: %s %s has no %s, which was expected there; not seen because of that: %s. The rest "
-            "is instrumented",
+            "otel-assembly: %s %s has no %s, although this version should have it. Not captured because of that: %s. "
+            "The other hooks are applied",
             self.framework,
             version or "(of unknown version)",
             hook.name,
@@ -187,19 +200,24 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         return HookState.MISSING
 
     def _is_absent(self) -> bool:
+        """Return True if the framework is a distribution that is not installed."""
         return bool(self.requires) and self._installed(self.requires) is None
 
     def _installed(self, requirements: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return the installed distribution; read once, because an import in an event loop must not read files."""
-        found = self._found.get(requirements) or installed(requirements)
-        if found is not None:
-            self._found[requirements] = found
-        return found
+        """Return name and version of the installed distribution, as `installed` does, with a cache.
+
+        The cache matters because an import inside an event loop must not read files.
+        """
+        distribution = self._distributions.get(requirements) or installed(requirements)
+        if distribution is not None:
+            self._distributions[requirements] = distribution
+        return distribution
 
     def _is_shadowed(self, module: ModuleType) -> bool:
-        here = self._installed(self.requires)
-        return here is not None and is_shadowed(here[0], module)
+        """Return True if a module of the program hides the framework's module of the same name."""
+        distribution = self._installed(self.requires)
+        return distribution is not None and is_shadowed(distribution[0], module)
 
     def imported(self) -> bool:
-        """Whether a module that a hook waits for has been imported in this process."""
+        """Return True if this process has imported a module of one of the hooks."""
         return any(hook.module in sys.modules for hook in self.hooks)

@@ -1,8 +1,8 @@
-"""What takes the place of a framework's function: called as Python calls what stood there, and looking like it.
+"""Replacements of a framework's functions: they bind as the original attribute does, and look like it.
 
-What stands there need not be the framework's own function. Other instrumentations, decorators and tests put objects
-there that bind in a way of their own. So a hook is always given a function of the instance (or the class) that the call
-is made on, and what stood there is bound to that one by its own `__get__` before it is called.
+The attribute that is replaced need not be a plain function: other instrumentations, decorators and tests leave objects
+there that bind in their own way. A hook always gets a function whose first argument is the instance (or the class) of
+the call. Before that function calls the original attribute, it binds the attribute by its own ``__get__``.
 """
 
 from __future__ import annotations
@@ -18,88 +18,89 @@ from otel_assembly._internal.hidden_frames import hide_frames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    #: Makes a hook's function from the function that it is to call.
     Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Receiver(Enum):
-    """What a hook gets as its first argument."""
+    """The first argument of a hook's function; NONE if the original takes neither instance nor class."""
 
     INSTANCE = "instance"
     CLASS = "class"
     NONE = "none"
 
 
-def replacement(owner: Any, there: Any, make: Make) -> Any:
-    """What to put in the place of `there`, an attribute of a module or of a class; None where nobody could call that.
+def replacement(owner: Any, original: Any, make: Make) -> Any:
+    """Return the object to set in place of an attribute of a module or class; None if the attribute is not callable.
 
     Args:
         owner: The module or the class.
-        there: What stands in its `__dict__`.
-        make: Makes the hook's function of what it is to call in the end.
+        original: The attribute as it is in the owner's ``__dict__``.
+        make: Makes the hook's function from the function that it is to call.
     """
-    if type(there) is FunctionType:
-        made = make(there)
-        return made if _alike(made, there) else _InPlaceOfFunction(there, made)
+    if type(original) is FunctionType:
+        hook_function = make(original)
+        return hook_function if _is_same_kind(hook_function, original) else _InPlaceOfFunction(original, hook_function)
     if isinstance(owner, ModuleType):
-        return _InPlaceOfFunction(there, make(there)) if callable(there) else None
-    if type(there) in {classmethod, staticmethod} and type(there.__func__) is FunctionType:
-        return type(there)(replacement(owner, there.__func__, make))
-    if not callable(there) and not hasattr(type(there), "__get__"):
+        return _InPlaceOfFunction(original, make(original)) if callable(original) else None
+    if type(original) in {classmethod, staticmethod} and type(original.__func__) is FunctionType:
+        return type(original)(replacement(owner, original.__func__, make))
+    if not callable(original) and not hasattr(type(original), "__get__"):
         return None
-    kind = _InPlaceOfData if hasattr(type(there), "__set__") or hasattr(type(there), "__delete__") else _InPlaceOf
-    return kind(owner, there, make)
+    is_data = hasattr(type(original), "__set__") or hasattr(type(original), "__delete__")
+    return (_InPlaceOfDataDescriptor if is_data else _InPlaceOfDescriptor)(owner, original, make)
 
 
-def _alike(made: Callable[..., Any], there: Callable[..., Any]) -> bool:
-    """Whether whoever asks what kind of function it is gets the same answer of both."""
-    questions = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    return all(question(made) is question(there) for question in questions)
+def _is_same_kind(function: Callable[..., Any], original: Callable[..., Any]) -> bool:
+    """Return True if `inspect` reports the same kind for both: coroutine function, generator function or neither."""
+    predicates = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    return all(predicate(function) is predicate(original) for predicate in predicates)
 
 
-def _receiver(there: Any) -> _Receiver:
-    """A wrapper binds as the innermost thing does that it stands around."""
-    inner, seen = there, set[int]()
-    while inner is not None and id(inner) not in seen:
+def _receiver(original: Any) -> _Receiver:
+    """Return what an attribute binds to: a wrapper binds as the innermost function that it wraps."""
+    inner, visited = original, set[int]()
+    while inner is not None and id(inner) not in visited:
         if isinstance(inner, staticmethod):
             return _Receiver.NONE
         if isinstance(inner, classmethod):
             return _Receiver.CLASS
-        seen.add(id(inner))
-        partial = isinstance(inner, functools.partial | functools.partialmethod)
-        inner = inner.func if partial else getattr(inner, "__wrapped__", None)
+        visited.add(id(inner))
+        is_partial = isinstance(inner, functools.partial | functools.partialmethod)
+        inner = inner.func if is_partial else getattr(inner, "__wrapped__", None)
     return _Receiver.INSTANCE
 
 
-def _bind(there: Any, instance: Any, owner: Any) -> Any:
-    """What Python finds where an attribute is asked for and `there` stands in the class."""
-    get = getattr(type(there), "__get__", None)
-    return there if get is None else get(there, instance, owner)
+def _bind(attribute: Any, instance: Any, owner: Any) -> Any:
+    """Bind an attribute of a class as Python's attribute access does."""
+    get = getattr(type(attribute), "__get__", None)
+    return attribute if get is None else get(attribute, instance, owner)
 
 
 class _LooksLike:
-    """An object that answers for another one, to whoever asks; only what is called is the hook's function.
+    """An object that has the class, attributes and representation of another; a call runs the hook's function.
 
-    What a hook has noted on its function is found too.
+    Attributes that the hook has set on its function are found too.
     """
 
-    def __init__(self, there: Any, made: Callable[..., Any]) -> None:
-        self.__wrapped__ = there
-        self._made = made
-        self.__module__ = getattr(there, "__module__", "")
-        self.__doc__ = getattr(there, "__doc__", None)
+    def __init__(self, original: Any, hook_function: Callable[..., Any]) -> None:
+        self.__wrapped__ = original
+        self._hook_function = hook_function
+        self.__module__ = getattr(original, "__module__", "")
+        self.__doc__ = getattr(original, "__doc__", None)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return self.__wrapped__.__class__
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # while it is unpickled or copied, nothing stands there yet
+        if name == "__wrapped__":  # not set yet while the object is unpickled or copied
             raise AttributeError(name)
         try:
             return getattr(self.__wrapped__, name)
         except AttributeError:
-            if name in vars(self._made):
-                return getattr(self._made, name)
+            if name in vars(self._hook_function):
+                return getattr(self._hook_function, name)
             raise
 
     def __repr__(self) -> str:
@@ -110,10 +111,10 @@ class _LooksLike:
 
 
 class _InPlaceOfFunction(_LooksLike):
-    """In the place of a function that is of another kind than the hook's, or of anything that a module has."""
+    """Replaces a callable of a module, or a plain function of another kind than the hook's function."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._made(*args, **kwargs)
+        return self._hook_function(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if not hasattr(type(self.__wrapped__), "__get__") or instance is None:
@@ -121,55 +122,59 @@ class _InPlaceOfFunction(_LooksLike):
         return MethodType(self, instance)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return str(self.__wrapped__.__qualname__)  # found by its name, as functions are
+        return str(self.__wrapped__.__qualname__)  # pickled by its name, as functions are
 
 
-class _InPlaceOf(_LooksLike):
-    """In the place of whatever a class has that is no plain function."""
+class _InPlaceOfDescriptor(_LooksLike):
+    """Replaces an attribute of a class that is not a plain function, and binds as that attribute does."""
 
-    def __init__(self, owner: type, there: Any, make: Make) -> None:
-        # A hook's function is one for all instances: it binds what stands here to the one that it is called with.
-        bound, of_class = (
-            make(functools.update_wrapper(functools.partial(call), there, updated=()))
-            for call in (self._call_bound, self._call_of_class)
+    def __init__(self, owner: type, original: Any, make: Make) -> None:
+        # All instances share one hook function. So it calls `_call_bound`, which binds the original to the first
+        # argument, or `_call_from_class` for calls like `Class.method(instance)`.
+        hook_function, hook_function_of_class = (
+            make(functools.update_wrapper(functools.partial(call), original, updated=()))
+            for call in (self._call_bound, self._call_from_class)
         )
-        super().__init__(there, bound)
-        self._of_class = of_class
+        super().__init__(original, hook_function)
+        self._hook_function_of_class = hook_function_of_class
         self._owner = owner
-        self._receiver = _receiver(there)
+        self._receiver = _receiver(original)
 
     def _call_bound(self, receiver: Any, /, *args: Any, **kwargs: Any) -> Any:
         if self._receiver is _Receiver.CLASS:
             return _bind(self.__wrapped__, None, receiver)(*args, **kwargs)
         return _bind(self.__wrapped__, receiver, type(receiver))(*args, **kwargs)
 
-    def _call_of_class(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _call_from_class(self, /, *args: Any, **kwargs: Any) -> Any:
         owner = type(args[0]) if self._receiver is _Receiver.INSTANCE else self._owner
         return _bind(self.__wrapped__, None, owner)(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        found = _bind(self.__wrapped__, instance, owner)
-        return _Found(self, found, instance, owner) if callable(found) else found
+        bound = _bind(self.__wrapped__, instance, owner)
+        return _BoundReplacement(self, bound, instance, owner) if callable(bound) else bound
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Somebody took it from the class's `__dict__`: it is called as it is."""
+        """Call the original attribute unbound and unobserved: the caller took it from the class's ``__dict__``."""
         return self.__wrapped__(*args, **kwargs)
 
-    def call(self, found: Any, instance: Any, owner: Any, args: Any, kwargs: Any) -> Any:
-        """Call the hook's function with its receiver; where there is none, what was found."""
+    def call(self, bound: Any, instance: Any, owner: Any, args: Any, kwargs: Any) -> Any:
+        """Call the hook's function with the receiver of the call.
+
+        If the call has no receiver, as in ``Class.method()``, call the original without the hook.
+        """
         if self._receiver is _Receiver.NONE:
-            return self._of_class(*args, **kwargs)
+            return self._hook_function_of_class(*args, **kwargs)
         if self._receiver is _Receiver.CLASS:
-            return self._made(owner, *args, **kwargs)
+            return self._hook_function(owner, *args, **kwargs)
         if instance is not None:
-            return self._made(instance, *args, **kwargs)
+            return self._hook_function(instance, *args, **kwargs)
         if args and isinstance(args[0], self._owner) and hasattr(type(self.__wrapped__), "__get__"):
-            return self._of_class(*args, **kwargs)
-        return found(*args, **kwargs)
+            return self._hook_function_of_class(*args, **kwargs)
+        return bound(*args, **kwargs)
 
 
-class _InPlaceOfData(_InPlaceOf):
-    """The same, of a descriptor that decides also what becomes of an assignment."""
+class _InPlaceOfDataDescriptor(_InPlaceOfDescriptor):
+    """Replaces a descriptor that also handles assignment or deletion, which are passed on to it."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         type(self.__wrapped__).__set__(self.__wrapped__, instance, value)
@@ -178,24 +183,27 @@ class _InPlaceOfData(_InPlaceOf):
         type(self.__wrapped__).__delete__(self.__wrapped__, instance)
 
 
-class _Found(_LooksLike):
-    """What an attribute of an instance, or of a class, gives: what it gave before, with the hook's function around."""
+class _BoundReplacement(_LooksLike):
+    """The value of a replaced attribute on an instance or class: looks like the original's value, calls the hook."""
 
-    def __init__(self, place: _InPlaceOf, found: Any, instance: Any, owner: Any) -> None:
-        super().__init__(found, place._made)  # noqa: SLF001  # one thing in two parts
-        self._place = place
+    def __init__(self, descriptor: _InPlaceOfDescriptor, bound: Any, instance: Any, owner: Any) -> None:
+        super().__init__(bound, descriptor._hook_function)  # noqa: SLF001  # the descriptor creates this object
+        self._descriptor = descriptor
         self._instance = instance
         self._type = owner
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._place.call(self.__wrapped__, self._instance, self._type, args, kwargs)
+        return self._descriptor.call(self.__wrapped__, self._instance, self._type, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Put into a class again, as somebody does who takes another wrapper off, it binds as it did there."""
-        return self if self._instance is not None else self._place.__get__(instance, owner)
+        """Bind like the descriptor if this object was read from a class and then set in a class.
+
+        Code that removes another wrapper does so: it reads the class's attribute and assigns it again.
+        """
+        return self if self._instance is not None else self._descriptor.__get__(instance, owner)
 
     def __eq__(self, other: object) -> bool:
-        return bool(self.__wrapped__ == (other.__wrapped__ if type(other) is _Found else other))
+        return bool(self.__wrapped__ == (other.__wrapped__ if type(other) is _BoundReplacement else other))
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
