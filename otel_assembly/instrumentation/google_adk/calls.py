@@ -1,4 +1,9 @@
-"""Runs of agents, and in them each model call, from the request that is prepared to the model that receives it."""
+"""Hooks for the runs and the model calls of Google ADK's agents.
+
+A model call begins in `BaseLlmFlow._preprocess_async`, which prepares an `LlmRequest`. Tools (`process_llm_request`),
+plugins and the agent's callbacks (`before_model_callback`) then edit the request; each edit is recorded as a step. The
+model call ends when `BaseLlm.generate_content_async` receives the request.
+"""
 
 from __future__ import annotations
 
@@ -29,105 +34,114 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.runs import Run
 
 _PACKAGES: Final = ("google.adk",)
-#: Known by the request that is handed from where a call is prepared to where it is made.
+#: The model calls in preparation, found by their `LlmRequest`.
 CALLS: Final = SequentialCalls("google_adk")
-#: Whether a model hands on what it receives to others, which are told of; else it ends it with a message of the user's.
-_HANDS_ON: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "LiteLlm"), False)}
+#: By class name: True for models that forward requests to other models, whose calls are recorded instead. False for
+#: models that append a user message to a request that does not end with one.
+_FORWARDS_REQUESTS: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "LiteLlm"), False)}
 
 
 @run_hook
 def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: Any = None, **__: Any) -> Run | None:
-    """One run of an agent or a workflow is one trace, where ADK's own spans are recorded nowhere."""
-    unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    """Open a span for a run of an agent or a workflow if no tracer provider records ADK's own spans."""
+    unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = getattr(runner.agent, "name", None) or runner.app_name
-    return instrumentation.begin_run(name, conversation_id=session_id) if unseen else None
+    return instrumentation.begin_run(name, conversation_id=session_id) if unrecorded else None
 
 
 @run_hook
-def turns(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
-    """An agent calls its model, in turns."""
+def flow_run(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
+    """Begin the sequence of model calls that an agent makes in one run of its flow."""
     return CALLS.run(instrumentation, invocation_context.agent.name, invocation_context.session.id)
 
 
 @run_hook
-def prepares(
+def preprocess(
     instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, **__: Any
 ) -> Preparing | None:
-    """A request is prepared; that of a live connection is sent on its own way."""
+    """Begin the model call of a request; None for a live connection, which does not send requests one by one."""
     if invocation_context.live_request_queue is not None:
         return None
     return CALLS.prepares(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
 
 
-def given(request: Any) -> ClientRequest:
-    """What a request holds."""
-    # A content has the object around a result already.
+def client_request(request: Any) -> ClientRequest:
+    """Return the messages and system prompts of an `LlmRequest`."""
+    # ADK's contents already have the object around a tool result that Gemini requires.
     return ClientRequest(list(request.contents), prompts_of(request), client=NO_NAMES)
 
 
-def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> ClientRequest | None:
-    """What a model is given; None of one that hands it on."""
-    hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
-    if hands_on is False:
+def _model_request(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> ClientRequest | None:
+    """Return the request that a model sends; None for a model that forwards it to other models."""
+    forwards = known_of(type(model), _FORWARDS_REQUESTS, _PACKAGES)
+    if forwards is False:
         llm_request = llm_request.model_copy(update={"contents": list(llm_request.contents)})
-        model._maybe_append_user_content(llm_request)  # noqa: SLF001  # as it does itself, behind this
+        # The model does this itself, but only after this hook.
+        model._maybe_append_user_content(llm_request)  # noqa: SLF001  # has no public name
     name = llm_request.model or model.model
-    return None if hands_on else given(llm_request)._replace(tools=schemas_of(llm_request), model=name)
+    return None if forwards else client_request(llm_request)._replace(tools=schemas_of(llm_request), model=name)
 
 
 def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> Run | None:
-    """The call that was prepared for a request; a program's own request is none of them, wherever it is made."""
+    """Return the model call that a request was prepared for.
+
+    A request that a program built itself is a separate model call, even inside another one: `CALL` is cleared for
+    it. None inside a client whose call is already recorded.
+    """
     return None if called() else CALLS.of(llm_request) or ContextBoundRun(instrumentation, None, {CALL: None})
 
 
-def _said_in(answer: Any) -> str | None:
-    """What an answer says that is whole; those before it are the parts of it."""
-    if answer.partial or answer.content is None:
+def _response_text(response: Any) -> str | None:
+    """Return the text of a complete response; None for a streamed part, whose text the complete response repeats."""
+    if response.partial or response.content is None:
         return None
-    return "".join(part.text or "" for part in answer.content.parts or ())
+    return "".join(part.text or "" for part in response.content.parts or ())
 
 
-#: What each class of models is given, streamed or not.
-client_called: Final = innermost_client_hook("generate_content_async", _sent, chunk_text=_said_in, prepared=_call_of)
-#: What a model hands to a client that is none.
-completions: Final = client(_sent, chunk_text=_said_in, prepared=_call_of)
+#: The hook of `BaseLlm.generate_content_async`, streamed or not, in each class of models.
+client_called: Final = innermost_client_hook(
+    "generate_content_async", _model_request, chunk_text=_response_text, prepared=_call_of
+)
+#: The hook of `CompletionsHTTPClient.generate_content_async`, which an Apigee model calls; it is no `BaseLlm`.
+completions: Final = client(_model_request, chunk_text=_response_text, prepared=_call_of)
 
 
-def _called_for(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
+def _contents_in_call(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
+    """Return the contents of a request; None if no model call is being prepared."""
     return list(llm_request.contents) if CALL.get() is not None else None
 
 
-_adds: Final = partial(Reducer, _called_for, kind="injection")
-instructions: Final = reducer(_adds(policy="dynamic_instruction"))
-model_input: Final = reducer(_adds(policy="model_input_context"))
-#: What a tool adds to a request, before anybody has called it.
-tool: Final = reducer(_adds(policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool")))
+_injection: Final = partial(Reducer, _contents_in_call, kind="injection")
+instructions: Final = reducer(_injection(policy="dynamic_instruction"))
+model_input: Final = reducer(_injection(policy="model_input_context"))
+#: The hook of `BaseTool.process_llm_request`: a tool adds contents to a request before the model can call it.
+tool_request: Final = reducer(_injection(policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool")))
 
 
-def _filters(plugin: Any) -> bool:
+def _is_context_filter(plugin: Any) -> bool:
     return type(plugin).__name__ == "ContextFilterPlugin"
 
 
-def _settings(plugin: Any) -> Mapping[str, Any]:
-    """What a filter was made with, which it holds by private names."""
-    held = vars(plugin).items() if _filters(plugin) else ()
-    return {name.lstrip("_"): value for name, value in held if type(value) is int}
+def _filter_settings(plugin: Any) -> Mapping[str, Any]:
+    """Return the integer settings of a `ContextFilterPlugin`, which keeps them in private attributes."""
+    attributes = vars(plugin).items() if _is_context_filter(plugin) else ()
+    return {name.lstrip("_"): value for name, value in attributes if type(value) is int}
 
 
-def _why(_: Any, __: Any, plugin: Any) -> Mapping[str, Any]:
-    """A filter keeps the newest invocations, unless the program says itself what it keeps."""
-    own = _filters(plugin) and plugin._custom_filter is None  # noqa: SLF001  # it has no public name
-    return {"reason": DecisionReason.OUTSIDE_WINDOW} if own else {}
+def _filter_report(_: Any, __: Any, plugin: Any) -> Mapping[str, Any]:
+    """Return why a `ContextFilterPlugin` dropped messages: it keeps the newest ones, unless it has a custom filter."""
+    is_default = _is_context_filter(plugin) and plugin._custom_filter is None  # noqa: SLF001  # has no public name
+    return {"reason": DecisionReason.OUTSIDE_WINDOW} if is_default else {}
 
 
-#: What a plugin does to a request; one of ours tells itself what it does.
-plugin: Final = reducer(
+#: The hook of `before_model_callback` of each plugin. `AssemblyPlugin` records its own assembly and is left out.
+plugin_callback: Final = reducer(
     Reducer(
-        lambda _, *, llm_request, **__: given(llm_request),
+        lambda _, *, llm_request, **__: client_request(llm_request),
         policy=lambda plugin: policy_name(plugin, _PACKAGES, "Plugin"),
-        kind=lambda plugin: "reduction" if _filters(plugin) else None,
-        config=_settings,
-        said=_why,
+        kind=lambda plugin: "reduction" if _is_context_filter(plugin) else None,
+        config=_filter_settings,
+        said=_filter_report,
         by=lambda plugin, **_: plugin if CALL.get() is not None and not is_ours(plugin) else None,
     )
 )
@@ -137,32 +151,34 @@ def _callbacks(invocation: Any) -> Sequence[Any]:
     return getattr(invocation.agent, "canonical_before_model_callbacks", ())
 
 
-def _named(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
-    """The name of an agent's callback, where it has one that has a name, and no other."""
-    names = [policy_name(one, ()) for one in _callbacks(invocation_context)]
+def _callback_policy(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
+    """Return the name of the agent's only callback; "before_model_callback" for several, or for a lambda."""
+    names = [policy_name(callback, ()) for callback in _callbacks(invocation_context)]
     return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
-def _before_them(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> ClientRequest | None:
-    """What an agent's callbacks are given; what plugins do is told of each of them."""
-    return given(llm_request) if _callbacks(invocation_context) else None
+def _callback_input(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> ClientRequest | None:
+    """Return the request before the agent's callbacks; None for an agent without callbacks."""
+    return client_request(llm_request) if _callbacks(invocation_context) else None
 
 
-_called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, expected_errors=(AssemblyError,)))
+_agent_callbacks: Final = reducer(
+    Reducer(_callback_input, policy=_callback_policy, kind=None, expected_errors=(AssemblyError,))
+)
 
 
 @run_hook
-def _for_its_call(
+def _bind_call(
     instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any
 ) -> ContextBoundRun | None:
-    """What is done for the call that a request is for; what the request holds by now is seen first."""
-    call, now = CALLS.of(llm_request), given(llm_request)
+    """Bind the model call of a request, after changes that no hook has observed yet are recorded."""
+    call, request = CALLS.of(llm_request), client_request(llm_request)
     if call is None:
         return None
-    call.observe_messages(now.messages, prompts=now.prompts)
+    call.observe_messages(request.messages, prompts=request.prompts)
     return ContextBoundRun(instrumentation, None, {CALL: call})
 
 
-def called_back(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of what asks plugins, and then the agent's callbacks, before a model is called."""
-    return _for_its_call(_called_back(original, instrumentation), instrumentation)
+def before_model_callbacks(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook the function that runs the plugins' callbacks, and then the agent's, before a model is called."""
+    return _bind_call(_agent_callbacks(original, instrumentation), instrumentation)

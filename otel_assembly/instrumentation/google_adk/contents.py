@@ -1,4 +1,9 @@
-"""How a session's events become the contents of a request: what leaves on the way, and what becomes of the rest."""
+"""Hooks for the functions with which Google ADK turns a session's events into the contents of a request.
+
+`_get_contents` calls all others: `_apply_rewinds`, `_process_compaction_events`, `_present_other_agent_message`, and
+functions that put tool results behind their calls. Each change that they make is recorded as a step of the model call.
+Summaries that `_summarize_events_with_trace` makes outside a model call are recorded with the next one.
+"""
 
 from __future__ import annotations
 
@@ -21,107 +26,130 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-_reduces: Final = partial(ModelCall.observe_messages, kind="reduction")
+_observe_reduction: Final = partial(ModelCall.observe_messages, kind="reduction")
 
 
 def _content(event: Any) -> Any:
-    """What an event says: that of a compaction is the summary, which stands for others."""
+    """Return the content of an event; for a compaction event, the summary."""
     compaction = event.actions.compaction if event.actions else None
     return event.content if compaction is None else compaction.compacted_content
 
 
-def said(events: Iterable[Any]) -> list[Any]:
-    """What the events of a session say."""
+def contents_of(events: Iterable[Any]) -> list[Any]:
+    """Return the contents of a session's events, without empty ones."""
     return [content for content in map(_content, events) if content is not None and content.parts]
 
 
 def invoking_agent_of(session: Any, agent: str | None = None) -> InvokingAgent:
-    """An agent in a session, whose id is one of a user's of an app; without a name, whichever asks next."""
+    """Return the key of an agent in a session.
+
+    Session ids are unique only within an app and a user, so the key contains all three. Without an agent, it is the key
+    of the whole session: summaries are deferred under it until any agent of the session calls a model.
+    """
     return InvokingAgent(f"{session.app_name}\0{session.user_id}\0{session.id}", agent or "", agent, session.id)
 
 
 class AgentCall(ModelCall):
-    """A model call of an agent, whose session holds what it begins with."""
+    """A model call of an agent; its input is the contents of the session's events.
+
+    Attributes:
+        session: The agent's session.
+        rewritten_contents: Messages of other agents that ADK rewrote for this one: the new content and the original,
+            by the `id` of the new content.
+    """
 
     def __init__(self, instrumentation: Instrumentation, invocation: Any) -> None:
         super().__init__(instrumentation, invoking_agent_of(invocation.session, invocation.agent.name))
         self.session = invocation.session
         self._settings = settings_of(getattr(invocation, "events_compaction_config", None))
-        #: By the identity of what tells the agent what another one said: that, and how that one said it.
-        self.retold: dict[int, tuple[Any, Any]] = {}
+        self.rewritten_contents: dict[int, tuple[Any, Any]] = {}
 
-    def shows(self, events: Sequence[Any]) -> list[Any]:
-        """These events are gone on with: the agent is not to see the others, and hears anew what other agents said."""
-        contents = said(events)
+    def observe_events(self, events: Sequence[Any]) -> list[Any]:
+        """Record the changes since the last step, by the events that ADK goes on with, and return their contents.
+
+        Events that the agent may not see, such as those of other branches, are dropped in a step `visible_events`. A
+        step `other_agents` then replaces the messages of other agents by their rewritten form.
+        """
+        contents = contents_of(events)
         if not same_objects(self.out, contents):
-            kept = {id(self.retold.get(id(one), (one, one))[1]) for one in contents}
-            _reduces(self, [one for one in self.out if id(one) in kept], policy="visible_events")
-            self.observe_messages(contents, policy="other_agents" if self.retold else FRAMEWORK)
+            kept = {id(self.rewritten_contents.get(id(content), (content, content))[1]) for content in contents}
+            _observe_reduction(self, [content for content in self.out if id(content) in kept], policy="visible_events")
+            self.observe_messages(contents, policy="other_agents" if self.rewritten_contents else FRAMEWORK)
         return contents
 
-    def compaction(self) -> Reduction:
-        """Compaction, with what summarisers did for the session since the call before."""
-        made = Reduction(self.instrumentation, "compaction", self.out, config=self._settings, call=self)
-        made.adopt_deferred(invoking_agent_of(self.session))
-        return made
+    def begin_compaction(self) -> Reduction:
+        """Return a compaction step that includes the summarizer calls since the session's previous model call."""
+        compaction = Reduction(self.instrumentation, "compaction", self.out, config=self._settings, call=self)
+        compaction.adopt_deferred(invoking_agent_of(self.session))
+        return compaction
 
 
-def _call() -> AgentCall | None:
+def _current_call() -> AgentCall | None:
     call = CALL.get()
     return call if isinstance(call, AgentCall) else None
 
 
 @observe_hook
-def built(_: Instrumentation, current_branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    """A request's contents are made of events: of all that the session has, or of the newest turn's alone."""
-    call = _call()
+def get_contents(_: Instrumentation, current_branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
+    """Set all contents of the session as the input of the model call, and record the contents that ADK returns.
+
+    ADK passes either all events of the session, or those of the current turn for an agent without history
+    (``include_contents="none"``).
+    """
+    call = _current_call()
     if call is not None:
-        call.set_input(said(call.session.events))
-        _reduces(call, said(events), policy="current_turn")
+        call.set_input(contents_of(call.session.events))
+        _observe_reduction(call, contents_of(events), policy="current_turn")
         contents = yield
-        if (failed := call.compaction()).step is not None:
-            failed.done(call.out)
+        # Summarizer calls that produced no summary for `_process_compaction_events`, such as failed ones.
+        if (compaction := call.begin_compaction()).step is not None:
+            compaction.done(call.out)
         call.observe_messages(contents, policy="task_input", kind="injection")
 
 
 @observe_hook
-def retells(_: Instrumentation, event: Any, **__: Any) -> Observation:
-    """What another agent has said is told as the user's words."""
-    call, told = _call(), (yield)
-    if call is not None and told is not None:
-        call.retold[id(told.content)] = told.content, event.content
+def present_other_agent_message(_: Instrumentation, event: Any, **__: Any) -> Observation:
+    """Remember the original of another agent's message, which ADK rewrites as a user message."""
+    call, rewritten = _current_call(), (yield)
+    if call is not None and rewritten is not None:
+        call.rewritten_contents[id(rewritten.content)] = rewritten.content, event.content
 
 
 @observe_hook
-def compacts(_: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    """Summaries take the place of the events that they stand for."""
-    call = _call()
+def process_compaction_events(_: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
+    """Record a step `compaction`, in which summaries replace the events that they summarize."""
+    call = _current_call()
     if call is not None:
-        call.shows(events)
-        compaction, after = call.compaction(), said((yield))
+        call.observe_events(events)
+        compaction, after = call.begin_compaction(), contents_of((yield))
         compaction.done(after, verdicts=left_for(compaction.before, after, lambda _: DecisionReason.COMPACTED))
 
 
-def _shown(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any] | None:
-    call = _call()
-    return call.shows(events) if call is not None else None
+def _contents_before(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any] | None:
+    """Return the contents before a function changes the events; None outside a model call."""
+    call = _current_call()
+    return call.observe_events(events) if call is not None else None
 
 
-#: They run for every request, so that it is not worth a count where they change nothing.
-_of_events: Final = partial(Reducer, _shown, lambda made, *_, **__: said(made), kind=None)
-rewinds: Final = reducer(_of_events(policy="rewind"))
-rearranges: Final = reducer(_of_events(policy="function_responses"))
-#: What runs for no call: contents that are only counted, a summary that waits for the next call, whoever makes that.
-apart: Final = run_hook(lambda instrumentation, *_, **__: ContextBoundRun(instrumentation, None, {CALL: None}))
+#: The functions run for each request. With the kind None, runs that change nothing are not counted.
+_event_reducer: Final = partial(
+    Reducer, _contents_before, lambda events_after, *_, **__: contents_of(events_after), kind=None
+)
+apply_rewinds: Final = reducer(_event_reducer(policy="rewind"))
+arrange_tool_results: Final = reducer(_event_reducer(policy="function_responses"))
+#: The hook of functions that build contents or summaries for no particular model call, such as a token estimate.
+outside_model_call: Final = run_hook(
+    lambda instrumentation, *_, **__: ContextBoundRun(instrumentation, None, {CALL: None})
+)
 _summary: Final = reducer(
     Reducer(
-        lambda *, events_to_compact, **_: said(events_to_compact),
-        lambda made, *, events_to_compact, **_: said([made] if made is not None else events_to_compact),
+        lambda *, events_to_compact, **_: contents_of(events_to_compact),
+        lambda summary, *, events_to_compact, **_: contents_of([summary] if summary is not None else events_to_compact),
         invoking_agent=lambda *, session, **_: invoking_agent_of(session),
     )
 )
 
 
-def summarises(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of what has a summary made."""
-    return apart(_summary(original, instrumentation), instrumentation)
+def summarize_events(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook the function that calls a summarizer: the summary is recorded with the next model call of the session."""
+    return outside_model_call(_summary(original, instrumentation), instrumentation)

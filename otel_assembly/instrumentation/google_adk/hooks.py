@@ -1,4 +1,4 @@
-"""The hooks of Google ADK."""
+"""The hooks of Google ADK: which of its functions are wrapped, and what their wrappers record."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 else:
     calls, contents = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "contents"))
 
-_BEFORE, _ASKS, _ADDS = "before_model_callback", "generate_content_async", "process_llm_request"
-_TURN, _PAIRS = "BaseLlmFlow", "how results are put to their calls"
-#: What makes contents of events, and the release since which it does so by a function of its own.
+_CALLBACK, _GENERATE, _PROCESS = "before_model_callback", "generate_content_async", "process_llm_request"
+_FLOW, _RESULTS = "BaseLlmFlow", "tool results that are moved or dropped to fit their calls"
+#: The functions that turn events into contents, with the recorded data, and the release that introduced each.
 _CONTENTS: Final = (
-    ("_get_contents", contents.built, "what a session holds", "2"),
-    ("_apply_rewinds", contents.rewinds, "what was rewound", "2.6"),
-    ("_process_compaction_events", contents.compacts, "what summaries stand for", "2"),
-    ("_present_other_agent_message", contents.retells, "what other agents have said", "2"),
-    ("_drop_orphaned_function_responses", contents.rearranges, _PAIRS, "2.8"),
-    ("_rearrange_events_for_latest_function_response", contents.rearranges, _PAIRS, "2"),
-    ("_rearrange_events_for_async_function_responses_in_history", contents.rearranges, _PAIRS, "2"),
-    ("drop_orphaned_function_calls", contents.rearranges, _PAIRS, "2.10"),
-    ("_add_instructions_to_user_content", calls.instructions, "instructions among the messages", "2"),
-    ("_add_model_input_context_to_user_content", calls.model_input, "what a run is given for its models", "2.4"),
+    ("_get_contents", contents.get_contents, "the contents of a session's events", "2"),
+    ("_apply_rewinds", contents.apply_rewinds, "events that a rewind drops", "2.6"),
+    ("_process_compaction_events", contents.process_compaction_events, "events that summaries replace", "2"),
+    ("_present_other_agent_message", contents.present_other_agent_message, "rewritten messages of other agents", "2"),
+    ("_drop_orphaned_function_responses", contents.arrange_tool_results, _RESULTS, "2.8"),
+    ("_rearrange_events_for_latest_function_response", contents.arrange_tool_results, _RESULTS, "2"),
+    ("_rearrange_events_for_async_function_responses_in_history", contents.arrange_tool_results, _RESULTS, "2"),
+    ("drop_orphaned_function_calls", contents.arrange_tool_results, _RESULTS, "2.10"),
+    ("_add_instructions_to_user_content", calls.instructions, "dynamic instructions added to the messages", "2"),
+    ("_add_model_input_context_to_user_content", calls.model_input, "model input context added to the messages", "2.4"),
 )
-#: Where that stands, in which releases.
-_PLACES: Final = {"contents": "<2.10", "context._contents": ">=2.10"}
+#: The modules that contain these functions, and the releases in which they do.
+_CONTENTS_MODULES: Final = {"contents": "<2.10", "context._contents": ">=2.10"}
 
 
 class GoogleADKInstrumentor(AssemblyInstrumentor):
@@ -40,25 +40,55 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = (
         *in_package(
             "google.adk",
-            ("runners", "Runner.run_async", calls.run, "a run that has no span of ADK's as one trace"),
-            ("flows.llm_flows.base_llm_flow", f"{_TURN}.run_async", calls.turns, "which agent calls its model"),
-            ("flows.llm_flows.base_llm_flow", f"{_TURN}._preprocess_async", calls.prepares, "what is prepared for it"),
-            ("flows.llm_flows.base_llm_flow", f"{_TURN}._handle_{_BEFORE}", calls.called_back, "what callbacks edit"),
-            ("apps.compaction", "_estimate_prompt_token_count", contents.apart, "that contents are only counted"),
-            ("apps.compaction", "_summarize_events_with_trace", contents.summarises, "summaries, between runs as well"),
+            ("runners", "Runner.run_async", calls.run, "runs as one trace if ADK's own spans are not recorded"),
+            ("flows.llm_flows.base_llm_flow", f"{_FLOW}.run_async", calls.flow_run, "which agent calls its model"),
+            ("flows.llm_flows.base_llm_flow", f"{_FLOW}._preprocess_async", calls.preprocess, "requests to models"),
+            (
+                "flows.llm_flows.base_llm_flow",
+                f"{_FLOW}._handle_{_CALLBACK}",
+                calls.before_model_callbacks,
+                "edits by an agent's callbacks",
+            ),
+            (
+                "apps.compaction",
+                "_estimate_prompt_token_count",
+                contents.outside_model_call,
+                "token estimates, which are no model calls",
+            ),
+            (
+                "apps.compaction",
+                "_summarize_events_with_trace",
+                contents.summarize_events,
+                "summaries, also those made between runs",
+            ),
             (
                 "plugins.base_plugin",
-                f"BasePlugin.{_BEFORE}",
-                SubclassHook.for_method(_BEFORE, calls.plugin),
-                "plugins' edits",
+                f"BasePlugin.{_CALLBACK}",
+                SubclassHook.for_method(_CALLBACK, calls.plugin_callback),
+                "edits by plugins",
             ),
-            ("tools.base_tool", f"BaseTool.{_ADDS}", SubclassHook.for_method(_ADDS, calls.tool), "what tools add"),
-            ("models.base_llm", f"BaseLlm.{_ASKS}", SubclassHook(_ASKS, calls.client_called), "what a model receives"),
-            ("models.apigee_llm", f"CompletionsHTTPClient.{_ASKS}", calls.completions, "what Apigee's proxy receives"),
+            (
+                "tools.base_tool",
+                f"BaseTool.{_PROCESS}",
+                SubclassHook.for_method(_PROCESS, calls.tool_request),
+                "contents that tools add",
+            ),
+            (
+                "models.base_llm",
+                f"BaseLlm.{_GENERATE}",
+                SubclassHook(_GENERATE, calls.client_called),
+                "requests that models receive",
+            ),
+            (
+                "models.apigee_llm",
+                f"CompletionsHTTPClient.{_GENERATE}",
+                calls.completions,
+                "requests that Apigee's proxy receives",
+            ),
         ),
         *(
             Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, purpose, f"{versions},>={since}")
-            for module, versions in _PLACES.items()
+            for module, versions in _CONTENTS_MODULES.items()
             for target, wrap, purpose, since in _CONTENTS
         ),
     )

@@ -1,4 +1,7 @@
-"""How Gemini's contents are read, in which ADK holds the messages of every model; imported once ``google.genai`` is."""
+"""Readers for `google.genai.types.Content`, the type of ADK's messages for all models.
+
+Importing this module registers them. It imports `google.genai`, so it is imported only after ADK's own modules.
+"""
 
 from __future__ import annotations
 
@@ -18,61 +21,69 @@ if TYPE_CHECKING:
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
-#: What the ids begin with that ADK gives to calls itself; most models are sent none of them.
-_OWN_ID: Final = "adk-"
+#: The prefix of the call ids that ADK generates itself; it removes them from the requests to most models.
+_ADK_ID_PREFIX: Final = "adk-"
 
 
 class SummaryContent(Content):
-    """A user's content that says what earlier ones said; like any other to whoever sends it."""
+    """A user content that summarizes earlier ones; models treat it as a plain `Content`."""
 
 
-def _pair(half: str) -> Callable[[Part], Any]:
-    """By what a call and its result know one another: the provider's id, else the tool's name, as Gemini does."""
-    held = attrgetter(half)
+def _pair_key(field: str) -> Callable[[Part], Any]:
+    """Return a function that returns the key that a tool call and its result have in common.
 
-    def known(part: Part) -> Any:
-        own = held(part).id
-        return held(part).name if not own or own.startswith(_OWN_ID) else own
+    The key is the provider's id of the call. Without an id, it is the tool's name, by which Gemini matches results.
 
-    return known
+    Args:
+        field: The field of a part that contains the call or the result.
+    """
+    value_of = attrgetter(field)
+
+    def key(part: Part) -> Any:
+        call_id = value_of(part).id
+        return value_of(part).name if not call_id or call_id.startswith(_ADK_ID_PREFIX) else call_id
+
+    return key
 
 
-def _sent_response(part: Part) -> str:
-    """What a model reads of a result: the object that its text is in, too."""
+def _sent_result(part: Part) -> str:
+    """Return a tool result as a model reads it: the whole object as JSON, not only the text in it."""
     response = part.function_response.response
     return "" if response is None else spelled(response)
 
 
-def _returned(part: Part) -> str:
+def _result_text(part: Part) -> str:
     return response_text(part.function_response.response) if part.function_response else ""
 
 
-def _saying(part: Part, text: str) -> Part:
-    held: Any = part.function_response
-    key = next(iter(held.response)) if len(held.response) == 1 else "result"
-    return edited(part, function_response=edited(held, response={key: text}))
+def _with_result_text(part: Part, text: str) -> Part:
+    """Return a copy of a part whose tool result is this text, under the result's only key if it has one key."""
+    result: Any = part.function_response
+    key = next(iter(result.response)) if len(result.response) == 1 else "result"
+    return edited(part, function_response=edited(result, response={key: text}))
 
 
-#: By the field that a part has; of several the first here says what it is.
+#: The reader of a part, by the field that is set in it; if several are set, the first one here counts.
 _ROWS: Final[Mapping[str | None, Row]] = {
-    "function_call": asks(_pair("function_call"), "function_call.name", "function_call.args"),
+    "function_call": asks(_pair_key("function_call"), "function_call.name", "function_call.args"),
     "function_response": answers(
-        _pair("function_response"), _sent_response, "function_response.name", shown="function_response.parts"
+        _pair_key("function_response"), _sent_result, "function_response.name", shown="function_response.parts"
     ),
     **dict.fromkeys(("inline_data", "file_data"), shows),
     "executable_code": says("executable_code.code"),
     "code_execution_result": says("code_execution_result.output"),
-    # What Gemini runs itself: nobody owes it a result.
+    # Tools that Gemini runs itself: no result is expected for these calls.
     "tool_call": asks(None, "tool_call.tool_type.value", "tool_call.args"),
     "tool_response": answers(None, lambda part: response_text(part.tool_response.response)),
     "text": says("text"),
-    None: is_silent,  # a thought's signature alone, a mark
+    None: is_silent,  # such as a part with only a thought's signature
 }
 
 
-def _what(part: Part) -> str | None:
-    held = part.__dict__
-    return next((name for name in _ROWS if name and held.get(name) is not None), None)
+def _field(part: Part) -> str | None:
+    """Return the name of the field that is set in a part; None if `_ROWS` has no reader for it."""
+    fields = part.__dict__
+    return next((name for name in _ROWS if name and fields.get(name) is not None), None)
 
 
 def _kind(content: Content, draft: Draft) -> EventKind:
@@ -83,29 +94,33 @@ def _kind(content: Content, draft: Draft) -> EventKind:
     return ROLES.get(content.role or "user", EventKind.RESPONSE)
 
 
-register_parts(Content, "parts", _what, _ROWS, _kind, read=lambda content: (content.role, type(content)))
-register_summaries(lambda said: SummaryContent(role="user", parts=[Part(text=said)]), Content)
+register_parts(Content, "parts", _field, _ROWS, _kind, read=lambda content: (content.role, type(content)))
+register_summaries(lambda text: SummaryContent(role="user", parts=[Part(text=text)]), Content)
 register_results(
-    Content, lambda content: content.parts or (), _returned, _saying, lambda one, parts: edited(one, parts=parts)
+    Content,
+    lambda content: content.parts or (),
+    _result_text,
+    _with_result_text,
+    lambda content, parts: edited(content, parts=parts),
 )
 
 
 def prompts_of(request: Any) -> list[str]:
-    """What a model is told in front of the messages: a text, or the texts of a content or of a list."""
-    told = request.config.system_instruction
-    parts = getattr(told, "parts", told)
+    """Return the texts of a request's system instruction, which is a text, a content, or a list of parts or texts."""
+    instruction = request.config.system_instruction
+    parts = getattr(instruction, "parts", instruction)
     texts = (getattr(part, "text", part) for part in (parts if isinstance(parts, list) else [parts]))
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _schema(one: Any) -> dict[str, Any]:
-    held = one.parameters_json_schema or (
-        one.parameters.model_dump(mode="json", exclude_none=True) if one.parameters else {}
+def _schema(function: Any) -> dict[str, Any]:
+    parameters = function.parameters_json_schema or (
+        function.parameters.model_dump(mode="json", exclude_none=True) if function.parameters else {}
     )
-    return function_schema(one.name, one.description, held)
+    return function_schema(function.name, function.description, parameters)
 
 
 def schemas_of(request: Any) -> list[dict[str, Any]]:
-    """The schemas of the functions that a model is offered; of what a provider runs itself none is known."""
-    offered = (getattr(tool, "function_declarations", None) for tool in (request.config.tools or ()))
-    return [_schema(one) for declared in offered for one in declared or ()]
+    """Return the schemas of a request's functions; tools that the provider runs itself have none."""
+    declarations = (getattr(tool, "function_declarations", None) for tool in (request.config.tools or ()))
+    return [_schema(function) for functions in declarations for function in functions or ()]

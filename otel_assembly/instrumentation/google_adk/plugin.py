@@ -1,4 +1,4 @@
-"""`AssemblyPlugin`: a chain of our policies as a plugin of Google ADK's, on its own contents."""
+"""`AssemblyPlugin`: a plugin for Google ADK that runs a policy chain before each model call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.genai.types import Content
 from pydantic import PrivateAttr
 
 from otel_assembly.errors import AssemblyError
-from otel_assembly.instrumentation.google_adk.calls import CALLS, given
+from otel_assembly.instrumentation.google_adk.calls import CALLS, client_request
 from otel_assembly.instrumentation.google_adk.contents import invoking_agent_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
 from otel_assembly.instrumentation.message_alignment import same_content
@@ -30,31 +30,31 @@ _SEPARATOR: Final = "\n\n"
 
 
 class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
-    """Our policies before each model call of an app's agents: Gemini's contents go in and come out, the very objects.
+    """Runs a policy chain before each model call of an app's agents, on the contents of ADK's request.
 
-    It is given to an app, ``App(plugins=[…, plugin])``, or to a runner, behind the other plugins: those in front of it
-    are asked first, and what an agent's own ``before_model_callback`` does comes after all of them. The session is left
-    alone: what a policy drops is out of this request, and still among the session's events. What policies add to the
-    prompts is added to the system instruction. One object may serve any number of sessions, each of which is one
-    conversation, whichever agents speak in it.
+    Pass it to an app, ``App(plugins=[…, plugin])``, or to a runner, as the last plugin: plugins run in this order, and
+    an agent's own ``before_model_callback`` runs after all of them. The session is not changed: a message that a policy
+    drops is missing from this request only. Prompts that policies add become part of the system instruction. One plugin
+    can serve any number of sessions. Each session is one conversation, with all of its agents.
 
-    A FATAL alert, of an observer, or sent with ``context_of(session).send(…)``, halts the conversation: no model and no
-    tool is called any more, and the run raises `HaltedError`. `ContextOverflowError` of a budget that cannot hold goes
-    through to whoever runs the agent as well.
+    A FATAL alert from an observer, or from ``context_of(session).send(…)``, halts the conversation: no model and no
+    tool is called after it, and the run raises `HaltedError`. The run also raises `ContextOverflowError` if a budget is
+    exceeded by messages that must not be dropped.
 
     Args:
-        policies: The chain, or an `Assembler`.
+        policies: The policy chain, or an `Assembler`.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts; by default the one that is called.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
-            mapping, or a function of the `CallbackContext` that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
-        plugin_name: Its name among the app's plugins.
+        model: The model whose tokenizer counts tokens; by default the model that is called.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}`` for the memory policies.
+            Either a mapping, or a function, async or not, that returns one; it is called with the `CallbackContext`
+            before each assembly.
+        variables: Values for policies, by name: a mapping or a function, as for `dependencies`.
+        observers: Objects that receive each message once, and each alert. They receive a response before its tools run.
+        plugin_name: The plugin's name among the app's plugins.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is passed together with an `Assembler`,
+            which has its own.
     """
 
     def __init__(
@@ -74,50 +74,49 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         BasePlugin.__init__(self, plugin_name)
 
     def context_of(self, session: Any) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a session's conversation, to send alerts to it or to halt it with its guard.
 
         Args:
-            session: Its `Session`.
+            session: The `Session` of ADK.
         """
         return self._of(session).context
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> LlmResponse | None:
-        """Work out what this request's model gets to see; what cannot be, whoever runs the agent is told.
+        """Assemble the contents and the system instruction of a request.
 
-        Raises:
-            PolicyFailedError: A policy raised.
+        ADK replaces exceptions of plugins by its own, so an error is returned as a response that raises it.
         """
-        conversation, sent = self._of(callback_context.session), given(llm_request)
-        prompts = sent.prompts or ()
+        conversation, request = self._of(callback_context.session), client_request(llm_request)
+        prompts = request.prompts or ()
         try:
             name, tools = callback_context.agent_name, schemas_of(llm_request)
-            agent = callback_context._invocation_context.agent  # noqa: SLF001  # nothing else gives it
+            agent = callback_context._invocation_context.agent  # noqa: SLF001  # has no public name
             model = getattr(agent, "canonical_model", None)
             async with conversation.turn(name, llm_request.model, tools, model, NO_NAMES):
-                await conversation.read(callback_context.session.events)
-                assembly = await conversation.assemble(callback_context, prompts, sent.messages)
-        except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent
-            return _Raises.when_asked(error)
+                await conversation.show_events(callback_context.session.events)
+                assembly = await conversation.assemble(callback_context, prompts, request.messages)
+        except Exception as error:  # noqa: BLE001  # the run raises it
+            return _RaisingResponse.of(error)
         llm_request.contents = [event for event in assembly.events if isinstance(event, Content)]
         if assembly.prompts != prompts:
             llm_request.config.system_instruction = _SEPARATOR.join(assembly.prompts) or None
-        CALLS.replaced_by_plugin(lambda: given(llm_request))
+        CALLS.replaced_by_plugin(lambda: client_request(llm_request))
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> LlmResponse | None:
-        """Show the observers what the model has answered; of an answer that halts the conversation nothing is done."""
+        """Show a complete response to the observers; raise if it contains tool calls and the conversation is halted."""
         conversation = self._of(callback_context.session)
         if llm_response.content is None or llm_response.partial:
             return None
-        await conversation.answered(llm_response.content)
+        await conversation.show_response(llm_response.content)
         try:
             conversation.context.guard.check()
         except AssemblyError as error:
-            return _Raises.when_asked(error) if llm_response.get_function_calls() else None
+            return _RaisingResponse.of(error) if llm_response.get_function_calls() else None
         return None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> dict[str, Any] | None:
-        """Call no tool once the conversation is halted."""
+        """Return an error in place of the tool's result if the conversation is halted."""
         halt = self._of(tool_context.session).context.guard.halt
         return None if halt is None else {"error": f"Not called: {halt.reason}"}
 
@@ -129,40 +128,45 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
 
 
 class _Conversation(PluginConversation):
-    """A session, whose events are shown by their ids; a response, before it is an event."""
+    """The conversation of a session. Observers receive each event once, and a response before ADK makes it an event."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._known: set[str] = set()
-        self._answers: list[Content] = []
+        self._shown_ids: set[str] = set()
+        #: Responses that observers received, until their events appear in the session.
+        self._shown_responses: list[Content] = []
 
-    async def read(self, events: Sequence[Any]) -> None:
-        """Show the observers what the session has that they have not seen."""
-        for event in [event for event in events if event.id not in self._known]:
-            self._known.add(event.id)
-            shown = next((one for one in self._answers if same_content(one, event.content)), None)
-            if shown is not None:
-                self._answers.remove(shown)
+    async def show_events(self, events: Sequence[Any]) -> None:
+        """Show the observers the events of the session that are new to them."""
+        for event in [event for event in events if event.id not in self._shown_ids]:
+            self._shown_ids.add(event.id)
+            responses = (response for response in self._shown_responses if same_content(response, event.content))
+            response = next(responses, None)
+            if response is not None:
+                self._shown_responses.remove(response)
             elif event.content is not None and event.content.parts:
                 await self.stream.show(event.content)
 
-    async def answered(self, content: Content) -> None:
-        """Show them what a model has answered."""
-        self._answers.append(content)
+    async def show_response(self, content: Content) -> None:
+        """Show the observers a response of a model."""
+        self._shown_responses.append(content)
         await self.stream.show(content)
 
 
-class _Raises(LlmResponse):
-    """No response: it raises an error as ADK asks whether there is one, for what a plugin raises ADK replaces."""
+class _RaisingResponse(LlmResponse):
+    """A response that raises an error when ADK tests its truth value.
+
+    ADK replaces an exception that a plugin raises by another one, which would hide the original from the program.
+    """
 
     _error: Exception = PrivateAttr()
 
     @classmethod
-    def when_asked(cls, error: Exception) -> _Raises:
-        """Made for an error."""
-        made = cls()
-        made._error = error
-        return made
+    def of(cls, error: Exception) -> _RaisingResponse:
+        """Return a response that raises this error."""
+        response = cls()
+        response._error = error
+        return response
 
     def __bool__(self) -> bool:
         raise self._error

@@ -1,6 +1,10 @@
-"""Runs of agents and pipelines, and in an agent's each step: what its hooks do to the messages, and the model's call.
+"""Hooks for the runs of Haystack's agents and pipelines, and for the steps of agents.
 
-What is hooked here is met while Haystack is imported, so that nothing of it may be imported for this.
+A model call of an agent begins in `Agent._run_step`, with the messages of the agent's state. Each hook of the agent
+that `_run_hooks` calls can change these messages; a change is recorded as a step. The model call ends when the agent's
+chat generator is called, see `generators`.
+
+These hooks take effect while Haystack is still being imported, so this module must not import Haystack.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
-from otel_assembly.instrumentation.haystack import generators as made
+from otel_assembly.instrumentation.haystack import generators
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer
@@ -28,86 +32,103 @@ else:
     rows = LazyModule(f"{__package__}.messages")
 
 _TRACING: Final[Any] = LazyModule("haystack.tracing")
-#: Haystack's tracers that open no span of OpenTelemetry's.
-_UNSEEN: Final = frozenset({"NullTracer", "LoggingTracer", "DatadogTracer"})
-_SUMMARIES: Final = "haystack.hooks.compaction.summarization"
-#: Who asks in the run of an agent that goes on here.
-_ASKER: Final[ContextVar[InvokingAgent | None]] = ContextVar("otel_assembly_haystack_asker", default=None)
-#: The tool that is called here, which may be an agent.
+#: Haystack's tracers that create no OpenTelemetry spans.
+_OTHER_TRACERS: Final = frozenset({"NullTracer", "LoggingTracer", "DatadogTracer"})
+_SUMMARIZATION: Final = "haystack.hooks.compaction.summarization"
+#: The agent of the current run.
+_INVOKING_AGENT: Final[ContextVar[InvokingAgent | None]] = ContextVar(
+    "otel_assembly_haystack_invoking_agent", default=None
+)
+#: The name of the tool that is currently called. The tool can be an agent, which then gets this name.
 _TOOL: Final[ContextVar[str | None]] = ContextVar("otel_assembly_haystack_tool", default=None)
 
 
-def _named(name: str) -> str | None:
-    """The name of a run's span; None where Haystack opens one itself."""
-    return name if type(_TRACING.tracer.actual_tracer).__name__ in _UNSEEN else None
+def _span_name(name: str) -> str | None:
+    """Return the name for a run's span; None if Haystack creates an OpenTelemetry span itself."""
+    return name if type(_TRACING.tracer.actual_tracer).__name__ in _OTHER_TRACERS else None
 
 
 @run_hook
 def run(instrumentation: Instrumentation, agent: Any, /, messages: Any = None, *_: Any, **__: Any) -> ContextBoundRun:
-    """A run of an agent; who asks is known by the messages that it begins with, or goes on with."""
-    name = made.component_name(agent) or _TOOL.get() or type(agent).__name__
-    invoking_agent = InvokingAgent(made.OPENINGS.of(messages or (), LedgerKey()), name, name)
-    return ContextBoundRun(instrumentation, _named(name), {_ASKER: invoking_agent, _TOOL: None, CALL: None})
+    """Bind the invoking agent for a run of an agent. Its conversation is found by the first message of the run."""
+    name = generators.component_name(agent) or _TOOL.get() or type(agent).__name__
+    invoking_agent = InvokingAgent(generators.CONVERSATIONS.of(messages or (), LedgerKey()), name, name)
+    return ContextBoundRun(
+        instrumentation, _span_name(name), {_INVOKING_AGENT: invoking_agent, _TOOL: None, CALL: None}
+    )
 
 
 @run_hook
 def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **__: Any) -> ContextBoundRun | None:
-    """A run of a pipeline, if a model may be called in it."""
-    name = _named(str(pipeline.metadata.get("name") or type(pipeline).__name__))
+    """Open a span for a run of a pipeline; None if no component of the pipeline calls a model."""
+    name = _span_name(str(pipeline.metadata.get("name") or type(pipeline).__name__))
     return ContextBoundRun(instrumentation, name, {CALL: None}) if _calls_model(pipeline) else None
 
 
-def _calls_model(one: Any) -> bool:
-    """Whether a component calls a model, or holds one that does, as a pipeline does."""
-    if hasattr(one, "graph"):
-        return any(_calls_model(component) for _, component in one.graph.nodes(data="instance"))
-    held = [one, *made.held_by(one)]
-    asks = any(made.gives_replies(each) or made.is_agent(type(each)) for each in held)
-    return asks or any(hasattr(each, "graph") and _calls_model(each) for each in held)
+def _calls_model(component: Any) -> bool:
+    """Return whether a component, or one that it contains, calls a model; pipelines contain their nodes."""
+    if hasattr(component, "graph"):
+        return any(_calls_model(node) for _, node in component.graph.nodes(data="instance"))
+    parts = [component, *generators.attribute_values(component)]
+    is_caller = any(generators.returns_replies(part) or generators.is_agent(type(part)) for part in parts)
+    return is_caller or any(hasattr(part, "graph") and _calls_model(part) for part in parts)
 
 
 @run_hook
-def in_tool(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> ContextBoundRun:
-    """A tool runs, which works for no call of the agent's; an agent that runs in it is called by its name."""
+def tool_call(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> ContextBoundRun:
+    """Detach a tool's run from the agent's model call: models that the tool calls have model calls of their own."""
     return ContextBoundRun(instrumentation, None, {_TOOL: tool.name, CALL: None})
 
 
 @run_hook
-def step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any, *_: Any, **__: Any) -> Preparing:
-    """A step of an agent: its hooks prepare a call, which is then made; where they end the run, none is."""
-    met, state, invoking_agent = type(agent.chat_generator), exe_context.state, _ASKER.get() or InvokingAgent()
-    for method in ("run", "run_async"):  # of a generator that is no component
-        instrumentation.take(met, method, lambda original, ours: made.call(original, met, ours))
+def agent_step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any, *_: Any, **__: Any) -> Preparing:
+    """Begin the model call of an agent's step; a hook of the agent can still end the run before the model is called."""
+    generator_type, state = type(agent.chat_generator), exe_context.state
+    invoking_agent = _INVOKING_AGENT.get() or InvokingAgent()
+    # A chat generator need not be a component, so the hook of all components does not wrap each of them.
+    for method in ("run", "run_async"):
+        instrumentation.take(
+            generator_type,
+            method,
+            lambda original, serving: generators.generator_hook(original, generator_type, serving),
+        )
     limits = (limit_of(hook, "context_window") for hook in agent.hooks.get("before_llm", ()))
-    sent, window = _read(state), next(filter(None, limits), None)
-    call = ModelCall(instrumentation, invoking_agent, messages=sent.messages, prompts=sent.prompts, window=window)
+    request, window = _state_request(state), next(filter(None, limits), None)
+    call = ModelCall(instrumentation, invoking_agent, messages=request.messages, prompts=request.prompts, window=window)
 
-    def done(_: Any) -> None:
-        """What hooks have put in front is how the conversation begins from here on."""
-        made.OPENINGS.of(_read(state).messages, invoking_agent.conversation)
+    def step_done(_: Any) -> None:
+        """Find the conversation by the first message after the step, too: a hook may have put another one in front."""
+        generators.CONVERSATIONS.of(_state_request(state).messages, invoking_agent.conversation)
         call.end()
 
-    return Preparing(instrumentation, call, returned=done)
+    return Preparing(instrumentation, call, returned=step_done)
 
 
 @run_hook
-def hooked(instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_: Any, **__: Any) -> ContextBoundRun:
-    """Hooks run, whose classes are met here: for the call of their step, or for the next one."""
+def agent_hooks(
+    instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_: Any, **__: Any
+) -> ContextBoundRun:
+    """Wrap the classes of an agent's hooks, which are known only now, before the hooks of one hook point run.
+
+    Changes of ``before_llm`` hooks belong to the model call of this step. Those of all other hook points belong to the
+    next model call.
+    """
     for hook in hooks.get(hook_point, ()):
         for method in ("run", "run_async"):
-            instrumentation.take(type(hook), method, _hook)
+            instrumentation.take(type(hook), method, _hook_reducer)
     return ContextBoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
 
 
-def _read(state: Any) -> ClientRequest:
-    prompts, held = rows.behind_prompts(state.data.get("messages") or ())
-    return ClientRequest(held, prompts)
+def _state_request(state: Any) -> ClientRequest:
+    """Return the messages and system prompts of an agent's state."""
+    prompts, messages = rows.split_prompts(state.data.get("messages") or ())
+    return ClientRequest(messages, prompts)
 
 
-def _what(hook: Any) -> Any:
-    """What a hook runs: what compacts, or a function."""
-    held = (getattr(hook, name, None) for name in ("compactor", "function", "async_function"))
-    return next(filter(None, held), hook)
+def _reducer_of(hook: Any) -> Any:
+    """Return the compactor or the function that a hook calls; the hook itself if it has neither."""
+    candidates = (getattr(hook, name, None) for name in ("compactor", "function", "async_function"))
+    return next(filter(None, candidates), hook)
 
 
 def _kind(hook: Any) -> str | None:
@@ -115,27 +136,29 @@ def _kind(hook: Any) -> str | None:
     return "reduction" if reduces else None
 
 
-def _said(before: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any]:
-    """The tokens that a compaction is to keep within, how many messages it says that it has left out, and why."""
+def _compaction_report(before: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any]:
+    """Return the token budget of a compaction, the number of messages that it removed, and why they were removed."""
     if not is_own(hook, ("haystack.hooks.compaction",)):
         return {}
     notes = (message.meta.get(rows.COMPACTION) for message in after)
     reported = next((number for note in notes if (number := limit_of(note, "removed_messages")) is not None), None)
-    budget, summed = int(hook.context_window * hook.compact_to), is_own(_what(hook), (_SUMMARIES,))
-    verdicts = left_for(before, after, lambda _: DecisionReason.COMPACTED) if summed else ()
-    said = {"budget": budget, "of_prompt": True, "reported": reported, "verdicts": verdicts}
-    return said if summed else {**said, "reason": DecisionReason.OVER_BUDGET}
+    budget, summarizes = int(hook.context_window * hook.compact_to), is_own(_reducer_of(hook), (_SUMMARIZATION,))
+    verdicts = left_for(before, after, lambda _: DecisionReason.COMPACTED) if summarizes else ()
+    report = {"budget": budget, "of_prompt": True, "reported": reported, "verdicts": verdicts}
+    return report if summarizes else {**report, "reason": DecisionReason.OVER_BUDGET}
 
 
-#: What one hook of an agent does to its messages; a plug-in of ours tells itself what it does.
-_hook: Final = reducer(
+#: Records the changes of one hook of an agent. `AssemblyHook` records its own assembly and is left out.
+_hook_reducer: Final = reducer(
     Reducer(
-        lambda _, state: _read(state),
-        policy=lambda hook: policy_name(_what(hook), made.PACKAGES, "Hook", "Compactor"),
+        lambda _, state: _state_request(state),
+        policy=lambda hook: policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
         kind=_kind,
-        config=lambda hook: {**settings_of(hook), **settings_of(_what(hook))} if is_own(hook, made.PACKAGES) else {},
-        said=_said,
-        invoking_agent=lambda hook, state: _ASKER.get(),
-        by=lambda hook, state: None if is_ours(hook) or _ASKER.get() is None else hook,
+        config=lambda hook: (
+            {**settings_of(hook), **settings_of(_reducer_of(hook))} if is_own(hook, generators.PACKAGES) else {}
+        ),
+        said=_compaction_report,
+        invoking_agent=lambda hook, state: _INVOKING_AGENT.get(),
+        by=lambda hook, state: None if is_ours(hook) or _INVOKING_AGENT.get() is None else hook,
     )
 )

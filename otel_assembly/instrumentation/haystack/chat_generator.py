@@ -1,4 +1,4 @@
-"""`AssemblyChatGenerator`: a chain of our policies in front of a chat generator of Haystack's, as a component."""
+"""`AssemblyChatGenerator`: a Haystack component that runs a policy chain before it calls a chat generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.utils.async_utils import _execute_component_async
 
 from otel_assembly.instrumentation.haystack.generators import model_of
-from otel_assembly.instrumentation.haystack.messages import given_to
+from otel_assembly.instrumentation.haystack.messages import input_messages
 from otel_assembly.instrumentation.haystack.plugin import HaystackPlugin
 from otel_assembly.instrumentation.plugin import finished
 
@@ -24,26 +24,29 @@ if TYPE_CHECKING:
 
 @component
 class AssemblyChatGenerator(HaystackPlugin):
-    """A chat generator with our policies in front of it: in a pipeline, in an agent, or by itself.
+    """Runs a policy chain on the messages of each call, and calls a chat generator with the result.
 
-    What a policy drops is out of this call's prompt; whoever calls it keeps the history. A conversation is known by its
-    ``conversation_id``, an input of the component, and else by its first message, which a pipeline copies for each run.
+    Use it in place of the chat generator: in a pipeline, in an agent, or alone. The caller keeps the history: a message
+    that a policy drops is missing from this call only. A conversation is found by the input ``conversation_id``, else
+    by its first message. In a pipeline, pass the id: pipelines copy the messages for each run.
 
-    A FATAL alert halts the conversation: the generator is not called any more, and an answer upon which it came is not
-    handed on where it asks for tools; `HaltedError` is raised, which a pipeline wraps in an error of its own.
+    A FATAL alert halts the conversation: the generator is not called after it, and a response with tool calls is not
+    returned if the alert was raised for it. In both cases `HaltedError` is raised, which a pipeline wraps in its own
+    error.
 
     Args:
-        chat_generator: The generator.
-        policies: The chain, or an `Assembler`.
-        name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts; by default the generator's, as far as it says its name.
-        dependencies: As `AssemblyHook` takes it; a function is called with the messages.
-        variables: Likewise.
-        observers: Shown every message once, a response as soon as it is there; and every alert.
+        chat_generator: The chat generator.
+        policies: The policy chain, or an `Assembler`.
+        name: The assembler's name in telemetry.
+        model: The model whose tokenizer counts tokens; by default the generator's, if its name is known.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
+            function, async or not, that returns one; it is called with the messages before each assembly.
+        variables: Values for policies, by name: a mapping or a function, as for `dependencies`.
+        observers: Objects that receive each message and each response once, and each alert.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is passed together with an `Assembler`,
+            which has its own.
     """
 
     def __init__(self, chat_generator: Any, policies: Sequence[AssemblyPolicy] | Assembler, **settings: Any) -> None:
@@ -60,20 +63,20 @@ class AssemblyChatGenerator(HaystackPlugin):
         tools: Any = None,
         conversation_id: str | None = None,
     ) -> dict[str, Any]:
-        """Work out what the generator gets to see, and call it with that.
+        """Run the policies on the messages, call the generator with the result, and return the generator's output.
 
         Raises:
             HaltedError: The conversation was halted, or its response halted it and asks for tools.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        given = given_to(messages)
-        conversation = self._of(conversation_id, given)
-        offered, client = self._tools(tools), self.chat_generator
-        sent = finished(self._assembled(conversation, given, given, offered, self._model(), client))
-        answer = self.chat_generator.run(messages=sent, **_options(streaming_callback, generation_kwargs, tools))
-        finished(_answered(conversation, answer))
-        return dict(answer)
+        history = input_messages(messages)
+        conversation = self._conversation_of(conversation_id, history)
+        all_tools, client = self._tools(tools), self.chat_generator
+        sent = finished(self._assemble(conversation, history, history, all_tools, self._model(), client))
+        response = self.chat_generator.run(messages=sent, **_options(streaming_callback, generation_kwargs, tools))
+        finished(_show_replies(conversation, response))
+        return dict(response)
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -85,42 +88,42 @@ class AssemblyChatGenerator(HaystackPlugin):
         tools: Any = None,
         conversation_id: str | None = None,
     ) -> dict[str, Any]:
-        """As `run`, for whoever awaits it."""
-        given = given_to(messages)
-        conversation = self._of(conversation_id, given)
-        offered, client = self._tools(tools), self.chat_generator
-        sent = await self._assembled(conversation, given, given, offered, self._model(), client)
+        """Async variant of `run`, for `Agent.run_async` and async pipelines."""
+        history = input_messages(messages)
+        conversation = self._conversation_of(conversation_id, history)
+        all_tools, client = self._tools(tools), self.chat_generator
+        sent = await self._assemble(conversation, history, history, all_tools, self._model(), client)
         options = _options(streaming_callback, generation_kwargs, tools)
-        answer = await _execute_component_async(self.chat_generator, messages=sent, **options)
-        await _answered(conversation, answer)
-        return dict(answer)
+        response = await _execute_component_async(self.chat_generator, messages=sent, **options)
+        await _show_replies(conversation, response)
+        return dict(response)
 
     def warm_up(self) -> None:
-        """Warm up the generator."""
+        """Warm up the chat generator, if it supports that."""
         if hasattr(self.chat_generator, "warm_up"):
             self.chat_generator.warm_up()
 
     def close(self) -> None:
-        """Release what the generator holds."""
+        """Release the chat generator's resources, such as connections."""
         if hasattr(self.chat_generator, "close"):
             self.chat_generator.close()
 
     async def close_async(self) -> None:
-        """Likewise, on the event loop."""
+        """Async variant of `close`; calls the chat generator's `close` if it has no `close_async`."""
         if hasattr(self.chat_generator, "close_async"):
             await self.chat_generator.close_async()
         else:
             self.close()
 
     def to_dict(self) -> dict[str, Any]:
-        """The generator and the policies.
+        """Return the component as a dictionary for Haystack's serialization, with the chat generator and the policies.
 
         Raises:
-            ConfigurationError: It has a policy of the program's own, or what else is given in code alone.
+            ConfigurationError: The component has a custom policy, or observers, dependencies or variables.
         """
-        written = HaystackPlugin.to_dict(self)
-        written["init_parameters"]["chat_generator"] = component_to_dict(self.chat_generator, name="chat_generator")
-        return written
+        serialized = HaystackPlugin.to_dict(self)
+        serialized["init_parameters"]["chat_generator"] = component_to_dict(self.chat_generator, name="chat_generator")
+        return serialized
 
     def _tools(self, tools: Any) -> Any:
         return tools or getattr(self.chat_generator, "tools", None)
@@ -130,14 +133,14 @@ class AssemblyChatGenerator(HaystackPlugin):
 
 
 def _options(streaming_callback: Any, generation_kwargs: Any, tools: Any) -> dict[str, Any]:
-    """What a generator is called with beside the messages: not each takes all of it."""
-    given = {"streaming_callback": streaming_callback, "generation_kwargs": generation_kwargs, "tools": tools}
-    return {name: value for name, value in given.items() if value is not None}
+    """Return the arguments that were passed, without those that are None: not every chat generator accepts all."""
+    arguments = {"streaming_callback": streaming_callback, "generation_kwargs": generation_kwargs, "tools": tools}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
-async def _answered(conversation: PluginConversation, answer: Any) -> None:
-    """Show observers what the model said; its tools are not called where that halted the conversation."""
-    replies = answer.get("replies") or ()
+async def _show_replies(conversation: PluginConversation, response: Any) -> None:
+    """Show the replies to the observers; raise if a reply has tool calls and the conversation is halted."""
+    replies = response.get("replies") or ()
     await conversation.show(replies)
     if any(message.tool_calls for message in replies):
         conversation.context.guard.check()

@@ -1,7 +1,7 @@
-"""Components that call a model: whatever takes messages, or a prompt, and answers with replies.
+"""Finds and hooks the components that call a model: those that take messages or a prompt, and return replies.
 
-They have no base but the metaclass of all components, whose classes are made while Haystack is imported: nothing of it
-may be imported for this.
+Haystack has no base class for them, so `run` and `run_async` are hooked in each class that `ComponentMeta` creates.
+That happens while Haystack is being imported, so this module must not import Haystack.
 """
 
 from __future__ import annotations
@@ -29,105 +29,129 @@ else:
     rows = LazyModule(f"{__package__}.messages")
 
 PACKAGES: Final = ("haystack", "haystack_integrations")
-#: So many of what stands in a list may be generators.
-_MOST: Final = 32
-#: Conversations that programs keep as lists of messages.
-OPENINGS: Final = ConversationsByFirstMessage(lambda message: message.role.value)
+#: How many items of a list or mapping are searched for generators.
+_MAX_ITEMS: Final = 32
+#: Conversations that a program keeps as lists of messages, found by their first message.
+CONVERSATIONS: Final = ConversationsByFirstMessage(lambda message: message.role.value)
 _SCHEMAS: Final = ToolSchemas(lambda tool: rows.schema_of(tool))
 
 
-def is_agent(met: type) -> bool:
-    """Whether a class is that of Haystack's agents, or derives from it."""
-    return known_of(met, {"Agent": True}, ("haystack.components.agents",)) is not None
+def is_agent(component_type: type) -> bool:
+    """Return whether a class is Haystack's `Agent` or a subclass of it."""
+    return known_of(component_type, {"Agent": True}, ("haystack.components.agents",)) is not None
 
 
-def gives_replies(component: Any) -> bool:
-    """Whether a component gives replies: as it says, else as what it derives from does."""
-    said = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", None)
-    runs = (getattr(vars(one).get("run"), "_output_types_cache", ()) for one in type(component).__mro__)
-    return any("replies" in names for names in ([said] if said else runs))
+def returns_replies(component: Any) -> bool:
+    """Return whether a component has an output ``replies``: its own sockets count, else those of its classes' `run`."""
+    sockets = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", None)
+    outputs = (getattr(vars(base).get("run"), "_output_types_cache", ()) for base in type(component).__mro__)
+    return any("replies" in names for names in ([sockets] if sockets else outputs))
 
 
-def held_by(component: Any) -> Iterator[Any]:
-    """What a component holds, and what stands first in lists and mappings that it holds; its pipeline holds it."""
+def attribute_values(component: Any) -> Iterator[Any]:
+    """Yield the values of a component's attributes, and the first items of those that are lists or mappings.
+
+    Haystack's own attributes are left out; one of them is the pipeline that contains the component.
+    """
     for name, value in [*vars(component).items()] if hasattr(component, "__dict__") else ():
         if not name.startswith("__haystack"):
-            several = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            yield from (value, *islice(several, _MOST))
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            yield from (value, *islice(items, _MAX_ITEMS))
 
 
 def component_name(component: Any) -> str | None:
-    """The name that a component has in the pipeline that it was added to."""
+    """Return the name of a component in its pipeline; None if it is in no pipeline."""
     pipeline = getattr(component, "__haystack_added_to_pipeline__", None)
     return pipeline.get_component_name(component) or None if pipeline is not None else None
 
 
-def calls_no_model(met: type) -> bool:
-    """Whether a class is known to call none itself: by what `run` takes, and what it gives as far as the class says."""
-    run = inspect.unwrap(getattr(met, "run", None))  # type: ignore[arg-type]  # of nothing, that is nothing
-    code, purpose = getattr(run, "__code__", None), getattr(run, "_output_types_cache", ("replies",))
-    takes = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
-    return is_agent(met) or "replies" not in purpose or {"messages", "prompt"}.isdisjoint(takes)
+def is_no_generator(component_type: type) -> bool:
+    """Return whether a class is certainly no generator, so that its `run` need not be hooked.
+
+    That is the case for agents, and if `run` takes neither messages nor a prompt or declares outputs without replies.
+    A class that declares no outputs can still be a generator.
+    """
+    run = inspect.unwrap(getattr(component_type, "run", None))  # type: ignore[arg-type]  # unwrap(None) is None
+    code, outputs = getattr(run, "__code__", None), getattr(run, "_output_types_cache", ("replies",))
+    inputs = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+    return is_agent(component_type) or "replies" not in outputs or {"messages", "prompt"}.isdisjoint(inputs)
 
 
 def schemas_of(tools: Any) -> Sequence[Mapping[str, Any]]:
-    """The schemas of tools, and of those of toolsets among them."""
-    offered = tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ()
-    return _SCHEMAS.of([tool for one in offered for tool in (one if hasattr(one, "tools") else (one,))])
+    """Return the schemas of tools and of the tools in toolsets, from a list or from one toolset."""
+    entries = tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ()
+    return _SCHEMAS.of([tool for entry in entries for tool in (entry if hasattr(entry, "tools") else (entry,))])
 
 
 def model_of(generator: Any, options: Any = None) -> str | None:
-    """The name of a generator's model, where that says it."""
-    held = (getattr(generator, place, None) for place in ("api_params", "huggingface_pipeline_kwargs"))
-    return model_in(options, generator, *held, {"model": getattr(generator, "_model", None)})
+    """Return the name of a generator's model; None if the generator has it in no known attribute."""
+    settings = (getattr(generator, name, None) for name in ("api_params", "huggingface_pipeline_kwargs"))
+    return model_in(options, generator, *settings, {"model": getattr(generator, "_model", None)})
 
 
-def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """What a generator is given; None where nothing is sent, and of a component that is none, nor an agent's."""
-    given, prepared = rows.given_to(args[0] if args else kwargs.get("messages", kwargs.get("prompt"))), CALL.get()
-    if not given or (prepared is None and not gives_replies(generator)):
+def _request(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
+    """Return the client request of a generator: its messages, tools and model.
+
+    None if it has no messages, or if the component is no generator: it returns no replies, and no agent calls it.
+    """
+    all_messages = rows.input_messages(args[0] if args else kwargs.get("messages", kwargs.get("prompt")))
+    prepared = CALL.get()
+    if not all_messages or (prepared is None and not returns_replies(generator)):
         return None
-    prompts, held = rows.behind_prompts(given)
+    prompts, messages = rows.split_prompts(all_messages)
     name = component_name(generator)
     return ClientRequest(
-        held,
+        messages,
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
         schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model_of(generator, kwargs.get("generation_kwargs")),
-        unknown=_is_held(generator, kwargs.get("generation_kwargs")),
-        invoking_agent=InvokingAgent(OPENINGS.of(held), name or type(generator).__name__, name)
+        unknown=_is_history_stored(generator, kwargs.get("generation_kwargs")),
+        invoking_agent=InvokingAgent(CONVERSATIONS.of(messages), name or type(generator).__name__, name)
         if prepared is None
         else InvokingAgent(),
     )
 
 
-def _is_held(generator: Any, options: Any) -> bool:
-    """Whether OpenAI holds earlier messages; the options of a call come before the generator's own."""
-    held = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
-    return bool(held.get("previous_response_id") or held.get("conversation"))
+def _is_history_stored(generator: Any, options: Any) -> bool:
+    """Return whether OpenAI stores the earlier messages; the options of a call override the generator's own."""
+    settings = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
+    return bool(settings.get("previous_response_id") or settings.get("conversation"))
 
 
-def _text(answer: Any) -> str:
-    replies = answer.get("replies") or [""]
+def _response_text(response: Any) -> str:
+    replies = response.get("replies") or [""]
     return str(getattr(replies[-1], "text", replies[-1]) or "")
 
 
-def call(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """What stands in the place of a generator's method: a call, unless it hands on to others, which are told of."""
-    own, falls_back = is_in(owner, PACKAGES), owner.__name__ == "FallbackChatGenerator"
+def generator_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook a `run` method: each call is a model call, unless the generator forwards it to another generator.
 
-    def hands_on(generator: Any) -> bool:
-        return falls_back if own else any(map(gives_replies, held_by(generator)))
+    Haystack's `FallbackChatGenerator` forwards, and so does a program's own component that contains a generator. Only
+    the generator that a call is forwarded to is then recorded.
 
-    def sent(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-        return None if hands_on(generator) else _sent(generator, *args, **kwargs)
+    Args:
+        original: The method.
+        owner: The class that defines it.
+        instrumentation: The instrumentation that the hook reports to.
+    """
+    is_framework_class, is_fallback = is_in(owner, PACKAGES), owner.__name__ == "FallbackChatGenerator"
 
-    def prepared(ours: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
-        """What is handed on came in, where nothing else has prepared a call."""
-        if CALL.get() is not None or reducing() is not None or not hands_on(generator):
+    def forwards(generator: Any) -> bool:
+        return is_fallback if is_framework_class else any(map(returns_replies, attribute_values(generator)))
+
+    def request_of(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
+        return None if forwards(generator) else _request(generator, *args, **kwargs)
+
+    def prepared(serving: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
+        """Begin a model call with the input of a generator that forwards it, unless a model call has begun already."""
+        if CALL.get() is not None or reducing() is not None or not forwards(generator):
             return None
-        given = _sent(generator, *args, **kwargs)
-        return given and ModelCall(ours, given.invoking_agent, messages=given.messages, prompts=given.prompts)
+        request = _request(generator, *args, **kwargs)
+        return request and ModelCall(
+            serving, request.invoking_agent, messages=request.messages, prompts=request.prompts
+        )
 
     method = "run_async" if inspect.iscoroutinefunction(original) else "run"
-    return innermost_client_hook(method, sent, _text, prepared=prepared)(original, owner, instrumentation)
+    return innermost_client_hook(method, request_of, _response_text, prepared=prepared)(
+        original, owner, instrumentation
+    )

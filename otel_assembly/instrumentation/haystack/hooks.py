@@ -1,4 +1,4 @@
-"""The hooks of Haystack."""
+"""The hooks of Haystack: which of its functions are wrapped, and what their wrappers record."""
 
 from __future__ import annotations
 
@@ -28,26 +28,35 @@ class HaystackInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = [
         *in_module(
             "haystack.core.component.component",
-            ("ComponentMeta.run ComponentMeta.run_async", generators.call, "what each generator receives"),
-            followed=generators.calls_no_model,
+            (
+                "ComponentMeta.run ComponentMeta.run_async",
+                generators.generator_hook,
+                "requests that generators receive",
+            ),
+            followed=generators.is_no_generator,
         ),
         *in_module(
             "haystack.tools.tool",
-            ("Tool.invoke Tool.invoke_async", calls.in_tool, "that tools call models of their own"),
+            ("Tool.invoke Tool.invoke_async", calls.tool_call, "model calls inside tools, apart from the agent's own"),
             followed=True,
         ),
         *in_package(
             "haystack",
-            (_AGENT, "Agent.run Agent.run_async", calls.run, "a run as one trace, and who asks"),
-            (_AGENT, "Agent._run_step Agent._run_step_async", calls.step, "what each call of an agent holds"),
-            (_AGENT, "_run_hooks _run_hooks_async", calls.hooked, "what hooks do to the messages"),
+            (_AGENT, "Agent.run Agent.run_async", calls.run, "runs as one trace, and the invoking agent"),
+            (
+                _AGENT,
+                "Agent._run_step Agent._run_step_async",
+                calls.agent_step,
+                "the messages of an agent's model calls",
+            ),
+            (_AGENT, "_run_hooks _run_hooks_async", calls.agent_hooks, "changes that hooks make to the messages"),
             (
                 _COMPACTION,
                 "CompactionHook._apply",
                 reductions.outer_span_hook,
-                "what it says on its own span",
+                "attributes that compaction sets on Haystack's own span",
                 ">= 3.1",
             ),
-            (_PIPELINE, "Pipeline.run Pipeline.run_async_generator", calls.pipeline_run, "a run as one trace"),
+            (_PIPELINE, "Pipeline.run Pipeline.run_async_generator", calls.pipeline_run, "runs as one trace"),
         ),
     ]

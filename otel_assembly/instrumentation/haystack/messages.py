@@ -1,4 +1,7 @@
-"""How Haystack's messages are read, and how others stand for them; imported once Haystack is."""
+"""Readers for Haystack's `ChatMessage`, and functions that create summaries and shortened results.
+
+Importing this module registers them. It imports Haystack, so it is imported only after Haystack itself.
+"""
 
 from __future__ import annotations
 
@@ -22,51 +25,52 @@ if TYPE_CHECKING:
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
-#: Where a compaction of Haystack's notes on a message what made it; such a message of the user's nobody has said.
+#: The key in a message's `meta` by which Haystack's compaction marks the messages that it creates.
 COMPACTION: Final = "context_compaction"
 
 
 def is_summary(message: ChatMessage) -> bool:
-    """Whether a message stands for others that a compaction has left out, or says that it has."""
+    """Return whether a message is a summary, or a notice by Haystack's compaction that messages were removed."""
     return bool(message.meta.get(OUR_SUMMARY)) or (COMPACTION in message.meta and message.is_from("user"))
 
 
-def behind_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[ChatMessage]]:
-    """The system prompts in front of everything else, and the messages behind them."""
-    prompts, held = in_front(messages, lambda message: message.is_from("system") and not is_summary(message))
-    return ["\n".join(prompt.texts) for prompt in prompts], list(held)
+def split_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[ChatMessage]]:
+    """Return the system prompts at the start of a list of messages, and the messages that follow them."""
+    prompts, others = in_front(messages, lambda message: message.is_from("system") and not is_summary(message))
+    return ["\n".join(prompt.texts) for prompt in prompts], list(others)
 
 
-def given_to(messages: Any) -> list[Any]:
-    """The messages that a generator is called with; what is none is its own to refuse."""
+def input_messages(messages: Any) -> list[Any]:
+    """Return the input of a generator as messages; empty for an invalid input, which the generator rejects."""
     messages = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
-    well = isinstance(messages, list) and all(isinstance(one, ChatMessage) for one in messages)
-    return messages if well else []
+    is_valid = isinstance(messages, list) and all(isinstance(message, ChatMessage) for message in messages)
+    return messages if is_valid else []
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool, as generators offer it."""
+    """Return the schema of a tool as generators send it."""
     return function_schema(tool.name, tool.description, tool.parameters)
 
 
-def _name(part: Any) -> str:
+def _type_name(part: Any) -> str:
     return type(part).__name__
 
 
-def _sealed(part: Any) -> Any:
+def _encrypted(part: Any) -> Any:
     return part.extra.get("encrypted_content") or part.extra.get("signature")
 
 
-def _used(message: ChatMessage, *names: str) -> Any:
-    used = message.meta.get("usage")
-    return next((used[name] for name in names if used.get(name)), None) if isinstance(used, dict) else None
+def _usage(message: ChatMessage, *names: str) -> Any:
+    """Return the first of these token counts that the provider reported with a message; None if it reported none."""
+    usage = message.meta.get("usage")
+    return next((usage[name] for name in names if usage.get(name)), None) if isinstance(usage, dict) else None
 
 
-def _known(message: ChatMessage) -> dict[str, Any]:
+def _facts(message: ChatMessage) -> dict[str, Any]:
     return {
         "name": message.name or "",
-        "billed_tokens": _used(message, "prompt_tokens", "input_tokens"),
-        "output_tokens": _used(message, "completion_tokens", "output_tokens"),
+        "billed_tokens": _usage(message, "prompt_tokens", "input_tokens"),
+        "output_tokens": _usage(message, "completion_tokens", "output_tokens"),
     }
 
 
@@ -77,22 +81,24 @@ def _kind(message: ChatMessage, draft: Draft) -> EventKind:
 _ITEMS: Final[Mapping[str, Row]] = {"TextContent": says("text"), "ImageContent": shows, "FileContent": shows}
 _ROWS: Final[Mapping[str, Row]] = {
     **_ITEMS,
-    # As generators write the arguments.
+    # Generators serialize the arguments of a call like this.
     "ToolCall": asks("id", "tool_name", lambda call: json.dumps(call.arguments, ensure_ascii=False, default=str)),
-    "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _name)),
-    "ReasoningContent": thinks("reasoning_text", sealed=_sealed),
+    "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _type_name)),
+    "ReasoningContent": thinks("reasoning_text", sealed=_encrypted),
 }
 
-register_parts(ChatMessage, "_content", _name, _ROWS, _kind, _known, lambda one: (one.role, is_summary(one)))
-# Haystack's own compaction takes a message for nobody's request that is so marked. Nothing of it is sent.
+register_parts(
+    ChatMessage, "_content", _type_name, _ROWS, _kind, _facts, lambda message: (message.role, is_summary(message))
+)
+# With the mark, Haystack's compaction does not treat the summary as a user's request. `meta` is not sent to the model.
 register_summaries(
-    lambda said: ChatMessage.from_user(said, meta={OUR_SUMMARY: True, COMPACTION: {"strategy": "otel_assembly"}}),
+    lambda text: ChatMessage.from_user(text, meta={OUR_SUMMARY: True, COMPACTION: {"strategy": "otel_assembly"}}),
     ChatMessage,
 )
 register_results(
     ChatMessage,
     "_content",
-    result_text(_name, ToolCallResult.__name__, "result"),
-    lambda part, said: replace(part, result=said),
+    result_text(_type_name, ToolCallResult.__name__, "result"),
+    lambda part, text: replace(part, result=text),
     lambda message, parts: replace(message, _content=parts),
 )

@@ -1,4 +1,4 @@
-"""Strands Agents: its instrumentor, its plug-in, and how its messages are read."""
+"""Instrumentation of Strands Agents: the instrumentor, and a conversation manager that runs a policy chain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.strands.hooks import StrandsInstrumentor
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.strands.plugin import AssemblyConversationManager
 
-#: The plug-in imports Strands, which the instrumentor must not.
+#: The manager is imported on first use: its module imports Strands, which the instrumentor must not import.
 __getattr__, __dir__ = lazy_attributes(__name__, {"AssemblyConversationManager": "plugin"})
 
 __all__ = ["AssemblyConversationManager", "StrandsInstrumentor"]

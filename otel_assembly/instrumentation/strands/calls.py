@@ -1,4 +1,9 @@
-"""Runs of agents, and in them each model call, from the messages that an agent holds to what a model receives."""
+"""Hooks for the runs and the model calls of Strands agents.
+
+The input of a model call is the agent's messages. Middleware of the stage ``invokeModel`` can edit them; each edit is
+recorded as a step. The model call ends when `Model.stream` or `Model.structured_output` receives the request. Changes
+that the agent made to its messages before, see `reducers`, are the first steps of the model call.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,13 @@ from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, Middl
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, policy_name
 from otel_assembly.instrumentation.runs import run_hook
-from otel_assembly.instrumentation.strands.messages import as_sent, held_by, output_schema, prompts_of, schemas_of
+from otel_assembly.instrumentation.strands.messages import (
+    agent_messages,
+    model_messages,
+    output_schema,
+    prompts_of,
+    schemas_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,144 +39,169 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.runs import Run
 
-#: The agent that calls its model here.
-ASKING: Final[ContextVar[Any]] = ContextVar("otel_assembly_strands_asking", default=None)
+#: The agent that is currently calling its model.
+CURRENT_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_strands_agent", default=None)
 PACKAGES: Final = ("strands",)
-#: The name of the stage of middleware that is a model call.
-MODEL_CALLS: Final = "invokeModel"
+#: The name of the middleware stage that is a model call.
+MODEL_STAGE: Final = "invokeModel"
 
 
 def invoking_agent_of(agent: Any) -> InvokingAgent:
-    """Who asks: an agent in its session, if that is kept anywhere, for then another object may go on as that agent."""
+    """Return the key of an agent: its session if it has one, because another object may continue that, else itself."""
     session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
-    own = session if isinstance(session, str) else None
-    return InvokingAgent(own or agent, str(getattr(agent, "agent_id", "")), name_of(agent), own)
+    session_id = session if isinstance(session, str) else None
+    return InvokingAgent(session_id or agent, str(getattr(agent, "agent_id", "")), name_of(agent), session_id)
 
 
-def _bound(instrumentation: Instrumentation, runs: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
-    """A run, which has a span of ours only where the framework's own are recorded nowhere."""
-    unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    own = invoking_agent_of(runs)
+def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
+    """Begin a run of an agent, a graph or a swarm; open a span if no tracer provider records Strands' own spans.
+
+    Args:
+        instrumentation: The instrumentation that the run is reported to.
+        runner: The agent, graph or swarm.
+        variables: The context variables to set in the run.
+    """
+    unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    agent = invoking_agent_of(runner)
     return ContextBoundRun(
-        instrumentation, own.agent_name if unseen else None, variables, conversation_id=own.conversation_id
+        instrumentation, agent.agent_name if unrecorded else None, variables, conversation_id=agent.conversation_id
     )
 
 
-#: One run of an agent, a graph or a swarm is one trace.
-run: Final = run_hook(lambda instrumentation, runs, *_, **__: _bound(instrumentation, runs, {}))
-#: An agent calls its model, again where that is to be tried again; what hooks do to its messages is done before.
-asks: Final = run_hook(
-    lambda instrumentation, agent, *_, **__: _bound(instrumentation, agent, {ASKING: agent, CALL: None})
+#: The hook of `stream_async` of agents, graphs and swarms.
+run: Final = run_hook(lambda instrumentation, runner, *_, **__: _begin_run(instrumentation, runner, {}))
+#: The hook of the functions in which an agent calls its model. They include retries, and the agent's hooks that run
+#: before the model call.
+model_execution: Final = run_hook(
+    lambda instrumentation, agent, *_, **__: _begin_run(instrumentation, agent, {CURRENT_AGENT: agent, CALL: None})
 )
 
 
-#: The middleware around one model call, and the call.
-invokes: Final = run_hook(
+#: The hook of `MiddlewareRegistry.invoke`, which calls the model through the middleware.
+middleware_invoke: Final = run_hook(
     lambda instrumentation, _, stage, context, *__: (
-        ModelCall(instrumentation, invoking_agent_of(context.agent)) if stage.name == MODEL_CALLS else None
+        ModelCall(instrumentation, invoking_agent_of(context.agent)) if stage.name == MODEL_STAGE else None
     )
 )
 
 
-def _holds(call: ModelCall, agent: Any) -> None:
-    """What an agent holds goes into its call; what has waited for that is told here."""
+def _set_agent_input(call: ModelCall, agent: Any) -> None:
+    """Set an agent's messages and prompts as the input of a model call, unless it has one already."""
     if call.messages is None and agent is not None:
         prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
-        call.set_input(held_by(agent), prompts=prompts)
+        call.set_input(agent_messages(agent), prompts=prompts)
 
 
-def _told(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
-    agent = ASKING.get()
+def _record_request(instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
+    """Record the request that a model receives as the end of the agent's model call."""
+    agent = CURRENT_AGENT.get()
     call = CALL.get() or ModelCall(instrumentation, invoking_agent_of(agent) if agent is not None else InvokingAgent())
-    _holds(call, agent)
-    call.client_called(sent)
+    _set_agent_input(call, agent)
+    call.client_called(request)
     return call
 
 
-def _composed(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
-    call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # nothing else gives them
-    if call is not None and handlers and stage.name == MODEL_CALLS:
+def _compose(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
+    """Compose the middleware of a model call from wrapped handlers; `registry` itself is not changed."""
+    call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # has no public name
+    if call is not None and handlers and stage.name == MODEL_STAGE:
         with instrumentation.suppress_errors():
-            _holds(call, ASKING.get())
-            watched = [replace(one, handler=_watched(one.handler, call)) for one in handlers]
+            _set_agent_input(call, CURRENT_AGENT.get())
+            wrapped = [replace(entry, handler=_wrap_handler(entry.handler, call)) for entry in handlers]
             registry = copy(registry)
-            registry._handlers = {stage: watched}  # noqa: SLF001  # as above
+            registry._handlers = {stage: wrapped}  # noqa: SLF001  # has no public name
     return compose(registry, stage, terminal)
 
 
-def _watched(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]:
-    """A middleware whose changes are a step of the call; a model that it calls itself is called for no call of ours."""
+def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]:
+    """Wrap a middleware, so that its changes are recorded as a step of the model call.
+
+    `CALL` is cleared inside the middleware, because a model that it calls itself has a separate model call. It is set
+    again while the middleware calls the next one.
+    """
     if is_ours(getattr(handler, "__self__", None)):
         return handler
-    policy, behind = function_name(handler), {CALL: call, ASKING: ASKING.get()}
-    reduces = partial(MiddlewareReduction, call.instrumentation, policy, call=call)
-    inside = dict.fromkeys(behind)
-    begun = partial(MiddlewareCall, call.instrumentation, reduces, _read, inside=inside, behind=behind)
-    return wrap_middleware(handler, call.instrumentation, begun)
+    policy, next_variables = function_name(handler), {CALL: call, CURRENT_AGENT: CURRENT_AGENT.get()}
+    reduction = partial(MiddlewareReduction, call.instrumentation, policy, call=call)
+    cleared = dict.fromkeys(next_variables)
+    middleware_call = partial(
+        MiddlewareCall, call.instrumentation, reduction, _stage_request, inside=cleared, behind=next_variables
+    )
+    return wrap_middleware(handler, call.instrumentation, middleware_call)
 
 
-composes: Final = replace_hook(_composed)
+middleware_compose: Final = replace_hook(_compose)
 
 
 def function_name(function: Any) -> str:
-    """A name of low cardinality: the class whose method a function is, or how it is called; else where it was made."""
+    """Return a policy name for a function: the class of a method, else the function's own name.
+
+    A lambda, or a function that Strands created, gets the name of the function that contains it.
+    """
     function = function.func if isinstance(function, partial) else function
-    if isinstance(function, FunctionType) and is_framework_s(function):  # around middleware for one phase
+    if isinstance(function, FunctionType) and is_framework_function(function):  # wraps middleware of one phase
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         function = cells["handler"].cell_contents if "handler" in cells else function
     if hasattr(function, "__self__"):
         return policy_name(function.__self__, PACKAGES)
     name = policy_name(function, ())
-    if name[0] != "<" and not is_framework_s(function):
+    if name[0] != "<" and not is_framework_function(function):
         return name
-    made_in = str(getattr(function, "__qualname__", name)).partition(".")[0]
-    return made_in.strip("_").removeprefix("create_").removesuffix("_middleware")
+    outer_name = str(getattr(function, "__qualname__", name)).partition(".")[0]
+    return outer_name.strip("_").removeprefix("create_").removesuffix("_middleware")
 
 
-def is_framework_s(function: Any) -> bool:
-    """Whether a function, or a method, is the framework's."""
+def is_framework_function(function: Any) -> bool:
+    """Return whether a function or a method is defined in Strands."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in PACKAGES
 
 
-def _read(context: Any) -> ClientRequest:
-    return ClientRequest(as_sent(context.messages), prompts_of(context.system_prompt))
+def _stage_request(context: Any) -> ClientRequest:
+    """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives."""
+    return ClientRequest(model_messages(context.messages), prompts_of(context.system_prompt))
 
 
-def _sent(
-    model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **more: Any
+def _stream_request(
+    model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **options: Any
 ) -> ClientRequest:
-    prompts = prompts_of(system_prompt, more.get("system_prompt_content"))
+    """Return the client request of `Model.stream`, from its arguments."""
+    prompts = prompts_of(system_prompt, options.get("system_prompt_content"))
     window = limit_of(_config(model), "context_window_limit")
     return ClientRequest(messages, prompts, schemas_of(tool_specs), model_of(model), window)
 
 
-def _output(model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any) -> ClientRequest:
-    """What a model is given that is asked for an output; an agent does not keep what it asks for that."""
-    agent, sent = ASKING.get(), _sent(model, prompt, None, system_prompt)
-    return sent._replace(
+def _output_request(
+    model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any
+) -> ClientRequest:
+    """Return the client request of `Model.structured_output`; its tool is the schema of the output.
+
+    The input of this model call is the request itself, not the agent's messages: the agent does not keep the prompt.
+    """
+    agent, request = CURRENT_AGENT.get(), _stream_request(model, prompt, None, system_prompt)
+    return request._replace(
         tools=[output_schema(output_model)],
         invoking_agent=invoking_agent_of(agent) if agent is not None else InvokingAgent(),
     )
 
 
 def model_of(model: Any) -> str | None:
-    """The name of a model, as far as it says that."""
+    """Return the `model_id` in a model's configuration; None if there is none."""
     config = _config(model)
     name: Any = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
     return name if isinstance(name, str) else None
 
 
 def _config(model: Any) -> Any:
-    with suppress(Exception):  # it is the user's, who need not have one
+    with suppress(Exception):  # a model class of a program may not implement it
         return model.get_config()
     return None
 
 
-#: What each class of models is given, to stream or for an output.
+#: The hooks of `Model.stream` and `Model.structured_output`, in each class of models.
 stream: Final = innermost_client_hook(
     "stream",
-    _sent,
-    told=_told,
+    _stream_request,
+    told=_record_request,
     chunk_text=lambda chunk: chunk.get("contentBlockDelta", {}).get("delta", {}).get("text"),
 )
-structured_output: Final = innermost_client_hook("structured_output", _output)
+structured_output: Final = innermost_client_hook("structured_output", _output_request)

@@ -1,4 +1,4 @@
-"""The hooks of Strands Agents."""
+"""The hooks of Strands Agents: which of its functions are wrapped, and what their wrappers record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 else:
     calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
-_RUN: Final = "a run that has no recorded span of its own as one trace"
+_RUN: Final = "runs as one trace if Strands' own spans are not recorded"
 _MANAGER: Final = "agent.conversation_manager.conversation_manager"
 _APPLY, _REDUCE, _OUTPUT = "apply_management", "reduce_context", "structured_output"
-_APPLIED, _REDUCED = (SubclassHook.for_method(name, reducers.manages) for name in (_APPLY, _REDUCE))
-_STRATEGIES: Final = "_context_manager.context_manager", "ContextManager._run_strategies", reducers.strategies
-_CUT: Final = "_context_manager.strategies.offload.base", "BaseOffloadStrategy._transform_blocks", reducers.transforms
+_APPLIED, _REDUCED = (SubclassHook.for_method(name, reducers.manage) for name in (_APPLY, _REDUCE))
+_STRATEGIES: Final = "_context_manager.context_manager", "ContextManager._run_strategies", reducers.run_strategies
+_OFFLOAD: Final = (
+    "_context_manager.strategies.offload.base",
+    "BaseOffloadStrategy._transform_blocks",
+    reducers.transform_blocks,
+)
 
 
 class StrandsInstrumentor(AssemblyInstrumentor):
@@ -30,26 +34,49 @@ class StrandsInstrumentor(AssemblyInstrumentor):
         ("agent.agent", "Agent.stream_async", calls.run, _RUN),
         ("multiagent.graph", "Graph.stream_async", calls.run, _RUN),
         ("multiagent.swarm", "Swarm.stream_async", calls.run, _RUN),
-        ("agent.agent", f"Agent.{_OUTPUT}_async", calls.asks, "who asks for an output"),
-        ("event_loop.event_loop", "_handle_model_execution", calls.asks, "who asks"),
-        ("models.model", "Model.stream", SubclassHook("stream", calls.stream), "what a model receives"),
-        ("models.model", f"Model.{_OUTPUT}", SubclassHook(_OUTPUT, calls.structured_output), "likewise, for an output"),
-        ("_middleware.registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", ">= 1.51, < 1.62"),
+        ("agent.agent", f"Agent.{_OUTPUT}_async", calls.model_execution, "which agent requests a structured output"),
+        ("event_loop.event_loop", "_handle_model_execution", calls.model_execution, "which agent calls its model"),
+        ("models.model", "Model.stream", SubclassHook("stream", calls.stream), "requests that models receive"),
+        (
+            "models.model",
+            f"Model.{_OUTPUT}",
+            SubclassHook(_OUTPUT, calls.structured_output),
+            "requests for structured outputs that models receive",
+        ),
+        (
+            "_middleware.registry",
+            "MiddlewareRegistry.invoke",
+            calls.middleware_invoke,
+            "model calls with middleware",
+            ">= 1.51, < 1.62",
+        ),
         (
             "_middleware.registry",
             "MiddlewareRegistry.compose",
-            calls.composes,
-            "what middleware edits",
+            calls.middleware_compose,
+            "edits by middleware",
             ">= 1.51, < 1.62",
         ),
-        ("middleware._registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", ">= 1.62"),
-        ("middleware._registry", "MiddlewareRegistry.compose", calls.composes, "what middleware edits", ">= 1.62"),
-        ("hooks.registry", "HookRegistry.invoke_callbacks", reducers.hooked, "what hooks edit"),
-        ("hooks.registry", "HookRegistry.invoke_callbacks_async", reducers.hooked, "what hooks edit"),
-        (_MANAGER, f"ConversationManager.{_APPLY}", _APPLIED, "what a manager leaves out"),
-        (_MANAGER, f"ConversationManager.{_REDUCE}", _REDUCED, "what it leaves out of what is too much"),
-        (*_STRATEGIES, "what strategies leave out", ">= 1.56"),
-        (*_CUT, "what is cut as it is added", ">= 1.56"),
+        (
+            "middleware._registry",
+            "MiddlewareRegistry.invoke",
+            calls.middleware_invoke,
+            "model calls with middleware",
+            ">= 1.62",
+        ),
+        (
+            "middleware._registry",
+            "MiddlewareRegistry.compose",
+            calls.middleware_compose,
+            "edits by middleware",
+            ">= 1.62",
+        ),
+        ("hooks.registry", "HookRegistry.invoke_callbacks", reducers.invoke_callbacks, "edits by hooks"),
+        ("hooks.registry", "HookRegistry.invoke_callbacks_async", reducers.invoke_callbacks, "edits by hooks"),
+        (_MANAGER, f"ConversationManager.{_APPLY}", _APPLIED, "messages that a conversation manager drops"),
+        (_MANAGER, f"ConversationManager.{_REDUCE}", _REDUCED, "messages dropped after a context overflow"),
+        (*_STRATEGIES, "messages that strategies drop or rewrite", ">= 1.56"),
+        (*_OFFLOAD, "contents that are offloaded from new messages", ">= 1.56"),
     )
-    # Its messages are Bedrock's dicts, whose rows are there already.
-    on_import: ClassVar = {"strands._context_manager.modes.agentic.agentic_context": reducers.tools}
+    # `rows` is not set: Strands' messages are Bedrock's dicts, for which the readers are always registered.
+    on_import: ClassVar = {"strands._context_manager.modes.agentic.agentic_context": reducers.context_tools}

@@ -1,4 +1,7 @@
-"""How an agent's messages, prompts and tools are read; the messages are Bedrock's dicts, whose rows are known."""
+"""Reads the messages, prompts and tools of Strands agents.
+
+The messages are dicts in the format of Amazon Bedrock, for which `otel_assembly.messages` has readers.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +15,51 @@ from otel_assembly.messages.content_snapshot import copied
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: What a model is sent of a message; what else stands there is for the framework.
-_SENT: Final = ("role", "content")
-#: The messages that each agent held when they were last read, as they were then, by the identity of its own.
-_HELD: Final[IdentityWeakMap[dict[int, Any]]] = IdentityWeakMap()
+#: The keys of a message that are sent to a model; Strands uses the others itself.
+_MODEL_KEYS: Final = ("role", "content")
+#: By agent, copies of its messages when they were last read; each is found by the `id` of the agent's own message.
+_COPIES: Final[IdentityWeakMap[dict[int, Any]]] = IdentityWeakMap()
 
 
-def held_by(agent: Any) -> list[Any]:
-    """What an agent holds, as a model would be sent it: copies, since it is changed in place.
+def agent_messages(agent: Any) -> list[Any]:
+    """Return copies of an agent's messages as a model receives them; Strands changes the originals in place.
 
-    Of a message that has not changed since it is the same object.
+    A message that has not changed since the last read gets the same copy again.
     """
-    held = as_sent(agent.messages, _HELD.get(agent) or {})
-    _HELD.put(agent, dict(zip(map(id, agent.messages), held, strict=True)))
-    return held
+    copies = model_messages(agent.messages, _COPIES.get(agent) or {})
+    _COPIES.put(agent, dict(zip(map(id, agent.messages), copies, strict=True)))
+    return copies
 
 
-def as_sent(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]:  # never written to
-    """Messages as a model is sent them, copied, but for those that are known."""
-    found = []
+def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]:  # never written to
+    """Return copies of messages as a model receives them.
+
+    Args:
+        messages: The messages.
+        known: Earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
+    """
+    copies = []
     for message in messages:
-        sent = {name: message[name] for name in _SENT if name in message}
-        before = known.get(id(message))
-        found.append(before if before == sent else copied(sent))
-    return found
+        content = {name: message[name] for name in _MODEL_KEYS if name in message}
+        earlier = known.get(id(message))
+        copies.append(earlier if earlier == content else copied(content))
+    return copies
 
 
 def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
-    """The system prompts: the texts among these blocks, or one text where there are none."""
+    """Return the system prompts: the texts of the content blocks if there are any, else the text of the prompt.
+
+    Args:
+        system: The system prompt: a text, or a list of content blocks.
+        content: The content blocks, if they are separate from the text.
+    """
     blocks = system if isinstance(system, list) else content
     texts = [block.get("text") for block in blocks] if isinstance(blocks, list) else [system]
     return [prompt for text in texts for prompt in as_prompts(text)]
 
 
 def schemas_of(specs: Any) -> tuple[Mapping[str, Any], ...]:
-    """The schemas of the tools that a model is offered."""
+    """Return the schemas of tools from their `ToolSpec` dicts."""
     return tuple(map(_schema, specs or ()))
 
 
@@ -56,7 +69,7 @@ def _schema(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def output_schema(output: Any) -> Mapping[str, Any]:
-    """The schema of what a model is asked for as its output, as one that has no way of its own is offered it."""
-    from strands.tools import convert_pydantic_to_tool_spec  # imported by then
+    """Return the schema of a structured output, as the tool that Strands makes of it for most models."""
+    from strands.tools import convert_pydantic_to_tool_spec  # already imported if an agent asks for an output
 
     return _schema(convert_pydantic_to_tool_spec(output))

@@ -1,4 +1,4 @@
-"""`AssemblyConversationManager`: a chain of our policies as the conversation manager of a Strands agent."""
+"""`AssemblyConversationManager`: a conversation manager for Strands agents that runs a policy chain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.reductions import plugin_scope
 from otel_assembly.instrumentation.strands.calls import invoking_agent_of, model_of
-from otel_assembly.instrumentation.strands.messages import as_sent, prompts_of, schemas_of
+from otel_assembly.instrumentation.strands.messages import model_messages, prompts_of, schemas_of
 
 try:
     from strands.middleware import InvokeModelStage
@@ -28,8 +28,8 @@ except ImportError:  # releases below 1.62
         from strands._middleware import InvokeModelStage
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            "AssemblyConversationManager works as middleware, which strands-agents has from 1.51 on; "
-            "install a later one: pip install 'strands-agents>=1.51,<2'"
+            "AssemblyConversationManager needs middleware, which strands-agents has since 1.51; "
+            "install a later release: pip install 'strands-agents>=1.51,<2'"
         ) from missing
 
 if TYPE_CHECKING:
@@ -43,29 +43,30 @@ if TYPE_CHECKING:
 
 
 class AssemblyConversationManager(Plugin[PluginConversation], ConversationManager):
-    """Our policies around each of an agent's model calls: Strands' messages go in and come out, the very objects.
+    """Runs a policy chain before each model call of an agent, on Strands' own messages.
 
-    It is given to an agent, ``Agent(conversation_manager=AssemblyConversationManager(policies))``, and is the last of
-    its middleware: what a policy drops is out of this call, and still among the agent's messages, and in its
-    session. One object may serve any number of agents. What policies add to the prompts is added to the
-    system prompt; a summary is a user's message. Neighboring messages of one role are joined, as Bedrock requires.
+    Pass it to an agent: ``Agent(conversation_manager=AssemblyConversationManager(policies))``. It becomes the agent's
+    last middleware. The agent's messages and its session are not changed: a message that a policy drops is missing from
+    this model call only. One manager can serve any number of agents. Prompts that policies add become part of the
+    system prompt, and a summary becomes a user message. Neighboring messages of one role are joined, because Bedrock
+    rejects them otherwise.
 
-    A FATAL alert, of an observer, or sent with ``context_of(agent).send(…)``, halts the conversation: no model and no
-    tool is called any more, and the run raises `HaltedError`. `ContextOverflowError` of a budget that cannot hold goes
-    through to whoever runs the agent as well.
+    A FATAL alert from an observer, or from ``context_of(agent).send(…)``, halts the conversation: no model and no tool
+    is called after it, and the run raises `HaltedError`. The run also raises `ContextOverflowError` if a budget is
+    exceeded by messages that must not be dropped.
 
     Args:
-        policies: The chain, or an `Assembler`.
+        policies: The policy chain, or an `Assembler`.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts; by default the one that is called.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}``: a mapping, or a function of
-            the call's `InvokeModelContext` that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
+        model: The model whose tokenizer counts tokens; by default the model that is called.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
+            function, async or not, that returns one; it is called with the `InvokeModelContext` before each assembly.
+        variables: Values for policies, by name: a mapping or a function, as for `dependencies`.
+        observers: Objects that receive each message once, and each alert. They receive a response before its tools run.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is passed together with an `Assembler`,
+            which has its own.
     """
 
     def __init__(
@@ -82,44 +83,47 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         ConversationManager.__init__(self)
-        self.assembler = self.assembler.followed_by([_Alternating()])
-        #: The conversations of agents that have no session.
-        self._of_agents: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
+        self.assembler = self.assembler.followed_by([_AlternatingRoles()])
+        #: The conversations of agents without a session.
+        self._by_agent: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
 
     def context_of(self, agent: Any) -> Context:
-        """The context of an agent's conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of an agent's conversation, to send alerts to it or to halt it with its guard.
 
         Args:
             agent: The agent.
         """
-        return self._of(agent).context
+        return self._conversation_of(agent).context
 
     def register_hooks(self, registry: Any, **kwargs: Any) -> None:
-        """Have it called around the model, and before each tool."""
+        """Register callbacks that add the middleware to the agent, and that run before each tool."""
         super().register_hooks(registry, **kwargs)
-        registry.add_callback(AgentInitializedEvent, self._joins)
-        registry.add_callback(BeforeToolCallEvent, self._before_tool)
+        registry.add_callback(AgentInitializedEvent, self._add_middleware)
+        registry.add_callback(BeforeToolCallEvent, self._cancel_tool)
 
     def apply_management(self, agent: Any, **kwargs: Any) -> None:
-        """Leave the agent's messages alone."""
+        """Do nothing: the policies run before each model call, and the agent's messages are not changed."""
 
     def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
-        """Leave the agent's messages alone: a model that finds too much what a budget allows has a smaller window.
+        """Raise the model's context overflow; the agent's messages are not changed.
+
+        Running the policies again would not help: the budget is larger than the model's window.
 
         Raises:
-            Exception: What the model has said.
+            Exception: The context overflow, if `e` is passed.
         """
         if e is not None:
             raise e
 
-    def _joins(self, event: Any) -> None:
-        event.agent._middleware_registry.add_middleware(InvokeModelStage, self._around)  # noqa: SLF001  # older releases
+    def _add_middleware(self, event: Any) -> None:
+        registry = event.agent._middleware_registry  # noqa: SLF001  # older releases have no public name for it
+        registry.add_middleware(InvokeModelStage, self._invoke_model)
 
-    async def _around(self, context: Any, next_fn: Callable[[Any], Any]) -> AsyncGenerator[Any, None]:
-        """Work out what this call's model gets to see, and call it with that."""
+    async def _invoke_model(self, context: Any, next_fn: Callable[[Any], Any]) -> AsyncGenerator[Any, None]:
+        """Middleware: run the policies, call the model with the result, and show the response to the observers."""
         try:
-            conversation = self._of(context.agent)
-            context = await self._assembled(conversation, context)
+            conversation = self._conversation_of(context.agent)
+            context = await self._assemble(conversation, context)
             async for event in next_fn(context):
                 if isinstance(event, ModelStopReason):
                     message = event["stop"][1]
@@ -128,26 +132,28 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
                         conversation.context.guard.check()
                 yield event
         except AssemblyError as error:
-            error.__class__ = _going_through(type(error))  # type: ignore[arg-type]  # a class can be hashed
+            error.__class__ = _event_loop_error(type(error))  # type: ignore[arg-type]  # a class can be hashed
             raise
 
-    async def _assembled(self, conversation: PluginConversation, context: Any) -> Any:
+    async def _assemble(self, conversation: PluginConversation, context: Any) -> Any:
+        """Return a copy of an `InvokeModelContext` with the messages and the system prompt to send to the model."""
         agent, call = context.agent, CALL.get()
-        prompts, held = prompts_of(context.system_prompt), _own(agent.messages, context.messages)
+        prompts, history = prompts_of(context.system_prompt), _originals(agent.messages, context.messages)
         model, tools = context.model, schemas_of(context.tool_specs)
         async with conversation.turn(agent.name, model_of(model), tools, model):
-            await conversation.show(held)
+            await conversation.show(history)
             with nullcontext() if call is None else plugin_scope(call.instrumentation, call):
-                assembly = await conversation.assemble(context, prompts, held)
-        messages, made = _messages(assembly.events), list(assembly.prompts)
+                assembly = await conversation.assemble(context, prompts, history)
+        messages, new_prompts = _messages(assembly.events), list(assembly.prompts)
         if call is not None:
             with call.instrumentation.suppress_errors():
-                call.replaced_by_plugin(as_sent(messages), prompts=made)
-        return replace(context, messages=messages, system_prompt=_prompt(context.system_prompt, prompts, made))
+                call.replaced_by_plugin(model_messages(messages), prompts=new_prompts)
+        system_prompt = _system_prompt(context.system_prompt, prompts, new_prompts)
+        return replace(context, messages=messages, system_prompt=system_prompt)
 
-    def _before_tool(self, event: Any) -> None:
-        """Call no tool once the conversation is halted."""
-        halt = self._of(event.agent).context.guard.halt
+    def _cancel_tool(self, event: Any) -> None:
+        """Cancel a tool call if the conversation is halted."""
+        halt = self._conversation_of(event.agent).context.guard.halt
         if halt is not None:
             event.cancel_tool = f"Not called: {halt.reason}"
 
@@ -155,58 +161,77 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         session = conversation_id.partition("\0")[0] if conversation_id is not None else None
         return PluginConversation(self, "strands", session, same=same_content)
 
-    def _of(self, agent: Any) -> PluginConversation:
+    def _conversation_of(self, agent: Any) -> PluginConversation:
         invoking_agent = invoking_agent_of(agent)
         if invoking_agent.conversation_id is not None:
             return self._conversation(f"{invoking_agent.conversation_id}\0{invoking_agent.name}")
-        return self._of_agents.get_or_create(agent, lambda _: self._begin(None))
+        return self._by_agent.get_or_create(agent, lambda _: self._begin(None))
 
 
-class _Alternating:
-    """Joins neighboring messages of one role, which Bedrock refuses."""
+class _AlternatingRoles:
+    """A policy that joins neighboring messages of one role, because Bedrock requires alternating roles."""
 
     name = "alternating_roles"
     kind = "reduction"
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Return the events, neighbors of one role as one."""
-        known, at = set(map(id, _messages(events))), 0
-        made: list[Any] = []
+        """Return the prompts, and the events with neighboring messages of one role joined.
+
+        Other events between two messages, such as alerts, do not separate them.
+        """
+        message_ids, last_index = set(map(id, _messages(events))), 0
+        joined: list[Any] = []
         last: Any = None
         for event in events:
-            if last is not None and id(event) in known and event["role"] == last["role"]:
+            if last is not None and id(event) in message_ids and event["role"] == last["role"]:
                 last = {**last, "content": [*last["content"], *event["content"]]}
-                made[at] = last
+                joined[last_index] = last
             else:
-                at, last = (len(made), event) if id(event) in known else (at, last)
-                made.append(event)
-        return prompts, made
+                last_index, last = (len(joined), event) if id(event) in message_ids else (last_index, last)
+                joined.append(event)
+        return prompts, joined
 
 
-def _own(messages: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
-    """The agent's own messages, of which a middleware is handed copies; what was changed on the way is another one."""
-    known = {message.get("tracking_id"): message for message in messages}
-    return [own if (own := known.get(copy.get("tracking_id"))) == copy else copy for copy in copies]
+def _originals(messages: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
+    """Return the agent's own messages for the copies that middleware receives; changed copies are kept.
+
+    Args:
+        messages: The agent's messages.
+        copies: The copies, which Strands gives the same ``tracking_id``.
+    """
+    by_id = {message.get("tracking_id"): message for message in messages}
+    return [original if (original := by_id.get(copy.get("tracking_id"))) == copy else copy for copy in copies]
 
 
 def _messages(events: Sequence[Any]) -> list[Any]:
     return [event for event in events if isinstance(event, dict)]
 
 
-def _prompt(given: Any, prompts: list[str], made: list[str]) -> Any:
-    """The system prompt: as it was given, with what is new behind it; other blocks, such as cache points, stay."""
-    if made == prompts:
-        return given
-    kept = given if isinstance(given, list) else [{"text": text} for text in prompts]
-    if made[: len(prompts)] == prompts:
-        return [*kept, *({"text": text} for text in made[len(prompts) :])]
-    return [{"text": text} for text in made]
+def _system_prompt(system_prompt: Any, prompts: list[str], new_prompts: list[str]) -> Any:
+    """Return the system prompt to send.
+
+    If policies only added prompts, these follow the content blocks of the original, which can include cache points.
+
+    Args:
+        system_prompt: The original system prompt: a text or content blocks.
+        prompts: The texts of the original.
+        new_prompts: The texts after the policies.
+    """
+    if new_prompts == prompts:
+        return system_prompt
+    blocks = system_prompt if isinstance(system_prompt, list) else [{"text": text} for text in prompts]
+    if new_prompts[: len(prompts)] == prompts:
+        return [*blocks, *({"text": text} for text in new_prompts[len(prompts) :])]
+    return [{"text": text} for text in new_prompts]
 
 
 @lru_cache(maxsize=32)
-def _going_through(kind: type[AssemblyError]) -> type[AssemblyError]:
-    """The same error, as one that the event loop lets through as it is, whichever cycle it is raised in."""
-    if issubclass(kind, EventLoopException):
-        return kind
-    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind, EventLoopException), named)
+def _event_loop_error(error_type: type[AssemblyError]) -> type[AssemblyError]:
+    """Return a subclass of an error's class that is also an `EventLoopException`, with the same name.
+
+    Strands' event loop wraps most other exceptions in an `EventLoopException`, which would hide the error's class.
+    """
+    if issubclass(error_type, EventLoopException):
+        return error_type
+    names = {"__module__": error_type.__module__, "__qualname__": error_type.__qualname__}
+    return type(error_type.__name__, (error_type, EventLoopException), names)

@@ -1,6 +1,7 @@
-"""What reduces the messages that an agent holds: managers of the conversation, strategies, hooks, and its own tools.
+"""Hooks for what changes a Strands agent's messages in place, between its model calls.
 
-All of them change the agent's messages in place, between its model calls: each is a step of the next one.
+That are conversation managers, strategies of a context manager, callbacks of hooks, and the tools ``summarize_context``
+and ``truncate_context``. Each change is deferred, and recorded as a step of the agent's next model call.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
-from otel_assembly.instrumentation.strands.calls import PACKAGES, function_name, invoking_agent_of, is_framework_s
-from otel_assembly.instrumentation.strands.messages import held_by
+from otel_assembly.instrumentation.strands.calls import (
+    PACKAGES,
+    function_name,
+    invoking_agent_of,
+    is_framework_function,
+)
+from otel_assembly.instrumentation.strands.messages import agent_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,109 +28,129 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: Why messages leave, where the model has not found them to be too many.
+#: Why a conversation manager drops messages, unless the model reported a context overflow.
 _REASONS: Final = {
     "SlidingWindowConversationManager": DecisionReason.OUTSIDE_WINDOW,
     "SummarizingConversationManager": DecisionReason.COMPACTED,
 }
-#: The conditions of a strategy, and where it holds them.
-_HELD: Final = {
+#: The settings of a strategy that are recorded, and the attributes that contain them.
+_SETTINGS: Final = {
     "threshold": "_threshold",
     "utilization": "_utilization_threshold",
     "preserve_recent": "_preserve_recent",
 }
 
 
-def _in_place(agent_of: Callable[..., Any], policy: Callable[..., str], **more: Any) -> Wrap:
-    """The hook of what changes an agent's messages in place; what it calls for that is a part of it."""
+def _in_place_reducer(agent_of: Callable[..., Any], policy: Callable[..., str], **options: Any) -> Wrap:
+    """Return a hook for a function that changes an agent's messages in place.
 
-    def held(*args: Any, **kwargs: Any) -> Any:
+    Another such function that it calls is recorded as a part of it.
+
+    Args:
+        agent_of: Returns the agent from the function's arguments; None if the call is not to be recorded.
+        policy: Returns the policy name from the function's arguments.
+        options: Other attributes of `Reducer`.
+    """
+
+    def messages_of(*args: Any, **kwargs: Any) -> Any:
         agent = agent_of(*args, **kwargs) if reducing() is None else None
-        return held_by(agent) if isinstance(getattr(agent, "messages", None), list) else None
+        return agent_messages(agent) if isinstance(getattr(agent, "messages", None), list) else None
 
     return reducer(
-        Reducer(held, policy=policy, invoking_agent=lambda *a, **k: invoking_agent_of(agent_of(*a, **k)), **more)
+        Reducer(
+            messages_of, policy=policy, invoking_agent=lambda *a, **k: invoking_agent_of(agent_of(*a, **k)), **options
+        )
     )
 
 
-def _managed(manager: Any, agent: Any, *_: Any, **__: Any) -> Any:
+def _managed_agent(manager: Any, agent: Any, *_: Any, **__: Any) -> Any:
     return None if is_ours(manager) or type(manager).__name__ == "NullConversationManager" else agent
 
 
-def _why(_: Any, __: Any, manager: Any, agent: Any, e: Any = None, **___: Any) -> Mapping[str, Any]:
+def _manager_report(_: Any, __: Any, manager: Any, agent: Any, e: Any = None, **___: Any) -> Mapping[str, Any]:
+    """Return why a conversation manager dropped messages; `e` is the model's context overflow, if there was one."""
     reason = known_of(type(manager), _REASONS, PACKAGES)
     if e is not None and reason is DecisionReason.OUTSIDE_WINDOW:
         reason = DecisionReason.OVER_BUDGET
     return {} if reason is None else {"reason": reason}
 
 
-#: What a manager does after a run, before a call, or because the model has found its messages to be too many.
-manages: Final = _in_place(
-    _managed,
+#: The hook of a conversation manager. It runs after a run, before a model call, or after a context overflow.
+manage: Final = _in_place_reducer(
+    _managed_agent,
     lambda manager, *_, **__: policy_name(manager, PACKAGES, "ConversationManager"),
     config=lambda manager, *_, **__: settings_of(manager, {"removed_message_count"}),
-    said=_why,
+    said=_manager_report,
     ends=lambda _, agent, e=None, **__: None if e is None else invoking_agent_of(agent),
 )
 
 
-def _strategy(strategy: Any, *_: Any, **__: Any) -> str:
+def _strategy_name(strategy: Any, *_: Any, **__: Any) -> str:
     return policy_name(strategy, PACKAGES, "Strategy")
 
 
-def _left(before: Any, after: Any, strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    """Messages of which nothing is left are out, whatever marks their place; only a summary stands for them."""
-    if len(after) >= len(before) or not is_own(strategy, PACKAGES) or _strategy(strategy) == "summarize":
+def _strategy_report(before: Any, after: Any, strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    """Return which messages a strategy dropped: those of which no content block is left.
+
+    They count as dropped even if a notice replaces them. Only the strategy `summarize` compacts messages.
+    """
+    if len(after) >= len(before) or not is_own(strategy, PACKAGES) or _strategy_name(strategy) == "summarize":
         return {}
     kept = [block for message in after for block in message["content"]]
-    gone = [message for message in before if not any(block in kept for block in message["content"])]
-    return {"verdicts": [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)]}
+    dropped = [message for message in before if not any(block in kept for block in message["content"])]
+    return {"verdicts": [Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)]}
 
 
-def _conditions(strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    return {name: value for name, held in _HELD.items() if (value := getattr(strategy, held, None))}
+def _strategy_settings(strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    return {name: value for name, attribute in _SETTINGS.items() if (value := getattr(strategy, attribute, None))}
 
 
-_applies: Final = _in_place(lambda _, context: context.agent, _strategy, config=_conditions, said=_left)
-#: What a strategy does to a message as it is added.
-transforms: Final = _in_place(lambda *given, **_: given[4], _strategy, config=_conditions)
+_apply_strategy: Final = _in_place_reducer(
+    lambda _, context: context.agent, _strategy_name, config=_strategy_settings, said=_strategy_report
+)
+#: The hook of `_transform_blocks`, with which an offload strategy shortens a message when it is added.
+transform_blocks: Final = _in_place_reducer(lambda *args, **_: args[4], _strategy_name, config=_strategy_settings)
 
 
 @observe_async_hook
-def strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> Observation:
-    """Around what applies the strategies of a context manager, which may be of any class."""
-    for strategy in manager._strategies:  # noqa: SLF001  # nothing else gives them
-        instrumentation.take(type(strategy), "apply", _applies)
+def run_strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> Observation:
+    """Wrap `apply` in the classes of a context manager's strategies before they run; a program can define its own."""
+    for strategy in manager._strategies:  # noqa: SLF001  # has no public name
+        instrumentation.take(type(strategy), "apply", _apply_strategy)
     yield
 
 
-def _hooks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
-    """The callbacks of an event: each may edit the agent's messages; what the framework's own do is told apart."""
+def _invoke_callbacks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
+    """Invoke an event's callbacks, each wrapped; the registry itself is not changed."""
     with instrumentation.suppress_errors():
         if hasattr(event, "agent"):
-            given, registry = registry.get_callbacks_for, copy(registry)
-            # One by one: a callback may add others.
-            registry.get_callbacks_for = lambda event: (_watched(one, instrumentation) for one in given(event))
+            get_callbacks, registry = registry.get_callbacks_for, copy(registry)
+            # A generator, because a callback can add other callbacks.
+            registry.get_callbacks_for = lambda event: (
+                _wrap_callback(callback, instrumentation) for callback in get_callbacks(event)
+            )
     return invoke(registry, event)
 
 
-def _watched(callback: Any, instrumentation: Instrumentation) -> Any:
+def _wrap_callback(callback: Any, instrumentation: Instrumentation) -> Any:
+    """Wrap a program's own callback, which can edit the agent's messages; Strands' callbacks have other hooks."""
     with instrumentation.suppress_errors():
-        if not is_framework_s(callback) and not is_ours(getattr(callback, "__self__", None)):
-            wrap = _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
+        if not is_framework_function(callback) and not is_ours(getattr(callback, "__self__", None)):
+            wrap = _in_place_reducer(lambda event: event.agent, lambda _: function_name(callback), kind=None)
             return wrap(callback, instrumentation)
     return callback
 
 
-hooked: Final = replace_hook(_hooks)
+invoke_callbacks: Final = replace_hook(_invoke_callbacks)
 
 
-def tools(module: Any, instrumentation: Instrumentation) -> None:
-    """The tools by which a model reduces its own context."""
+def context_tools(module: Any, instrumentation: Instrumentation) -> None:
+    """Wrap the tools with which a model can reduce its own context, in the module that defines them."""
 
-    def take(name: str) -> None:
-        wrap = _in_place(lambda *_, tool_context, **__: tool_context.agent, lambda *_, **__: name)
-        instrumentation.patches.wrap(getattr(module, name), "_tool_func", lambda made: wrap(made, instrumentation))
+    def wrap_tool(name: str) -> None:
+        wrap = _in_place_reducer(lambda *_, tool_context, **__: tool_context.agent, lambda *_, **__: name)
+        tool = getattr(module, name)
+        instrumentation.patches.wrap(tool, "_tool_func", lambda function: wrap(function, instrumentation))
 
-    take("summarize_context")
-    take("truncate_context")
+    wrap_tool("summarize_context")
+    wrap_tool("truncate_context")

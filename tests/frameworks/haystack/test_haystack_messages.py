@@ -90,11 +90,11 @@ def test_what_compaction_says_in_the_place_of_others_nobody_has_said():
 def test_the_system_prompts_in_front():
     asked, later = ChatMessage.from_user("hello"), ChatMessage.from_system("Three.")
     front = [ChatMessage.from_system("One."), ChatMessage.from_system("Two.")]
-    prompts, held = rows.behind_prompts([*front, asked, later])
+    prompts, held = rows.split_prompts([*front, asked, later])
     assert prompts == ["One.", "Two."]
     assert [message is other for message, other in zip(held, (asked, later), strict=True)] == [True, True]
-    assert rows.behind_prompts(front) == (["One.", "Two."], [])
-    assert rows.behind_prompts([]) == ([], [])
+    assert rows.split_prompts(front) == (["One.", "Two."], [])
+    assert rows.split_prompts([]) == ([], [])
 
 
 def test_a_summary_survives_being_stored():

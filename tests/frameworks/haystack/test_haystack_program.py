@@ -82,7 +82,7 @@ def test_agents_that_were_built_before_are_seen(assembly_telemetry):
     assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 3
 
 
-@pytest.mark.parametrize("breaks", ["behind_prompts", "given_to", "schema_of"])
+@pytest.mark.parametrize("breaks", ["split_prompts", "input_messages", "schema_of"])
 async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     import otel_assembly.instrumentation.haystack.calls as calls
     import otel_assembly.instrumentation.haystack.generators as generators

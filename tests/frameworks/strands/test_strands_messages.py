@@ -12,7 +12,13 @@ from strands.types.tools import ToolResultContent
 from strands_models import ScriptedModel, Stage, history
 
 from otel_assembly import describe
-from otel_assembly.instrumentation.strands.messages import as_sent, held_by, output_schema, prompts_of, schemas_of
+from otel_assembly.instrumentation.strands.messages import (
+    agent_messages,
+    model_messages,
+    output_schema,
+    prompts_of,
+    schemas_of,
+)
 from otel_assembly.messages import MEDIA_TOKENS
 
 PICTURE = {"format": "png", "source": {"bytes": b"x"}}
@@ -104,17 +110,17 @@ def test_the_schemas_of_tools():
 
 def test_what_an_agent_holds_is_the_same_object_until_it_is_changed_in_place():
     agent = Agent(model=ScriptedModel(Stage(), ""), messages=history(2), callback_handler=None)
-    first = held_by(agent)
+    first = agent_messages(agent)
     agent.messages[0]["metadata"] = {"custom": {"pinned": True}}
     agent.messages[1]["content"][0]["text"] = "something else"
     agent.messages.append(agent.messages[3])
-    second = held_by(agent)
+    second = agent_messages(agent)
     assert [message is other for message, other in zip(first, second, strict=False)] == [True, False, True, True]
     assert second[4] == second[3]
     assert first[1] == history(2)[1]
-    assert as_sent(agent.messages) == second
+    assert model_messages(agent.messages) == second
 
 
 def test_a_malformed_message_is_the_model_s_to_refuse():
     agent = Agent(model=ScriptedModel(Stage(), ""), messages=[{"role": "user"}], callback_handler=None)
-    assert held_by(agent) == [{"role": "user"}]
+    assert agent_messages(agent) == [{"role": "user"}]

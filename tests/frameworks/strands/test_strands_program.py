@@ -84,12 +84,12 @@ async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
 
 
 BREAKS = [
-    "held_by",
+    "agent_messages",
     "prompts_of",
     "schemas_of",
-    "asker_of",
+    "invoking_agent_of",
     "function_name",
-    *(["as_sent"] if InvokeModelStage else []),
+    *(["model_messages"] if InvokeModelStage else []),
 ]
 
 
