@@ -1,6 +1,6 @@
-"""AgentScope 2: its instrumentor, its plug-in, and how its messages are read.
+"""AgentScope 2: the instrumentor, and a middleware that applies policies to the messages of an agent.
 
-Importing this imports nothing of AgentScope; asking for `AssemblyMiddleware` does.
+Importing this package does not import AgentScope. The first access to `AssemblyMiddleware` does.
 """
 
 from __future__ import annotations

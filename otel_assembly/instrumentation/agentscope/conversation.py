@@ -1,7 +1,9 @@
-"""AgentScope's replies, each one run, and the calls that they make of models: who asks, and what is sent.
+"""Records AgentScope's runs and model calls: which agent makes a call, and what the model's client is given.
 
-AgentScope makes the prompt anew several times in each round, mostly to measure it: the one that counts is the one that
-the model is called with. A call is told where it reaches the model's client (``_call_api``), which every attempt does.
+``Agent._reply_impl`` is a run. ``Agent._get_system_prompt``, ``_prepare_model_input`` and ``_call_model`` show how the
+next model call is prepared, and which middlewares change it. AgentScope builds the prompt several times per iteration,
+mostly to count its tokens. Therefore a call is recorded only when ``ChatModelBase._call_api``, the model's client, is
+called. Each retry and each fallback model calls it once.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import inspect
 import time
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import block_parts, is_summary, part_of, summary_blocks
@@ -34,275 +36,360 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-#: The agent that replies here; outside of any reply, no model call is prepared.
-REPLYING: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_replying", default=None)
+#: The agent whose reply is running; None outside of a reply.
+REPLYING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_replying_agent", default=None)
 
 
 def invoking_agent_of(agent: Any) -> InvokingAgent:
-    """A session may have several agents, each with a context of its own: the ledger is that of an agent in a session.
+    """Return the identity of an agent: its session's id and its name.
 
-    An agent that is made anew goes on with the context of its session.
+    Each agent of a session has its own context. An agent object that is created later for the same session continues
+    the context of the earlier one, so the identity does not depend on the object.
     """
     return InvokingAgent.of(agent.state.session_id, agent.name)
 
 
-def named(middlewares: Sequence[Any], hook: str) -> str:
-    """Who did it, where only one of them can have."""
+def step_name(middlewares: Sequence[Any], hook: str) -> str:
+    """Return the name of a step for a change that was made inside of a middleware hook.
+
+    It is the class name of the only middleware; ``framework`` without middlewares; the hook's name if there are
+    several, because it is not known which of them made the change.
+    """
     return FRAMEWORK if not middlewares else type(middlewares[0]).__name__ if len(middlewares) == 1 else hook
 
 
-@lru_cache(maxsize=200)  # beyond it, the least recently used are read anew when they come back
-def _parts_of(session: str | None, agent: str) -> MessageParts[Part]:
+@lru_cache(maxsize=200)  # the parts of the least recently used agents are read again when they are needed
+def _parts_of(session_id: str | None, agent_name: str) -> MessageParts[Part]:
     return MessageParts(block_parts, part_of)
 
 
 def events_of(agent: Any) -> list[Part]:
-    """What follows the system prompt: the summary of what was compressed, and the context."""
+    """Return an agent's messages without the system prompt: the summary of compressed messages, then the context."""
     return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, summary_blocks(agent.state.summary))
 
 
-class AskedModel(ModelCall):
-    """A call of a model: an agent's, which is prepared step by step, or one that somebody else makes meanwhile.
+class PromptChange(NamedTuple):
+    """A change of the system prompt by one middleware.
 
     Attributes:
-        prompt: The system prompt as it was last made.
-        changes: What middlewares made of it then: by whom, what it was, what became of it, and in how many nanoseconds.
-        estimate: What AgentScope estimated the prompt to take when it last looked; 0 while it does so.
-        compressing: What a middleware does that compresses the context.
+        middleware: The class name of the middleware.
+        before: The prompt that the middleware received.
+        after: The prompt that the middleware returned.
+        duration_ns: The duration of the middleware's ``on_system_prompt``, in nanoseconds.
     """
 
-    ends_before_client_span = True  # a middleware may open the model call's span
+    middleware: str
+    before: str
+    after: str
+    duration_ns: int
+
+
+class AgentScopeCall(ModelCall):
+    """A model call of an agent's reply, or one that a middleware or a tool makes during a reply.
+
+    Attributes:
+        prompt: The system prompt that AgentScope built last.
+        prompt_changes: The changes that middlewares made to that prompt, in order.
+        estimate: AgentScope's token count of the prompt in the last check of the context's size. None before the
+            count; 0 while AgentScope counts.
+        compressing: The reduction by middlewares that implement ``on_compress_context``; None without them.
+    """
+
+    ends_before_client_span = True  # a tracing middleware may have opened the span of the model call
     prompt = ""
-    changes: Sequence[tuple[str, str, str, int]] = ()
+    prompt_changes: Sequence[PromptChange] = ()
     estimate: int | None = None
     compressing: Reduction | None = None
-    _asked: Sequence[Any] = ()
-    _offered: Any = None
-    _summary: Any = ""
-    _policy = FRAMEWORK
+    _request_messages: Sequence[Any] = ()
+    _request_tools: Any = None
+    _request_summary: Any = ""
+    _request_step_name = FRAMEWORK
 
-    def asked(self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()) -> None:
-        """It is asked with these, which middlewares may change on the way to the model."""
-        self._asked, self._offered, self._summary = list(messages), tools, summary
-        self._policy = named([one for one in middlewares if not is_ours(one)], "on_model_call")
+    def set_request(
+        self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()
+    ) -> None:
+        """Set what the agent requests from the model, before middlewares change it.
 
-    def sends(self, messages: Sequence[Any], tools: Any) -> bool:
-        """Whether a model that is called with these is this call's, and none that a middleware asks something else."""
-        known = {message.id for message in self._asked}
-        return (tools is not None and tools is self._offered) or any(message.id in known for message in messages)
-
-    def read(self, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
-        """The parts of what is sent, and the system prompts in front of them.
-
-        The first message that an agent asks with is its prompt; a system message behind it belongs to the context. The
-        summary, which is made anew each time, is the part that it is elsewhere.
+        Args:
+            messages: The messages, with the system prompt.
+            tools: The schemas of the tools.
+            summary: The summary of compressed messages, which `messages` contains; empty without one.
+            middlewares: The middlewares that implement ``on_model_call``.
         """
-        own = {message.id for message in self._asked[1:]} if self.invoking_agent.conversation is not None else ()
-        front, rest = in_front(messages, lambda message: message.role == "system" and message.id not in own)
-        prompts = [text for message in front if (text := message.get_text_content())]
-        summary = self._summary
-        summed = bool(summary and rest and is_summary(rest[0], summary))
+        self._request_messages, self._request_tools, self._request_summary = list(messages), tools, summary
+        self._request_step_name = step_name([item for item in middlewares if not is_ours(item)], "on_model_call")
+
+    def is_request(self, messages: Sequence[Any], tools: Any) -> bool:
+        """Return True if a model's arguments are the agent's request, not another one that a middleware makes."""
+        request_ids = {message.id for message in self._request_messages}
+        same_tools = tools is not None and tools is self._request_tools
+        return same_tools or any(message.id in request_ids for message in messages)
+
+    def read_messages(self, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
+        """Return the parts of a model's messages, and the system prompts in front of them.
+
+        The first message of an agent's request is its system prompt; later system messages belong to the context.
+        AgentScope creates a new message for the summary in each request. It is read as the part that `events_of`
+        returns for the summary.
+        """
+        has_conversation = self.invoking_agent.conversation is not None
+        context_ids = {message.id for message in self._request_messages[1:]} if has_conversation else ()
+        leading, rest = in_front(messages, lambda message: message.role == "system" and message.id not in context_ids)
+        prompts = [text for message in leading if (text := message.get_text_content())]
+        summary = self._request_summary
+        has_summary = bool(summary and rest and is_summary(rest[0], summary))
         parts = _parts_of(self.invoking_agent.conversation, self.invoking_agent.name)
-        return parts.of(rest[summed:], summary_blocks(summary) if summed else (), forgets=False), prompts
+        return parts.of(rest[has_summary:], summary_blocks(summary) if has_summary else (), forgets=False), prompts
 
-    def given(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
-        """What a model's client is given for it."""
+    def client_request(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
+        """Return what the model's client is given for this call."""
         self.tools = tools if isinstance(tools, list) else ()
-        return ClientRequest(*self.read(messages), self.tools, *_known(model), client=rules_of_client(model))
+        return ClientRequest(
+            *self.read_messages(messages), self.tools, *_name_and_window(model), client=rules_of_client(model)
+        )
 
-    def prompted(self, events: Sequence[Part]) -> None:
-        """Its system prompt is made: tell what middlewares made of it, where that is not what was told last."""
-        first = self.changes[0][1] if self.changes else self.prompt
-        self.observe_messages(events, prompts=as_prompts(first) if self.prompts is None else None)
-        if list(self._prompts_out or ()) != as_prompts(self.prompt):
-            for name, _, made, took_ns in self.changes:
-                began, prompts = time.time_ns() - took_ns, as_prompts(made)
-                self.reduced(name, self.out, self.out, kind="injection", started_ns=began, prompts=prompts)
+    def record_prompt_changes(self, events: Sequence[Part]) -> None:
+        """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before.
 
-    def passed(self, messages: Sequence[Any]) -> None:
-        """Behind all middlewares, these are what a model is called with; copies that say the same are no change."""
-        if self._policy != FRAMEWORK:
-            parts, prompts = self.read(messages)
-            changed = prompts != list(self._prompts_out or ())
-            self.middleware(self._policy, self.out).done(parts, prompts=prompts if changed else None)
+        Args:
+            events: The agent's messages without the system prompt.
+        """
+        original = self.prompt_changes[0].before if self.prompt_changes else self.prompt
+        self.observe_messages(events, prompts=as_prompts(original) if self.prompts is None else None)
+        if list(self.prompts_out or ()) != as_prompts(self.prompt):
+            for change in self.prompt_changes:
+                self.reduced(
+                    change.middleware,
+                    self.out,
+                    self.out,
+                    kind="injection",
+                    started_ns=time.time_ns() - change.duration_ns,
+                    prompts=as_prompts(change.after),
+                )
 
-    def middleware(self, policy: str, before: Sequence[Any]) -> Reduction:
-        """What a middleware, or several, do to its messages."""
+    def record_request_changes(self, messages: Sequence[Any]) -> None:
+        """Record what the ``on_model_call`` middlewares changed. A copy with the same content is no change.
+
+        Args:
+            messages: The messages that the model is called with.
+        """
+        if self._request_step_name != FRAMEWORK:
+            parts, prompts = self.read_messages(messages)
+            changed = prompts != list(self.prompts_out or ())
+            reduction = self.middleware_reduction(self._request_step_name, self.out)
+            reduction.done(parts, prompts=prompts if changed else None)
+
+    def middleware_reduction(self, policy: str, before: Sequence[Any]) -> Reduction:
+        """Return a `Reduction` for a change of this call's messages by middlewares."""
         return Reduction(self.instrumentation, policy, before, kind=None, call=self)
 
-    def stopped(self, error: BaseException, policy: str | None = None) -> None:
-        """A middleware raised before a model was called: nothing is sent."""
-        self.middleware(policy or self._policy, self.out).failed(error)
+    def fail_in_middleware(self, error: BaseException, policy: str | None = None) -> None:
+        """Record that a middleware raised before the model was called, and end the call.
+
+        Args:
+            error: The exception.
+            policy: The name of the step; None for that of the ``on_model_call`` middlewares.
+        """
+        self.middleware_reduction(policy or self._request_step_name, self.out).failed(error)
         self.end(error)
 
 
-def _known(model: Any) -> tuple[str | None, int | None]:
-    """The name of a model, and its window."""
+def _name_and_window(model: Any) -> tuple[str | None, int | None]:
     return getattr(model, "model", None), getattr(model, "context_size", None)
 
 
-_PREPARED: Final[IdentityWeakMap[AskedModel]] = IdentityWeakMap()
+#: The next model call of each agent object.
+_PREPARED_CALLS: Final[IdentityWeakMap[AgentScopeCall]] = IdentityWeakMap()
 
 
-def prepared(instrumentation: Instrumentation, agent: Any) -> AskedModel:
-    """The model call that an agent makes next, in the session that it has now; it goes when the agent goes."""
-    call, invoking_agent = _PREPARED.get(agent), invoking_agent_of(agent)
+def prepared_call(instrumentation: Instrumentation, agent: Any) -> AgentScopeCall:
+    """Return the next model call of an agent in its current session; create it if there is none."""
+    call, invoking_agent = _PREPARED_CALLS.get(agent), invoking_agent_of(agent)
     if call is None or call.invoking_agent != invoking_agent:
-        model, window = _known(agent.model)
-        call = _PREPARED.put(agent, AskedModel(instrumentation, invoking_agent, model=model, window=window))
+        model, window = _name_and_window(agent.model)
+        call = _PREPARED_CALLS.put(agent, AgentScopeCall(instrumentation, invoking_agent, model=model, window=window))
     return call
 
 
-def not_called(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
-    """No model is called with what was prepared: what was done for it is told all the same."""
-    call = _PREPARED.pop(agent)
+def end_prepared_call(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
+    """End an agent's prepared call without a model call. Steps that were applied to it are recorded.
+
+    Args:
+        agent: The agent.
+        error: The exception that prevented the model call; None if there was none.
+        stays: True if the changes to the agent's context stay in effect although no model was called.
+    """
+    call = _PREPARED_CALLS.pop(agent)
     if call is not None:
         call.end(error, stays=stays)
 
 
 @run_hook
 def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-    """Around ``Agent._reply_impl``, inside of all middlewares: where one of them traces, its span is current.
+    """Hook ``Agent._reply_impl``: one run, which runs inside of all middlewares.
 
-    What was prepared in it for a model that is not called ends with it.
+    If a middleware traces, its span is current here. A prepared call without a model call ends with the run.
     """
-    ends, session = partial(not_called, agent), agent.state.session_id
-    return ContextBoundRun(instrumentation, agent.name, {REPLYING: agent}, conversation_id=session, ends=ends)
+    end_call, session_id = partial(end_prepared_call, agent), agent.state.session_id
+    return ContextBoundRun(
+        instrumentation, agent.name, {REPLYING_AGENT: agent}, conversation_id=session_id, ends=end_call
+    )
 
 
-#: The call whose system prompt is made here.
-_PROMPTED: Final[ContextVar[AskedModel | None]] = ContextVar("otel_assembly_agentscope_prompted", default=None)
+#: The call whose system prompt is being built.
+_PROMPT_CALL: Final[ContextVar[AgentScopeCall | None]] = ContextVar(
+    "otel_assembly_agentscope_prompt_call", default=None
+)
 
 
 @observe_async_hook
 def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._get_system_prompt``."""
-    call = prepared(instrumentation, agent)
-    call.changes = ()
-    for middleware in agent._system_prompt_middlewares:  # noqa: SLF001  # nothing else names them
-        instrumentation.take(type(middleware), "on_system_prompt", _transformer)
-    with context_value(_PROMPTED, call):
+    """Hook ``Agent._get_system_prompt``: collect the changes that middlewares make to the system prompt."""
+    call = prepared_call(instrumentation, agent)
+    call.prompt_changes = ()
+    for middleware in agent._system_prompt_middlewares:  # noqa: SLF001  # no public attribute lists them
+        instrumentation.take(type(middleware), "on_system_prompt", _on_system_prompt)
+    with context_value(_PROMPT_CALL, call):
         call.prompt = yield
 
 
 @observe_async_hook
-def _transformer(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    call, name, began_ns = _PROMPTED.get(), type(middleware).__name__, time.perf_counter_ns()
+def _on_system_prompt(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    call, name, started_ns = _PROMPT_CALL.get(), type(middleware).__name__, time.perf_counter_ns()
     if call is None:
         return
     agent, prompt = argument(args, kwargs, 0, "agent"), argument(args, kwargs, 1, "current_prompt", "")
     try:
-        with context_value(_PROMPTED, None):  # what it inherits is its own doing
-            made = yield
+        with context_value(_PROMPT_CALL, None):  # a call of the inherited method is a part of this change
+            new_prompt = yield
     except BaseException as error:
         call.prompt = prompt
-        call.prompted(events_of(agent))
-        call.stopped(error, name)
-        not_called(agent)
+        call.record_prompt_changes(events_of(agent))
+        call.fail_in_middleware(error, name)
+        end_prepared_call(agent)
         raise
-    if made != prompt:
-        call.changes = (*call.changes, (name, prompt, made, time.perf_counter_ns() - began_ns))
+    if new_prompt != prompt:
+        change = PromptChange(name, prompt, new_prompt, time.perf_counter_ns() - started_ns)
+        call.prompt_changes = (*call.prompt_changes, change)
 
 
 @observe_async_hook
 def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._prepare_model_input``, which knows the tools."""
-    observe_model(instrumentation, agent.model)
+    """Hook ``Agent._prepare_model_input``, whose result contains the schemas of the tools."""
+    wrap_model_methods(instrumentation, agent.model)
     result = yield
-    prepared(instrumentation, agent).tools = result.get("tools") or ()
+    prepared_call(instrumentation, agent).tools = result.get("tools") or ()
 
 
 @observe_async_hook
 def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._call_model``: each attempt, of whichever model, is a call of the same messages."""
-    observe_model(instrumentation, agent.model_config.fallback_model)
-    call, middlewares = prepared(instrumentation, agent), agent._model_call_middlewares  # noqa: SLF001  # as above
-    messages, tools = _given(args, kwargs)
-    call.asked(messages, tools, agent.state.summary, middlewares)
-    call.prompted(events_of(agent))
+    """Hook ``Agent._call_model``, which requests an answer with retries and a fallback model.
+
+    Each attempt is a model call with the messages that are given here.
+    """
+    wrap_model_methods(instrumentation, agent.model_config.fallback_model)
+    call = prepared_call(instrumentation, agent)
+    middlewares = agent._model_call_middlewares  # noqa: SLF001  # no public attribute lists them
+    messages, tools = _messages_and_tools(args, kwargs)
+    call.set_request(messages, tools, agent.state.summary, middlewares)
+    call.record_prompt_changes(events_of(agent))
     try:
         with call.current():
             yield
     except BaseException as error:
-        if middlewares and not call.ended and not any(is_ours(one) for one in middlewares):
-            call.stopped(error)
+        if middlewares and not call.ended and not any(is_ours(middleware) for middleware in middlewares):
+            call.fail_in_middleware(error)
         raise
     finally:
-        not_called(agent)  # where a middleware has answered itself
+        end_prepared_call(agent)  # not ended yet if a middleware answered without the model
 
 
-#: The call whose model is asked here: a model's own method may call the one that it has in the place of.
-_ASKED: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_agentscope_asked", default=None)
+#: The call whose attempt is running. A subclass of a model may call the same method of its base class.
+_ATTEMPT_CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_agentscope_attempt_call", default=None)
 
 
 @observe_async_hook
-def _asked(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around a model's ``__call__`` and ``generate_structured_output``, behind all middlewares: an attempt.
+def _observe_attempt(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Observe a model's ``__call__`` or ``generate_structured_output``, which runs inside of all middlewares.
 
-    A model that is asked something else than an agent's call is a call of its own.
+    If the messages are not the agent's request, a middleware or a tool calls the model: that is a separate call.
     """
-    if reducing() is not None:
+    if reducing() is not None:  # the summarizer's call belongs to the step of the reducer
         return
-    messages, tools = _given(args, kwargs)
-    call, agent = CALL.get(), REPLYING.get()
-    if not isinstance(call, AskedModel) or not call.sends(messages, tools):
-        call = AskedModel(
+    messages, tools = _messages_and_tools(args, kwargs)
+    call, agent = CALL.get(), REPLYING_AGENT.get()
+    if not isinstance(call, AgentScopeCall) or not call.is_request(messages, tools):
+        call = AgentScopeCall(
             instrumentation, InvokingAgent() if agent is None else invoking_agent_of(agent)._replace(conversation=None)
         )
-        call.asked(messages, tools)
-    elif _ASKED.get() is call:
+        call.set_request(messages, tools)
+    elif _ATTEMPT_CALL.get() is call:
         return
-    with context_value(_ASKED, call), call.current(), call.scoped():
-        call.passed(messages)
-        sent = call.sent
+    with context_value(_ATTEMPT_CALL, call), call.current(), call.scoped():
+        call.record_request_changes(messages)
+        recorded_count = call.sent
         yield
-        if call.sent == sent:  # its class has a way of its own to its client
-            call.client_called(call.given(model, messages, tools))
+        if call.sent == recorded_count:  # this model class does not use _call_api, which would have recorded the call
+            call.client_called(call.client_request(model, messages, tools))
 
 
-def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int = 0) -> tuple[Sequence[Any], Any]:
-    """The messages, which are the argument at this place, and the tools behind them."""
-    return argument(args, kwargs, at, "messages", ()), argument(args, kwargs, at + 1, "tools")
+def _messages_and_tools(args: Sequence[Any], kwargs: Mapping[str, Any], place: int = 0) -> tuple[Sequence[Any], Any]:
+    """Return the arguments ``messages``, which is at this position, and ``tools``, which follows it."""
+    return argument(args, kwargs, place, "messages", ()), argument(args, kwargs, place + 1, "tools")
 
 
-def _sent(at: int, model: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """What a model is given, by an agent or by a reducer, where it is its client that is called, or it has none."""
-    (messages, tools), call = _given(args, kwargs, at), CALL.get()
+def _client_request(place: int, model: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
+    """Return the request of an agent or a reducer to a model; None if the call is recorded elsewhere.
+
+    Args:
+        place: The position of the argument ``messages``: 1 for ``_call_api``, 0 for a model's other methods.
+        model: The model.
+        args: The method's other positional arguments.
+        kwargs: The method's keyword arguments.
+    """
+    (messages, tools), call = _messages_and_tools(args, kwargs, place), CALL.get()
     if reducing() is not None:
         return ClientRequest(MessageParts(block_parts, part_of).of(messages), model=type(model).__name__)
-    its_client = at or not hasattr(model, "_call_api")
-    return call.given(model, messages, tools) if its_client and isinstance(call, AskedModel) else None
+    is_client = place or not hasattr(model, "_call_api")
+    return call.client_request(model, messages, tools) if is_client and isinstance(call, AgentScopeCall) else None
 
 
-def _text_of(answer: Any) -> str | None:
-    said = getattr(answer, "content", None)
-    if said is None or getattr(answer, "finished_reason", None) == "interrupted":
-        return None if answer is not None else ""
-    if isinstance(said, dict):
-        return "\n".join(map(str, said.values()))
-    return "\n".join(block.text for block in said if block.type == "text")
+def _response_text(response: Any) -> str | None:
+    """Return the text of a model's response; None for a stream, and for a response that was interrupted."""
+    content = getattr(response, "content", None)
+    if content is None or getattr(response, "finished_reason", None) == "interrupted":
+        return None if response is not None else ""
+    if isinstance(content, dict):
+        return "\n".join(map(str, content.values()))
+    return "\n".join(block.text for block in content if block.type == "text")
 
 
-#: The hook of ``_call_api`` of a model: its client, which every attempt reaches.
-called: Final = client(partial(_sent, 1))
+#: The hook of ``_call_api``, by which a model calls its client: each attempt calls it once.
+client_hook: Final = client(partial(_client_request, 1))
 
 
-def asked(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of ``__call__`` and ``generate_structured_output`` of a model, of AgentScope's or of a class alike."""
-    return _asked(client(partial(_sent, 0), _text_of)(original, instrumentation), instrumentation)
+def model_method_hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook a model's ``__call__`` or ``generate_structured_output``, also for models not derived from AgentScope's."""
+    hooked = client(partial(_client_request, 0), _response_text)(original, instrumentation)
+    return _observe_attempt(hooked, instrumentation)
 
 
 @observe_async_hook
-def estimate(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``count_tokens`` of a model: the first count of a check is that of the whole prompt."""
+def count_tokens(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Hook a model's ``count_tokens``: in each check of the context's size, the first count is that of the prompt."""
     call = CALL.get()
-    if isinstance(call, AskedModel) and call.estimate is None:
-        call.estimate = 0
+    if isinstance(call, AgentScopeCall) and call.estimate is None:
+        call.estimate = 0  # further counts inside of this one do not set it
         call.estimate = yield
 
 
-def observe_model(instrumentation: Instrumentation, model: Any) -> None:
-    """A model's class need not derive from AgentScope's: its methods are wrapped when it is met."""
-    for name, wrap in (("count_tokens", estimate), ("generate_structured_output", asked), ("__call__", asked)):
+def wrap_model_methods(instrumentation: Instrumentation, model: Any) -> None:
+    """Wrap the methods of a model's class, which need not derive from AgentScope's `ChatModelBase`."""
+    methods = (
+        ("count_tokens", count_tokens),
+        ("generate_structured_output", model_method_hook),
+        ("__call__", model_method_hook),
+    )
+    for name, wrap in methods:
         if inspect.iscoroutinefunction(getattr(type(model), name, None)):
             instrumentation.take(type(model), name, wrap)

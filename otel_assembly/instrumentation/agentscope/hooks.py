@@ -1,4 +1,4 @@
-"""The hooks of AgentScope 2."""
+"""The instrumentor of AgentScope 2, with the table of the methods that it hooks."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "agentscope.agent._agent",
-            ("Agent._reply_impl", conversation.reply, "one span a reply, where there would be none"),
-            ("Agent.compress_context", reducers.compress_context, "contexts that middlewares compress on their own"),
-            ("Agent._compress_context_impl", reducers.compress, "contexts that are compressed, or need not be"),
-            ("Agent._split_context_for_compression", reducers.split_context, "that a context is too long"),
-            ("Agent._limit_context_images", reducers.limit_images, "images that are replaced by a hint", ">= 2.0.7"),
-            ("Agent._split_tool_result_for_compression", reducers.split_tool_result, "tool results that are cut"),
-            ("Agent._save_to_context", reducers.save_to_context, "tool results that are cut"),
-            ("Agent._get_system_prompt", conversation.get_system_prompt, "system prompts, and who changes them"),
-            ("Agent._prepare_model_input", conversation.prepare_model_input, "the tools of a prompt"),
-            ("Agent._call_model", conversation.call_model, "whose a model call is, and who changes it on the way"),
+            ("Agent._reply_impl", conversation.reply, "one run per reply"),
+            ("Agent.compress_context", reducers.compress_context, "context compression by middlewares"),
+            ("Agent._compress_context_impl", reducers.compress, "AgentScope's context compression"),
+            ("Agent._split_context_for_compression", reducers.split_context, "the start of a compression"),
+            ("Agent._limit_context_images", reducers.limit_images, "images replaced by a hint", ">= 2.0.7"),
+            ("Agent._split_tool_result_for_compression", reducers.split_tool_result, "truncated tool results"),
+            ("Agent._save_to_context", reducers.save_to_context, "truncated tool results"),
+            ("Agent._get_system_prompt", conversation.get_system_prompt, "changes of the system prompt"),
+            ("Agent._prepare_model_input", conversation.prepare_model_input, "the tools of a model call"),
+            ("Agent._call_model", conversation.call_model, "the invoking agent, and changes by middlewares"),
         ),
         *in_module(
             "agentscope.model._base",
-            ("ChatModelBase._call_api", conversation.called, "what a model's client is given"),
-            ("ChatModelBase.__call__", conversation.asked, "which calls are an agent's, and what became of them"),
-            ("ChatModelBase.generate_structured_output", conversation.asked, "summarisers' calls, and others alike"),
-            ("ChatModelBase.count_tokens", conversation.estimate, "what AgentScope takes a prompt for"),
+            ("ChatModelBase._call_api", conversation.client_hook, "the input of the model's client"),
+            ("ChatModelBase.__call__", conversation.model_method_hook, "attempts of a model call"),
+            ("ChatModelBase.generate_structured_output", conversation.model_method_hook, "the calls of summarizers"),
+            ("ChatModelBase.count_tokens", conversation.count_tokens, "AgentScope's token count of the prompt"),
             followed=True,
         ),
     )

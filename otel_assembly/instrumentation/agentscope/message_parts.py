@@ -1,4 +1,8 @@
-"""Messages that are told part by part, of a framework in which one message grows through a run."""
+"""Splits messages into parts, for frameworks in which a message grows during a run.
+
+An event is then a group of blocks of a message, a `MessagePart`. `MessageParts` returns the same part object for
+unchanged content each time, also if the framework has copied the message.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    #: Of a part its message, if any, the number of its first block, its blocks, and whether it is a message of its own.
+    #: The place of a part: its message or None, the index of its first block, its blocks, and whether the provider
+    #: receives it as a separate message.
     PartPlace: TypeAlias = tuple[Any, int, tuple[Any, ...], bool]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class MessagePart:
-    """Some blocks of one message: an event. A framework derives its own, for what policies make in its place.
+    """A group of blocks of one message, as an event. Each framework derives a class for its own messages.
 
     Attributes:
-        message: The message; None for what is held elsewhere, such as a summary.
-        blocks: The message's own blocks.
-        facts: What the engine knows of them, by its reading at that time: blocks can be changed in place.
+        message: The message; None if the blocks are stored elsewhere, such as a summary.
+        blocks: The blocks, which are the message's own objects.
+        facts: The facts of the blocks at the time when they were read. The blocks may be changed in place later.
     """
 
     message: Any
@@ -32,14 +37,24 @@ class MessagePart:
 
     @property
     def id(self) -> str | None:
-        """What it is known by, also where another object stands for it."""
+        """The id of the part, which is equal for another object with the same name and content."""
         return self.facts.id
 
     @classmethod
     def named(cls, name: str, message: Any, blocks: Sequence[Any], facts: EventFacts, *, framed: bool = True) -> Self:
-        """The part of this name that says this: once a block is changed in place, it is another one."""
-        said = hash((*facts.texts, facts.media_tokens)) & 0xFFFFFFFFFFFFFFFF
-        return cls(message, tuple(blocks), facts._replace(id=f"{name}/{said:x}", framed=framed))
+        """Return a part whose id consists of a name and a hash of the content.
+
+        If a block is changed in place, the next part of the same name has another id.
+
+        Args:
+            name: The name of the part, unique in the conversation.
+            message: The message; None if the blocks are stored elsewhere.
+            blocks: The blocks.
+            facts: The facts of the blocks.
+            framed: True if the provider receives the part as a separate message.
+        """
+        content_hash = hash((*facts.texts, facts.media_tokens)) & 0xFFFFFFFFFFFFFFFF
+        return cls(message, tuple(blocks), facts._replace(id=f"{name}/{content_hash:x}", framed=framed))
 
 
 read_from(MessagePart, "facts")
@@ -54,42 +69,45 @@ P = TypeVar("P", bound=MessagePart)
 
 
 class MessageParts(Generic[P]):
-    """The parts of one conversation: what says what it said is the part that it was, also in a copy of its message.
+    """The parts of one conversation's messages.
+
+    Unchanged content at the same place has the same part object, also if its message was copied.
 
     Args:
-        split: How messages, which have ids, fall into parts.
-        part_of: Makes a part of a message and its blocks; ``framed`` is whether it is a message of its own.
+        split: Splits messages, which have an attribute ``id``, into the places of their parts.
+        part_of: Creates a part from a message and its blocks; ``framed`` is True if the provider receives the part as a
+            separate message.
     """
 
     def __init__(self, split: Callable[[Iterable[Any]], Sequence[PartPlace]], part_of: Callable[..., P]) -> None:
         self._split = split
         self._part_of = part_of
-        #: By the place of each: the part, and what its blocks said.
-        self._known: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
+        #: The part at each place, and a copy of its content.
+        self._parts_by_place: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
 
     def of(self, messages: Iterable[Any], in_front: Sequence[Any] = (), *, forgets: bool = True) -> list[P]:
-        """The parts of messages.
+        """Return the parts of messages.
 
         Args:
             messages: The messages.
-            in_front: Blocks of no message, which are sent in front of them.
-            forgets: Whether any other part may be forgotten.
+            in_front: Blocks without a message, which precede the messages.
+            forgets: Whether to forget the parts that are not returned.
         """
         leading: list[PartPlace] = [(None, 0, tuple(in_front), True)] if in_front else []
         places = [*leading, *self._split(messages)]
-        all_said = contents([block for _, _, blocks, _ in places for block in blocks])
-        known: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
+        all_contents = contents([block for _, _, blocks, _ in places for block in blocks])
+        parts_by_place: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
         end = 0
-        for message, number, blocks, framed in places:  # most are as they were: nothing of ours is called for them
+        for message, number, blocks, framed in places:  # hot path: no function is called for unchanged content
             key: tuple[Any, ...] = (None if message is None else message.id, number, framed)
-            while key in known:
+            while key in parts_by_place:
                 key = (*key, "again")
             start, end = end, end + len(blocks)
-            said, held = all_said[start:end], self._known.get(key)
-            if held is None or held[1] != said:
-                held = self._part_of(message, blocks, framed=framed), copied(said)
-            held[0].message, held[0].blocks = message, blocks
-            known[key] = held
+            content, entry = all_contents[start:end], self._parts_by_place.get(key)
+            if entry is None or entry[1] != content:
+                entry = self._part_of(message, blocks, framed=framed), copied(content)
+            entry[0].message, entry[0].blocks = message, blocks
+            parts_by_place[key] = entry
         if forgets:
-            self._known = known
-        return [part for part, _ in known.values()]
+            self._parts_by_place = parts_by_place
+        return [part for part, _ in parts_by_place.values()]

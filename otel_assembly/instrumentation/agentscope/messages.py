@@ -1,8 +1,8 @@
-"""How AgentScope's messages are read: a `Msg` whole, and its content in parts.
+"""Readers for AgentScope's messages: a `Msg` as a whole, or in parts.
 
-One assistant `Msg` grows through a whole reply: texts, tool calls and their results are appended to it as blocks, and
-the compressor cuts between any two of them. So what the engine is given as events are parts of messages: single blocks,
-or what a plug-in of ours makes of them.
+One assistant `Msg` grows during a whole reply. AgentScope appends texts, tool calls and results to it as blocks, and
+its context compression can cut between any two blocks. Therefore an event is a part of a message: one block, or the
+group of blocks that the provider receives as one message.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.message_parts import PartPlace
     from otel_assembly.messages.rows import Row
 
-#: States of a tool call that waits for somebody outside: a person's confirmation, or an execution elsewhere.
+#: The states of a tool call that waits for a person's confirmation or for an external execution.
 _AWAITING: Final = ("asking", "submitted")
-#: Who says the summary that AgentScope puts in front of the context.
+#: The speaker's name in the summary message that precedes the context.
 _SUMMARY_NAME: Final = "user"
-#: Types of blocks that a provider is sent as messages of their own.
-_ALONE: Final = frozenset({"tool_result", "hint"})
+#: The types of blocks that the provider receives as separate messages.
+_SEPARATE_TYPES: Final = frozenset({"tool_result", "hint"})
 
 read_from(TextBlock, "type", "text")
 read_from(ThinkingBlock, "type", "thinking")
@@ -49,7 +49,7 @@ read_from(ToolResultBlock, "id", "name", "output")
 
 
 class Part(MessagePart):
-    """Some blocks of one `Msg`; of none, the summary of what was compressed, which an agent's state holds."""
+    """A group of blocks of one `Msg`, or the summary of compressed messages, which has no `Msg` in the context."""
 
     __slots__ = ()
 
@@ -61,7 +61,13 @@ def _(message: Msg) -> EventFacts:
 
 
 def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) -> Part:
-    """Some blocks of a message, as they are now; those of no message are the summary of what was compressed."""
+    """Return a part with the current content of some blocks.
+
+    Args:
+        message: The message of the blocks; None for the summary of compressed messages.
+        blocks: The blocks.
+        framed: True if the provider receives the blocks as a separate message.
+    """
     first, kind, name, role = blocks[0] if blocks else None, None, "summary", "user"
     if message is not None:
         name = f"{message.id}/{getattr(first, 'type', '')}/{getattr(first, 'id', '')}"
@@ -77,7 +83,7 @@ def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) 
 
 
 def _sent_name(message: Msg | None, blocks: Sequence[Any]) -> str:
-    """The name beside the role of the message that blocks are sent as: a tool's, or the speaker's; a hint has none."""
+    """Return the name that the provider receives with the role: a tool's, or the speaker's; empty for a hint."""
     first = blocks[0] if blocks and not isinstance(blocks, str) else None
     if isinstance(first, ToolResultBlock):
         return str(first.name)
@@ -87,25 +93,25 @@ def _sent_name(message: Msg | None, blocks: Sequence[Any]) -> str:
 
 
 def is_summary(message: Msg, summary: str | Sequence[Any]) -> bool:
-    """Whether a message is the summary that AgentScope puts in front of the context."""
+    """Return True if a message is the summary that AgentScope sends before the context."""
     return _texts(message.content) == _texts(summary)
 
 
 def summary_blocks(summary: str | Sequence[Any]) -> Sequence[Any]:
-    """What an agent's state holds as the summary of what was compressed, in blocks; none where it is empty."""
+    """Return the summary in an agent's state, a text or blocks, as blocks; empty if there is no summary."""
     return [TextBlock(text=summary)] if summary and isinstance(summary, str) else [*summary]
 
 
 def block_parts(messages: Iterable[Msg]) -> list[PartPlace]:
-    """Each block of messages; whether it begins a message as a provider is sent it."""
-    found: list[PartPlace] = []
+    """Return one place per block. A place is framed if a message to the provider begins with its block."""
+    places: list[PartPlace] = []
     for message in messages:
-        begins = True
+        begins_message = True
         for number, block in enumerate(message.content):
-            alone = getattr(block, "type", None) in _ALONE
-            found.append((message, number, (block,), begins or alone))
-            begins = alone
-    return found
+            is_separate = getattr(block, "type", None) in _SEPARATE_TYPES
+            places.append((message, number, (block,), begins_message or is_separate))
+            begins_message = is_separate
+    return places
 
 
 def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> EventFacts:
@@ -114,7 +120,7 @@ def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> Ev
     if kind is None:
         kind = ROLES[role]
         if kind is EventKind.RESPONSE and not (draft.said or draft.calls):
-            # A hint is sent as a user message, but nobody asked it: it must not be taken for the newest request.
+            # A hint has the role user, but is not the user's: as a request it would be protected as the newest one.
             hints = draft.texts or draft.media
             kind = EventKind.TOOL_RESULT if draft.closes else EventKind.SYSTEM if hints else kind
     return draft.facts(kind, {})
@@ -131,20 +137,20 @@ _ROWS["tool_result"] = answers("id", held=holds("output", _ROWS, "type"))
 
 
 def _texts(content: str | Sequence[Any]) -> list[str]:
-    return [content] if isinstance(content, str) else [one.text for one in content if isinstance(one, TextBlock)]
+    return [content] if isinstance(content, str) else [block.text for block in content if isinstance(block, TextBlock)]
 
 
-register_summaries(lambda said: UserMsg("user", said, {OUR_SUMMARY: True}), Msg)
+register_summaries(lambda text: UserMsg("user", text, {OUR_SUMMARY: True}), Msg)
 
 
 def result_of(block: Any) -> str:
-    """What a tool has returned; of any other block nothing."""
+    """Return the text of a tool result; empty for any other block."""
     return "\n".join(_texts(block.output)) if isinstance(block, ToolResultBlock) else ""
 
 
 def with_result(block: Any, text: str) -> Any:
-    """The same result with another text; what else it holds, it goes on to hold."""
-    files = [one for one in block.output if not isinstance(one, (str, TextBlock))]
+    """Return a copy of a tool result with another text. Its files and images are kept."""
+    files = [item for item in block.output if not isinstance(item, (str, TextBlock))]
     return edited(block, output=[TextBlock(text=text), *files] if files else text)
 
 

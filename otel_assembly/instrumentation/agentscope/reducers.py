@@ -1,4 +1,9 @@
-"""AgentScope's reducers: contexts that are compressed, images beyond a limit, and tool results that are too long."""
+"""Records AgentScope's reducers: context compression, the limit of images, and truncated tool results.
+
+The hooked methods of ``Agent`` are ``compress_context`` and ``_compress_context_impl`` for the context,
+``_limit_context_images`` for images, and ``_split_tool_result_for_compression`` with ``_save_to_context`` for tool
+results. Their changes are recorded as steps of the agent's next model call.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.agentscope.conversation import (
-    REPLYING,
+    REPLYING_AGENT,
+    end_prepared_call,
     events_of,
     invoking_agent_of,
-    named,
-    not_called,
-    prepared,
+    prepared_call,
+    step_name,
 )
 from otel_assembly.instrumentation.agentscope.messages import part_of
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
@@ -36,119 +41,131 @@ _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_t
 
 @observe_async_hook
 def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent.compress_context``: what is done in it is done for the agent's next model call.
+    """Hook ``Agent.compress_context``, which calls the middlewares and AgentScope's own compression.
 
-    A middleware may compress in a way of its own, with or without AgentScope's.
+    The changes are steps of the agent's next model call. A middleware may compress the context itself, before or after
+    AgentScope's compression or instead of it. Its change is then a separate step.
     """
-    call, before = prepared(instrumentation, agent), agent.state.context
+    call, context_before = prepared_call(instrumentation, agent), agent.state.context
     middlewares = getattr(agent, "_compress_context_middlewares", ())
-    policy = named(middlewares, "on_compress_context")
-    own = call.compressing = call.middleware(policy, events_of(agent)) if middlewares else None
+    policy = step_name(middlewares, "on_compress_context")
+    by_middleware = call.middleware_reduction(policy, events_of(agent)) if middlewares else None
+    call.compressing = by_middleware
 
-    def over(error: BaseException | None) -> None:
-        if own is not None and own.over:  # AgentScope's stood in it, and is told
-            call.middleware(policy, call.out).done(events_of(agent))
-        elif own is not None:
-            step = own.open() if error is not None else None
-            own.done(events_of(agent))
+    def record_result(error: BaseException | None) -> None:
+        if by_middleware is not None and by_middleware.over:
+            # AgentScope's compression ran inside: `split_context` ended this step. What follows is another step.
+            call.middleware_reduction(policy, call.out).done(events_of(agent))
+        elif by_middleware is not None:
+            step = by_middleware.open() if error is not None else None
+            by_middleware.done(events_of(agent))
             if step is not None:
                 step.failed(error)
-        if isinstance(error, CancelledError) and agent.state.context is not before:
-            error = None  # it came once that was applied, and does not undo it
-        if error is not None or REPLYING.get() is not agent:
-            not_called(agent, error, stays=True)
+        if isinstance(error, CancelledError) and agent.state.context is not context_before:
+            error = None  # cancelled after the compression was applied, which stays in effect
+        if error is not None or REPLYING_AGENT.get() is not agent:
+            end_prepared_call(agent, error, stays=True)  # no model call of a reply follows
 
-    with on_exit(over), call.current(), context_value(REDUCTION, own):
+    with on_exit(record_result), call.current(), context_value(REDUCTION, by_middleware):
         yield
 
 
 @observe_async_hook
 def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._compress_context_impl``, which almost always finds nothing to do: then nothing is read."""
-    config, call = argument(args, kwargs, 0, "context_config") or agent.context_config, prepared(instrumentation, agent)
+    """Hook ``Agent._compress_context_impl``, AgentScope's own compression.
+
+    Most calls find that the context is short enough. Then no message is read: `split_context` reads the messages when
+    AgentScope begins to compress.
+    """
+    config = argument(args, kwargs, 0, "context_config") or agent.context_config
+    call = prepared_call(instrumentation, agent)
     size, context = agent.model.context_size, agent.state.context
     settings = {"context_size": size, **{name: getattr(config, name, None) for name in _SETTINGS}}
     trigger = int(config.trigger_ratio * size)
-    # For the call as it stands once there is something to do.
+    # The call is resolved when the step opens, because a middleware may change its messages before that.
     compression = Reduction(instrumentation, _POLICY, (), config=settings, finds=lambda *_: (call, None))
     call.estimate = None
 
-    def over(error: BaseException | None) -> None:
+    def record_result(error: BaseException | None) -> None:
         if compression.before and (error is None or agent.state.context is not context):
             after = events_of(agent)
-            why = summed_up(compression, after, *after[:1])
+            verdicts = summed_up(compression, after, *after[:1])
             limit: dict[str, Any] = {"budget": trigger, "of_prompt": True, "reason": DecisionReason.OVER_BUDGET}
-            compression.done(after, verdicts=why, stands_in=False, **limit)
+            compression.done(after, verdicts=verdicts, stands_in=False, **limit)
         elif error is None:
             instrumentation.observed.declined(_POLICY, agent.name)
         elif compression.before:
             if isinstance(error, CancelledError) and compression.attempt is not None:
-                compression.attempt.outcome = None  # also where the summariser only said so
+                compression.attempt.outcome = None  # also if the summarizer only reported an interruption
             compression.failed(error)
-        elif isinstance(error, RuntimeError) and not context:  # nothing is left to compress
+        elif isinstance(error, RuntimeError) and not context:  # the system prompt and the summary alone are too long
             compression.before = events_of(agent)
             step = compression.open()
             if step is not None:
                 step.overflow(budget=trigger, needed=math.ceil(call.estimate or trigger))
                 compression.done(compression.before)
 
-    with on_exit(over), context_value(CALL, call), compression.running():
+    with on_exit(record_result), context_value(CALL, call), compression.running():
         yield
 
 
 @observe_async_hook
 def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._split_context_for_compression``, which is called when a context is too long."""
-    compression, call = reducing(), prepared(instrumentation, agent)
+    """Hook ``Agent._split_context_for_compression``, which is called only if a context is too long.
+
+    This opens the step of the compression. The step of a middleware that changed the context before ends here.
+    """
+    compression, call = reducing(), prepared_call(instrumentation, agent)
     if compression is not None and compression is not call.compressing and not compression.before:
         events = events_of(agent)
         if call.compressing is not None and not call.compressing.over:
-            call.compressing.done(events)  # what a middleware took out before
-        call.prompted(events)  # it was made by now, to be measured
+            call.compressing.done(events)
+        call.record_prompt_changes(events)  # AgentScope has built the system prompt to count its tokens
         compression.before = events
         compression.open()
     yield
 
 
-def _too_many_images(agent: Any, cfg: Any) -> list[Part] | None:
-    held = [block for message in agent.state.context for block in message.content]
-    inside = [vars(block).get(at) for block in held for at in ("output", "hint")]
-    held += [block for blocks in inside if isinstance(blocks, list) for block in blocks]
-    images = sum(block.type == "data" and block.source.media_type.startswith("image/") for block in held)
+def _events_over_image_limit(agent: Any, cfg: Any) -> list[Part] | None:
+    """Return the agent's events if its context has more images than allowed, otherwise None."""
+    blocks = [block for message in agent.state.context for block in message.content]
+    contents = [vars(block).get(attribute) for block in blocks for attribute in ("output", "hint")]
+    blocks += [block for content in contents if isinstance(content, list) for block in content]
+    images = sum(block.type == "data" and block.source.media_type.startswith("image/") for block in blocks)
     return events_of(agent) if images > cfg.max_image_num else None
 
 
 #: The hook of ``Agent._limit_context_images``, which replaces the oldest images in place.
 limit_images = reducer(
     Reducer(
-        _too_many_images,
+        _events_over_image_limit,
         lambda _, agent, cfg: events_of(agent),
         "limit_images",
         config=lambda _, cfg: {"max_image_num": cfg.max_image_num},
     )
 )
 
-#: Tool results that were cut, whole, by what the context will have of each.
-_WHOLE: Final[IdentityWeakMap[Any]] = IdentityWeakMap()
+#: The complete tool result of each truncated one that AgentScope is about to save in a context.
+_COMPLETE_RESULTS: Final[IdentityWeakMap[Any]] = IdentityWeakMap()
 
 
 @observe_async_hook
 def split_tool_result(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._split_tool_result_for_compression``, which says what of a tool result is kept."""
+    """Hook ``Agent._split_tool_result_for_compression``, which returns the kept and the removed part of a result."""
     reserved, offloaded = yield
     if offloaded is not None:
-        _WHOLE.put(reserved, argument(args, kwargs, 0, "tool_result"))
+        _COMPLETE_RESULTS.put(reserved, argument(args, kwargs, 0, "tool_result"))
 
 
 @observe_hook
 def save_to_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``Agent._save_to_context``: a result that was cut is told with the next model call, as it stands there."""
+    """Hook ``Agent._save_to_context``: a truncated tool result is a step of the agent's next model call."""
     yield
     message = agent.state.context[-1] if agent.state.context else None
-    whole = _WHOLE.pop(message.content[-1]) if message is not None and message.content else None
-    if whole is not None:
+    complete = _COMPLETE_RESULTS.pop(message.content[-1]) if message is not None and message.content else None
+    if complete is not None:
         settings = {"tool_result_limit": agent.context_config.tool_result_limit}
-        before, after = [part_of(message, [whole])], events_of(agent)[-1:]
+        before, after = [part_of(message, [complete])], events_of(agent)[-1:]
         DEFERRED_REDUCTIONS.put(
             invoking_agent_of(agent), DeferredReduction("truncate_tool_result", before, after, config=settings)
         )
