@@ -1,11 +1,13 @@
-"""AutoGen 0.7: its instrumentor, its plug-in, and how its messages are read."""
+"""AutoGen 0.7: the instrumentor, and model contexts that apply policies to an agent's messages.
+
+Importing this package does not import AutoGen. The first access to a model context does.
+"""
 
 from __future__ import annotations
 
 from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 from otel_assembly.instrumentation.autogen.hooks import AutoGenInstrumentor
 
-#: The plug-in imports AutoGen, which the instrumentor must not.
 __getattr__, __dir__ = lazy_attributes(
     __name__,
     modules_of(

@@ -1,4 +1,7 @@
-"""AutoGen's model contexts, safe by default, on AutoGen's own base and with its own messages."""
+"""The model contexts of `otel_assembly.model_context`, on AutoGen's base class and with AutoGen's messages.
+
+By default they never separate a tool call from its results, unlike AutoGen's contexts of the same names.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +44,25 @@ class _InitialMessages(BaseModel):
 
 
 class UnboundedChatCompletionContextConfig(_InitialMessages):
-    """What `UnboundedChatCompletionContext` is dumped as."""
+    """The configuration of `UnboundedChatCompletionContext`."""
 
 
 class BufferedChatCompletionContextConfig(BufferedFields, _InitialMessages):
-    """What `BufferedChatCompletionContext` is dumped as."""
+    """The configuration of `BufferedChatCompletionContext`."""
 
 
 class HeadAndTailChatCompletionContextConfig(HeadAndTailFields, _InitialMessages):
-    """What `HeadAndTailChatCompletionContext` is dumped as."""
+    """The configuration of `HeadAndTailChatCompletionContext`."""
 
 
 class TokenLimitedChatCompletionContextConfig(TokenLimitedFields, _InitialMessages):
-    """What `TokenLimitedChatCompletionContext` is dumped as."""
+    """The configuration of `TokenLimitedChatCompletionContext`."""
 
     model_client: ComponentModel | None = None
 
 
 class _InAutoGen(Shape, AssembledChatCompletionContext):
-    """A context of the table as a plug-in of AutoGen's."""
+    """Base class of the four contexts, which use an `Assembler` to select the messages for the model."""
 
     types = autogens(models, autogen_core)
 
@@ -68,49 +71,61 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
         AssembledChatCompletionContext.__init__(
             self, self._assembler(), initial_messages=initial, tools=getattr(self, "_tool_schema", ())
         )
-        self._talk.delivers = False  # its policies read no alerts
+        self._plugin_conversation.delivers = False  # no policy of these contexts reads alerts
         self._log = History()
-        self._quietly: Assembler | None = None
+        self._unrecorded_assembler: Assembler | None = None
 
     async def get_messages(self) -> list[LLMMessage]:
-        """See `AssembledChatCompletionContext`; with ``compat=True`` a client's own error is raised, as by AutoGen."""
+        """Return the messages for the model. Each call is recorded as an assembly.
+
+        Calls from the ``update_context`` method of an AutoGen memory are not recorded, because no model call follows.
+
+        Raises:
+            ContextOverflowError: In a `TokenLimitedChatCompletionContext`, the newest request, or the newest tool call
+                with its results, exceeds the limit. Never raised with ``compat=True``.
+            HaltedError: The conversation was halted.
+            PolicyFailedError: The model client raised an error while it counted tokens. With ``compat=True``, the
+                client's own error is raised instead, as in AutoGen.
+        """
         with self._failing():
             return await super().get_messages()
 
-    def _held(self) -> Sequence[LLMMessage]:
+    def _events(self) -> Sequence[LLMMessage]:
         return self._history()
 
-    async def _for_memory(self) -> list[LLMMessage]:
-        if self._quietly is None:
-            self._quietly = self._assembler(NullRecorder())
-        assembly = await self._quietly.assemble(self._prompts, self._history(), Context(tools=self._tools))
+    async def _messages_for_memory(self) -> list[LLMMessage]:
+        if self._unrecorded_assembler is None:
+            self._unrecorded_assembler = self._assembler(NullRecorder())
+        context = Context(tools=self._tools)
+        assembly = await self._unrecorded_assembler.assemble(self._prompts, self._history(), context)
         return self._given(assembly.events)
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Hold the messages of a state, of any context of ours or AutoGen's, instead of those that are here.
+        """Replace all messages by those of a saved state, of a context of otel-assembly or of AutoGen.
 
         Args:
-            state: What `save_state` returned, or an agent's state that has it as ``llm_context``.
+            state: The return value of `save_state`, or an agent's state that contains it as ``llm_context``.
 
         Raises:
-            ConfigurationError: It is no such state; the messages that are here stay.
+            ConfigurationError: The state is invalid. The messages are not replaced.
         """
         self._messages = read_state(ChatCompletionContextState, state).messages
         self._log = History()
 
     async def clear(self) -> None:
-        """Take all messages out; the initial ones do not come back."""
+        """Remove all messages, including the initial ones."""
         await super().clear()
         self._log = History()
 
     def dump_component(self, *, provider: Provider = "otel_assembly") -> ComponentModel:
-        """The configuration by which `load_component` makes the same context anew, with its initial messages.
+        """Return the configuration of this context for `load_component`, including its initial messages.
 
         Args:
-            provider: ``autogen`` for one that AutoGen makes its own context of.
+            provider: ``otel_assembly`` for a configuration that names this package's class; ``autogen`` for one that
+                AutoGen's own `load_component` accepts.
 
         Raises:
-            ConfigurationError: No configuration stands for it.
+            ConfigurationError: The context cannot be dumped, for example because its model client cannot.
         """
         dumped = super().dump_component()
         dumped.provider = provider_of(type(self), CONTEXTS, provider)
@@ -119,20 +134,29 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
 
     @classmethod
     def load_component(cls, model: ComponentModel | dict[str, Any], expected: type[Any] | None = None) -> Any:
-        """The context that a configuration stands for, ours or AutoGen's; any other component as AutoGen loads it.
+        """Create a context from a dumped configuration.
+
+        For the four contexts, of otel-assembly or of AutoGen, the class of this package is created. AutoGen loads any
+        other component.
+
+        Args:
+            model: The return value of `dump_component`.
+            expected: The class of which the context must be an instance. None: this class.
 
         Raises:
-            ConfigurationError: The configuration is none of that context's, or the context is of another class.
+            ConfigurationError: The configuration is invalid, or the context is no instance of the expected class.
         """
-        given = ComponentModel(**model) if isinstance(model, dict) else model
-        kind = named_in(CONTEXTS, given.provider)
+        component = ComponentModel(**model) if isinstance(model, dict) else model
+        kind = named_in(CONTEXTS, component.provider)
         if kind is None:
-            return super().load_component(given) if expected is None else super().load_component(given, expected)
+            return (
+                super().load_component(component) if expected is None else super().load_component(component, expected)
+            )
         if not issubclass(kind, expected or cls):
-            found = f"{given.provider!r} is no {(expected or cls).__name__}"
-            raise ConfigurationError(f"component.provider: {found}; load it with its own class")
-        config = read_form(kind.component_config_schema, given.config, "component.config")
-        return kind._from_config(config)  # noqa: SLF001  # of this table
+            problem = f"{component.provider!r} is no {(expected or cls).__name__}"
+            raise ConfigurationError(f"component.provider: {problem}; load it with its own class")
+        config = read_form(kind.component_config_schema, component.config, "component.config")
+        return kind._from_config(config)  # noqa: SLF001  # a class of this module
 
 
 class UnboundedChatCompletionContext(UnboundedShape, _InAutoGen):
@@ -166,7 +190,7 @@ class TokenLimitedChatCompletionContext(TokenLimitedShape, _InAutoGen):
         return cls(**settings)
 
 
-#: The contexts by their names.
+#: The contexts by name, for `load_component`.
 CONTEXTS: Final[Mapping[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (

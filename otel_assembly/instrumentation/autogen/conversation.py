@@ -1,4 +1,9 @@
-"""Who asks a model in AutoGen, which context has answered for whom, and what a model's client is given."""
+"""Identifies the agent and the model call for a request to an AutoGen model client.
+
+An agent first calls ``get_messages`` of its model context, then ``create`` of its model client. AutoGen passes nothing
+that connects the two calls if custom code makes them. Then the messages connect them: the call of the context whose
+messages the client is given.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +33,30 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.model_call import ModelCall
     from otel_assembly.messages.provider_rules import ClientRules
 
-#: So many clients stand around a client, at most.
-_AROUND: Final = 8
-#: Teams put their own id behind the names of their managers and agents.
+#: The most clients, such as caches, that are nested in each other.
+_MAX_NESTED_CLIENTS: Final = 8
+#: Teams append their id to the names of their managers and agents.
 _TEAM_ID: Final = re.compile(r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-#: The agent whose run this is.
-AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_autogen_agent", default=None)
+#: The agent whose run is current; None outside of a run, and in a run of a team.
+RUNNING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_autogen_agent", default=None)
 
 
 def invoking_agent(conversation: Any = None, name: str | None = None) -> InvokingAgent:
-    """Who asks here: the agent whose run this is, else whose handler runs in AutoGen's runtime, else its span's agent.
+    """Return the invoking agent of the current model call.
+
+    It is the agent whose run is current. Without a run, it is the agent whose message handler AutoGen's runtime is
+    executing. Without a handler, it is the agent that is named on the current span.
 
     Args:
-        conversation: The context that was asked; by default the agent, or nothing that lasts.
-        name: The agent's name, where that is known.
+        conversation: The model context that is read. None: the agent object is the conversation, or there is none.
+        name: The agent's name; None if it is not known.
     """
-    agent, key = AGENT.get(), name
+    agent, key = RUNNING_AGENT.get(), name
     if agent is not None:
         key = name = name or str(agent.name)
         conversation = agent if conversation is None else conversation
     elif name is None:
-        with suppress(RuntimeError):  # outside of any handler
+        with suppress(RuntimeError):  # raised outside of a message handler
             handler = MessageHandlerContext.agent_id()
             key, name = f"{handler}", _TEAM_ID.sub("", handler.type)
             conversation = key if conversation is None else conversation
@@ -56,13 +64,13 @@ def invoking_agent(conversation: Any = None, name: str | None = None) -> Invokin
         attributes: Mapping[str, Any] = getattr(trace.get_current_span(), "attributes", None) or {}
         name = key = attributes.get("gen_ai.agent.name")
     if conversation is not None and not isinstance(conversation, str):
-        conversation = LEDGER_KEYS.of(conversation, key or "")  # it goes with the context, and does not hold it
+        conversation = LEDGER_KEYS.of(conversation, key or "")  # a key that lives as long as the object
     return InvokingAgent(conversation, key or "", name)
 
 
 def _innermost(client: Any) -> Any:
-    """The client that calls a model: others, such as a cache, stand in front of it."""
-    for _ in range(_AROUND):
+    """Return the client that calls the model, which other clients, such as a cache, may wrap."""
+    for _ in range(_MAX_NESTED_CLIENTS):
         inner = getattr(client, "client", None)
         if not hasattr(inner, "model_info"):
             break
@@ -71,12 +79,12 @@ def _innermost(client: Any) -> Any:
 
 
 def client_of(client: Any) -> ClientRules | None:
-    """Return what a client adds to messages; others, such as a cache, stand in front of it."""
+    """Return the provider rules of a client, also of a client that another one, such as a cache, wraps."""
     return rules_of_client(_innermost(client))
 
 
 def model_of(client: Any) -> str | None:
-    """The model that a client calls; its family where the client keeps the name to itself."""
+    """Return the name of a client's model, or the model's family if the name is not known; None without either."""
     client = _innermost(client)
     arguments = getattr(client, "_create_args", None)
     model = arguments.get("model") if isinstance(arguments, dict) else None
@@ -88,61 +96,80 @@ def model_of(client: Any) -> str | None:
 
 
 def window_of(client: Any, model: str | None) -> ListedWindow | None:
-    """A model's limit in tokens, where the table that its client came with has it; what that supposes is left out."""
+    """Return a model's context window in tokens from AutoGen's table for the client; None if it is not listed.
+
+    AutoGen assumes a window for models that are not listed. That value is not returned.
+    """
     for owner in type(_innermost(client)).__mro__:
         table = getattr(sys.modules.get(owner.__module__), "_model_info", None)
         limits = getattr(table, "_MODEL_TOKEN_LIMITS", None)
         if isinstance(limits, dict):
             resolve = getattr(table, "resolve_model", getattr(table, "resolve_model_class", str))
-            known = limits.get(model) or limits.get(resolve(model or ""))
-            return ListedWindow(known) if known else None
+            window = limits.get(model) or limits.get(resolve(model or ""))
+            return ListedWindow(window) if window else None
     return None
 
 
-#: The schemas of tools.
+#: Returns the schemas of tools.
 schemas_of: Final = ToolSchemas(attrgetter("schema")).of
 
-#: What a context has answered last where no call was prepared; and which context it was, by the last message of it, or
-#: where it had none to give.
-_ANSWERS: Final[IdentityWeakMap[ModelCall]] = IdentityWeakMap()
-_ANSWERED: Final[IdentityWeakMap[weakref.ref[Any]]] = IdentityWeakMap()
-_EMPTY: Final[ContextVar[weakref.ref[Any] | None]] = ContextVar("otel_assembly_autogen_empty", default=None)
+#: The last model call of each context that was read while no call was prepared.
+_CALLS: Final[IdentityWeakMap[ModelCall]] = IdentityWeakMap()
+#: The context that returned a list of messages last, by the last message of the list.
+_CONTEXTS: Final[IdentityWeakMap[weakref.ref[Any]]] = IdentityWeakMap()
+#: The context that was read last, if it returned no messages.
+_EMPTY_CONTEXT: Final[ContextVar[weakref.ref[Any] | None]] = ContextVar("otel_assembly_autogen_empty", default=None)
 
 
-def answered(context: Any, call: ModelCall) -> None:
-    """A context has answered where no call is prepared: a client that is called with this answer ends the call."""
-    _ANSWERS.put(context, call)
-    with suppress(TypeError):
-        held = weakref.ref(context)
-        _EMPTY.set(None if call.out else held)
+def remember_call(context: Any, call: ModelCall) -> None:
+    """Remember the call of a context that was read while no call was prepared.
+
+    `client_request` finds the call when a client is given the messages that the context returned.
+    """
+    _CALLS.put(context, call)
+    with suppress(TypeError):  # the context supports no weak references
+        reference = weakref.ref(context)
+        _EMPTY_CONTEXT.set(None if call.out else reference)
         if call.out:
-            _ANSWERED.put(call.out[-1], held)
+            _CONTEXTS.put(call.out[-1], reference)
 
 
-def asked_again(context: Any) -> None:
-    """A context is asked again: what it answered before, and nobody was sent, is told where it had left out some."""
-    call = _ANSWERS.pop(context)
+def end_unsent_call(context: Any) -> None:
+    """Forget the remembered call of a context that is read again.
+
+    If no client was given its messages, and the context had removed some, the call is recorded without a model call.
+    """
+    call = _CALLS.pop(context)
     if call is not None and not call.sent and len(call.out) < len(call.messages or ()):
         call.end()
 
 
-def _prepared_for(messages: Sequence[Any]) -> ModelCall | None:
-    own = any(not isinstance(message, SystemMessage) for message in messages)
-    for held in map(_ANSWERED.get, reversed(messages)) if own else [_EMPTY.get()]:
-        call = _ANSWERS.get(held()) if held is not None else None
-        if call is not None and bool(call.out) is own and locate(messages, call.out) is not None:
+def _remembered_call(messages: Sequence[Any]) -> ModelCall | None:
+    """Return the remembered call whose messages a client is given; None if there is none.
+
+    If all messages are system messages, they are prompts, and the context that was read last returned no messages.
+    """
+    has_conversation = any(not isinstance(message, SystemMessage) for message in messages)
+    for reference in map(_CONTEXTS.get, reversed(messages)) if has_conversation else [_EMPTY_CONTEXT.get()]:
+        call = _CALLS.get(reference()) if reference is not None else None
+        if call is not None and bool(call.out) is has_conversation and locate(messages, call.out) is not None:
             return call
     return None
 
 
-def received(
+def client_request(
     client: Any, messages: Sequence[Any], *, tools: Sequence[Any] = (), extra_create_args: Any = None, **_: Any
 ) -> ClientRequest:
-    """What a model's client is given; the system messages in front that no context gave are its prompts."""
-    call = CALL.get() or _prepared_for(messages)
-    given = set(map(id, call.out)) if call is not None else ()
-    front, rest = in_front(messages, lambda one: isinstance(one, SystemMessage) and id(one) not in given)
-    prompts, schemas = [message.content for message in front], schemas_of(tools)
+    """Return the request to a model's client.
+
+    The leading system messages are the prompts, except those that the model context returned.
+    """
+    call = CALL.get() or _remembered_call(messages)
+    context_ids = set(map(id, call.out)) if call is not None else ()
+    leading, rest = in_front(
+        messages, lambda message: isinstance(message, SystemMessage) and id(message) not in context_ids
+    )
+    prompts, schemas = [message.content for message in leading], schemas_of(tools)
     model = (extra_create_args or {}).get("model") or model_of(client)
     return ClientRequest(
         rest, prompts, schemas, model, window_of(client, model), invoking_agent(), call, client_of(client)
@@ -150,6 +177,6 @@ def received(
 
 
 def text_of(answer: Any) -> str:
-    """The text of a model's answer."""
+    """Return the text of a model's response; empty if it has tool calls instead."""
     content = getattr(answer, "content", None)
     return content if isinstance(content, str) else ""

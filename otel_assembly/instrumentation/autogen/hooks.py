@@ -1,4 +1,4 @@
-"""The hooks of AutoGen."""
+"""The instrumentor of AutoGen 0.7, with the table of the methods that it hooks."""
 
 from __future__ import annotations
 
@@ -21,78 +21,84 @@ _MODELS: Final = "autogen_core.models"
 _AGENTS: Final = "autogen_agentchat.agents"
 _TEAMS: Final = "autogen_agentchat.teams._group_chat"
 
-_contexts: Final = SubclassHook("get_messages", reducers.observed_context)
-_memories: Final = SubclassHook("update_context", reducers.observed_memory)
-_create, _stream = (SubclassHook.for_method(method, runs.called) for method in ("create", "create_stream"))
-#: What an agent holds, by its attribute, need derive from nothing.
-_meets = {"_model_context": (_contexts,), "_memory": (_memories,), "_model_client": (_create, _stream)}
-_messages, _messages_stream = (
-    SubclassHook(method, partial(runs.agent_run, _meets)) for method in ("on_messages", "on_messages_stream")
+_get_messages: Final = SubclassHook("get_messages", reducers.context_hook)
+_update_context: Final = SubclassHook("update_context", reducers.memory_hook)
+_create, _create_stream = (SubclassHook.for_method(method, runs.client_hook) for method in ("create", "create_stream"))
+#: The hooks for the objects in an agent's attributes, whose classes need not derive from AutoGen's.
+_attribute_hooks = {
+    "_model_context": (_get_messages,),
+    "_memory": (_update_context,),
+    "_model_client": (_create, _create_stream),
+}
+_on_messages, _on_messages_stream = (
+    SubclassHook(method, partial(runs.agent_run_hook, _attribute_hooks))
+    for method in ("on_messages", "on_messages_stream")
 )
 
 
-def _constructed(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
-    """A class that keeps the news of its definition from us is known by its first instance."""
+def _init_hook(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
+    """Hook ``ChatCompletionContext.__init__``: wrap ``get_messages`` of a class when its first instance is created.
+
+    A subclass is usually wrapped when it is defined. If its base class defines ``__init_subclass__`` without a call of
+    ``super()``, the definition is not noticed.
+    """
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if instrumentation.open:
-            _contexts.follow(type(self), instrumentation)
+            _get_messages.follow(type(self), instrumentation)
         original(self, *args, **kwargs)
 
     return __init__
 
 
-_asks: Final = (
-    runs.model_call,
-    "what its context leaves out of what its model is sent, where that is not seen by the messages",
-)
-_first_observation: Final = ("remove_images", runs.images_removed, "images removed for a model")
-_runs: Final = "a run that has no span of AutoGen's; the agent's name"
+_agent_call: Final = (runs.model_call_hook, "the model call for which an agent reads its context")
+_image_removal: Final = ("remove_images", runs.remove_images_hook, "images removed for models without vision")
+_run_purpose: Final = "an agent's run, with the agent's name"
 
 
 class AutoGenInstrumentor(AssemblyInstrumentor):
-    """Instruments AutoGen's model clients, and what prepares their calls: model contexts, memories, agents, teams."""
+    """Instruments AutoGen's model clients, model contexts, memories, agents and teams."""
 
     framework = "autogen"
     requires = ("autogen-core >= 0.7, < 0.8",)
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "autogen_core.model_context",
-            ("ChatCompletionContext.__init__", _constructed, "model contexts of classes that were not seen"),
-            ("ChatCompletionContext.get_messages", _contexts, "what contexts leave out"),
+            ("ChatCompletionContext.__init__", _init_hook, "subclasses whose definition was not noticed"),
+            ("ChatCompletionContext.get_messages", _get_messages, "messages that a model context drops"),
         ),
-        Hook("autogen_core.memory", "Memory.update_context", _memories, "what a memory puts into a context"),
+        Hook("autogen_core.memory", "Memory.update_context", _update_context, "messages that a memory injects"),
         *in_module(
             _MODELS,
-            ("ChatCompletionClient.create", _create, "calls of a model: each is an assembly"),
-            ("ChatCompletionClient.create_stream", _stream, "the same, whose answer is a stream"),
+            ("ChatCompletionClient.create", _create, "model calls"),
+            ("ChatCompletionClient.create_stream", _create_stream, "streaming model calls"),
         ),
         *in_module(
             f"{_AGENTS}._base_chat_agent",
-            ("BaseChatAgent.on_messages", _messages, _runs),
-            ("BaseChatAgent.on_messages_stream", _messages_stream, _runs),
+            ("BaseChatAgent.on_messages", _on_messages, _run_purpose),
+            ("BaseChatAgent.on_messages_stream", _on_messages_stream, _run_purpose),
         ),
         *in_module(
             f"{_AGENTS}._assistant_agent",
-            ("AssistantAgent._call_llm", *_asks),
-            ("AssistantAgent._reflect_on_tool_use_flow", *_asks),
-            _first_observation,
+            ("AssistantAgent._call_llm", *_agent_call),
+            ("AssistantAgent._reflect_on_tool_use_flow", *_agent_call),
+            _image_removal,
         ),
         *in_module(
             f"{_AGENTS}._code_executor_agent",
-            ("CodeExecutorAgent._call_llm", *_asks),
-            ("CodeExecutorAgent._reflect_on_code_block_results_flow", *_asks),
-            _first_observation,
+            ("CodeExecutorAgent._call_llm", *_agent_call),
+            ("CodeExecutorAgent._reflect_on_code_block_results_flow", *_agent_call),
+            _image_removal,
         ),
-        *in_module(f"{_TEAMS}._magentic_one._magentic_one_orchestrator", _first_observation),
+        *in_module(f"{_TEAMS}._magentic_one._magentic_one_orchestrator", _image_removal),
         Hook(
             f"{_TEAMS}._selector_group_chat",
             "SelectorGroupChatManager._select_speaker",
-            runs.speaker_selection,
-            "what the selector's context leaves out",
+            runs.speaker_selection_hook,
+            "the model call for which a selector reads its context",
         ),
-        Hook(f"{_TEAMS}._base_group_chat", "BaseGroupChat.run_stream", runs.team_run, "the run of a team as one trace"),
+        Hook(f"{_TEAMS}._base_group_chat", "BaseGroupChat.run_stream", runs.team_run_hook, "a team's run"),
     )
     rows: ClassVar[Mapping[str, str]] = {_MODELS: "otel_assembly.instrumentation.autogen.messages"}
 

@@ -1,4 +1,4 @@
-"""How AutoGen's LLM messages are read, and how others stand for them; imported once AutoGen is."""
+"""Registers readers for AutoGen's LLM messages. It is imported only after AutoGen, because it needs the classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_assembly.messages.context_messages import register_messages
 
 
 def _image_tokens(part: Any) -> int:
-    """By OpenAI's published rule at high detail; any other part is counted as an image of 1024 × 1024."""
+    """Return the tokens of an image by OpenAI's published rule for high detail; an estimate for other media."""
     if not isinstance(part, Image):
         return MEDIA_TOKENS
     width, height = part.image.size

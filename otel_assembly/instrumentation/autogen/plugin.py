@@ -1,4 +1,4 @@
-"""`AssembledChatCompletionContext`: a model context whose messages are what our policies keep."""
+"""`AssembledChatCompletionContext`: an AutoGen model context whose messages are selected by policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
+from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # registers the readers
 from otel_assembly.instrumentation.autogen.conversation import client_of, model_of, schemas_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 from otel_assembly.messages.provider_rules import provider_of_client
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
-#: What asks a context and then calls a model with it, by what it has beside the answer: all but the name is sent.
-_ASKS: Final = {
+#: The local variables that are read from AgentChat's functions that read a context and then call the model.
+_AGENT_VARIABLES: Final = {
     "_call_llm": ("agent_name", "system_messages", "model_client", "workbench", "handoff_tools"),
     "_reflect_on_tool_use_flow": ("agent_name", "system_messages", "model_client"),
     "_reflect_on_code_block_results_flow": ("agent_name", "system_messages", "model_client"),
 }
-#: So many functions may stand between an agent and its context, such as those of instrumentations.
-_BETWEEN: Final = 16
-_SENT: Final = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
+#: The most stack frames between an agent's function and the context, such as those of instrumentations.
+_MAX_FRAMES: Final = 16
+_MESSAGE_TYPES: Final = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
 
 
 class AssembledContextConfig(BaseModel):
-    """What `AssembledChatCompletionContext` is dumped as."""
+    """The configuration of `AssembledChatCompletionContext`."""
 
     assembler: dict[str, Any]
     initial_messages: list[LLMMessage] | None = None
@@ -57,30 +57,31 @@ class AssembledContextConfig(BaseModel):
 class AssembledChatCompletionContext(
     Plugin[PluginConversation], ChatCompletionContext, Component[AssembledContextConfig]
 ):
-    """A model context of AutoGen that an `Assembler` reduces.
+    """A model context of AutoGen whose messages for the model are selected by policies.
 
-    The messages it gives are the very objects that were added, in their order; what policies put in front of the
-    conversation comes as system messages. It is one conversation: a FATAL alert halts it for good, and no reset of an
-    agent or a team opens it again. Its state is AutoGen's own and can be exchanged with that of AutoGen's contexts.
+    The returned messages are the objects that were added, in their order. Prompts that policies add precede them as
+    system messages. The context is one conversation: a FATAL alert halts it permanently, and a reset of the agent or
+    the team does not resume it. Its state has AutoGen's format and can be exchanged with AutoGen's contexts.
 
     Args:
-        policies: The chain, or an `Assembler`.
-        initial_messages: What the conversation begins with.
-        name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts, as `Assembler` takes it.
-        prompts: The system messages that are sent in front of what this object gives; they are counted, and not
-            returned. Where an agent of AgentChat asks, its own are taken instead.
-        tools: The schemas of the tools that are offered; counted, and taken from such an agent, likewise.
-        agent_name: The agent's name, for telemetry; else that of such an agent.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
-            mapping, or a function of this object that returns one, called before each assembly. AutoGen's memories
-            (`Memory`) are an agent's, which puts what they hold into the context itself.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message that is added, and every alert. AutoGen's messages do not say what was billed for
-            them.
+        policies: The policies in order, or an `Assembler`.
+        initial_messages: The first messages of the conversation. None: no messages.
+        name: The assembler's name in telemetry, as for `Assembler`.
+        model: The name of the model whose tokenizer counts, as for `Assembler`.
+        prompts: The system prompts that the agent sends before the returned messages. They are counted but not
+            returned. If an agent of AgentChat reads the context, the agent's own system messages are used instead.
+        tools: The schemas of the agent's tools, which are counted. Also replaced by the tools of an AgentChat agent.
+        agent_name: The agent's name in telemetry. None: the name of the AgentChat agent.
+        dependencies: Objects that policies look up by type, such as ``{KnowledgeStore: store}`` for the memory
+            policies: a mapping, or a function that is called with this object before each assembly and returns one.
+            Policies cannot read AutoGen's memories (`Memory`): the agent itself adds their content to the context.
+        variables: Values that policies look up by name: a mapping or a function, as for `dependencies`.
+        observers: Receive each message that is added, and each alert. They receive no billed tokens, because AutoGen's
+            messages do not contain them.
 
     Raises:
-        ConfigurationError: A policy or an observer is none, or a setting is given beside an `Assembler` that has it.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is given together with an `Assembler`,
+            which has its own.
     """
 
     component_config_schema = AssembledContextConfig
@@ -106,78 +107,86 @@ class AssembledChatCompletionContext(
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self._tools = tuple(tools)
-        self._talk = PluginConversation(self, "autogen", None)
-        self._talk.delivers = True  # its policies see every alert, whoever delivers them
-        context = self._talk.context
+        self._plugin_conversation = PluginConversation(self, "autogen", None)
+        self._plugin_conversation.delivers = True  # also without an AlertPolicy in the chain
+        context = self._plugin_conversation.context
         context.agent_name, context.tools = agent_name, self._tools
         self._agent_name = agent_name
 
     def context_of(self, conversation: Any = None) -> Context:
-        """The context of the conversation, which is this object's one: ``await ….send(ObserverAlert(…))`` warns the
-        model where an `AlertPolicy` is in the chain, and a FATAL one halts.
+        """Return the `Context` of this object's only conversation. Use it to send alerts.
+
+        ``await context_of().send(ObserverAlert(…))`` warns the model if the chain contains an `AlertPolicy`. A FATAL
+        alert halts the conversation.
+
+        Args:
+            conversation: Ignored.
         """
-        return self._talk.context
+        return self._plugin_conversation.context
 
     async def add_message(self, message: LLMMessage) -> None:
         """Add a message, and show it to the observers.
 
         Raises:
-            HaltedError: It asks for tool calls, and the conversation is halted: AutoGen runs them next, and has no
-                other way of being stopped.
+            HaltedError: The message requests tool calls, and the conversation is halted. Only an exception prevents
+                AutoGen from running the tools.
         """
         await super().add_message(message)
-        await self._talk.stream.show(message)
+        await self._plugin_conversation.stream.show(message)
         if isinstance(message, AssistantMessage) and not isinstance(message.content, str):
-            self._talk.context.guard.check()
+            self._plugin_conversation.context.guard.check()
 
     async def get_messages(self) -> list[LLMMessage]:
-        """What the model gets to see; a memory that asks in its ``update_context`` is given the conversation.
+        """Return the messages for the model. Each call is recorded as an assembly.
+
+        A memory that reads the context in its ``update_context`` method receives all messages. That is not recorded.
 
         Raises:
-            HaltedError: The conversation was halted; nothing is to be called for it any more.
+            HaltedError: The conversation was halted.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         if asked_by_memory(self):
-            return await self._for_memory()
-        context, prompts = self._talk.context, self._prompts
+            return await self._messages_for_memory()
+        context, prompts = self._plugin_conversation.context, self._prompts
         provider = context.provider
-        agents = _prepared_by_agent(self)
-        if agents is not None:
-            prompts = [message.content for message in agents["system_messages"]]
-            context.agent_name = self._agent_name or agents.get("agent_name")
-            context.model = model_of(agents["model_client"])
-            context.provider = provider or provider_of_client(agents["model_client"])
-            context.client = client_of(agents["model_client"])
-            offered = [tool for bench in agents.get("workbench", ()) for tool in await bench.list_tools()]
-            context.tools = schemas_of((*offered, *agents.get("handoff_tools", ())))
+        request = _agent_request(self)
+        if request is not None:
+            prompts = [message.content for message in request["system_messages"]]
+            context.agent_name = self._agent_name or request.get("agent_name")
+            context.model = model_of(request["model_client"])
+            context.provider = provider or provider_of_client(request["model_client"])
+            context.client = client_of(request["model_client"])
+            tools = [tool for bench in request.get("workbench", ()) for tool in await bench.list_tools()]
+            context.tools = schemas_of((*tools, *request.get("handoff_tools", ())))
         try:
-            assembly = await self._talk.assemble(self, prompts, self._held())
+            assembly = await self._plugin_conversation.assemble(self, prompts, self._events())
         finally:
             context.tools, context.agent_name, context.provider = self._tools, self._agent_name, provider
-        given = Counter(prompts)
-        given.subtract(assembly.prompts)
-        added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
-        sent = [event for event in assembly.events if type(event) in _SENT or isinstance(event, _SENT)]
-        return self._given([*(SystemMessage(content=prompt) for prompt in added), *sent])
+        added = [SystemMessage(content=prompt) for prompt in _added_prompts(prompts, assembly.prompts)]
+        # The first test is the faster one, and true for almost all events.
+        kept = [
+            event for event in assembly.events if type(event) in _MESSAGE_TYPES or isinstance(event, _MESSAGE_TYPES)
+        ]
+        return self._given([*added, *kept])
 
-    def _held(self) -> Sequence[LLMMessage]:
-        """What is held, for an assembly."""
+    def _events(self) -> Sequence[LLMMessage]:
+        """Return the conversation's messages as the input of an assembly."""
         return self._messages
 
-    def _given(self, sent: list[LLMMessage]) -> list[LLMMessage]:
-        """What who asks is given of what an assembly sends."""
-        return sent
+    def _given(self, messages: list[LLMMessage]) -> list[LLMMessage]:
+        """Return what `get_messages` returns for the output of an assembly."""
+        return messages
 
-    async def _for_memory(self) -> list[LLMMessage]:
-        """What a memory is given, which is sent to no model: no assembly is told of it, and no alert delivered."""
+    async def _messages_for_memory(self) -> list[LLMMessage]:
+        """Return the messages for a memory. Because no model call follows, no assembly is recorded."""
         return list(self._messages)
 
     def _to_config(self) -> AssembledContextConfig:
-        what = "observers" if self._observers else "dependencies" if self._dependencies else ""
-        if what or callable(self._variables):
-            what = what or "variables of a function"
-            raise ConfigurationError(f"{what} cannot be written into a component's configuration")
+        setting = "observers" if self._observers else "dependencies" if self._dependencies else ""
+        if setting or callable(self._variables):
+            setting = setting or "variables of a function"
+            raise ConfigurationError(f"{setting} cannot be written into a component's configuration")
         return AssembledContextConfig(
             assembler=self.assembler.to_config(),
             initial_messages=self._initial_messages,
@@ -199,30 +208,36 @@ class AssembledChatCompletionContext(
         )
 
 
-def _prepared_by_agent(context: Any) -> Mapping[str, Any] | None:
-    """What an agent of AgentChat will send beside what its context answers; None where no such agent asks.
+def _agent_request(context: Any) -> Mapping[str, Any] | None:
+    """Return the system messages, tools and client of the AgentChat agent that reads a context; None without one.
 
-    AutoGen tells a context nothing of the call that it is asked for. What awaits the answer is looked at, instrumented
-    or not, so that both have the same budget.
+    AutoGen passes none of them to a context. They are read from the call stack, also without instrumentation, so that
+    the budget does not depend on the instrumentation.
     """
-    frame = sys._getframe(1)  # noqa: SLF001  # the interpreter's
-    for _ in range(_BETWEEN):
-        names = _ASKS.get(frame.f_code.co_name)
+    frame = sys._getframe(1)  # noqa: SLF001  # the only access to the call stack
+    for _ in range(_MAX_FRAMES):
+        names = _AGENT_VARIABLES.get(frame.f_code.co_name)
         if names is not None and str(frame.f_globals.get("__name__")).startswith("autogen_agentchat."):
-            held = frame.f_locals
-            return {name: held[name] for name in names if name in held} if held["model_context"] is context else None
+            values = frame.f_locals
+            if values["model_context"] is not context:
+                return None
+            return {name: values[name] for name in names if name in values}
         if frame.f_back is None:
             return None
         frame = frame.f_back
     return None
 
 
-def _taken(given: Counter[str], prompt: str) -> bool:
-    """Whether a prompt is more than what was given: each that was is passed over as often as it was."""
-    if given[prompt] < 0:
-        given[prompt] += 1
-        return True
-    return False
+def _added_prompts(original: Sequence[str], assembled: Sequence[str]) -> list[str]:
+    """Return the prompts that policies added. A prompt can occur several times, so occurrences are counted."""
+    surplus = Counter(assembled)
+    surplus.subtract(original)
+    added: list[str] = []
+    for prompt in assembled:
+        if surplus[prompt] > 0:
+            surplus[prompt] -= 1
+            added.append(prompt)
+    return added
 
 
 __all__ = ["AssembledChatCompletionContext", "AssembledContextConfig"]

@@ -1,10 +1,10 @@
-"""AutoGen's reducers: model contexts and memories, read from what went in and what came out.
+"""Records AutoGen's reducers: ``get_messages`` of model contexts and ``update_context`` of memories.
 
-The four contexts that AutoGen brings leave one contiguous range out, and strip at most one message at each edge of it:
-what stays is looked at, however long the conversation has grown. Where one asks another, as a class does that calls its
-base, each is a step. What a memory puts into a context is a step of the next call; AutoGen leaves it in the context, so
-that from then on it is part of what comes in. Where a memory fails no call follows, for the run fails with it: then it
-is the last step of an assembly that sends nothing.
+AutoGen's own four contexts drop one contiguous range, and at most one more message at each end of it. If a context
+reads another one, such as a subclass that calls its base class, each is a step. The messages that a memory injects are
+a step of the next model call. AutoGen keeps them in the context, so they belong to the input of later calls. If a
+memory raises, the agent's run fails and no model call follows: the memory is then the last step of an assembly without
+a model call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.autogen.conversation import answered, asked_again, invoking_agent
+from otel_assembly.instrumentation.autogen.conversation import end_unsent_call, invoking_agent, remember_call
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.known_reducers import ReducerSpec
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def stored_messages(context: Any) -> list[Any]:
-    """What AutoGen's base class holds; nothing, of a class that holds its messages elsewhere."""
+    """Return the messages that AutoGen's base class stores; empty for a class that stores them elsewhere."""
     stored = getattr(context, "_messages", None)
     return stored if isinstance(stored, list) else []
 
@@ -51,19 +51,27 @@ def _ends(context: Any, inputs: Sequence[Any], _: Sequence[Any]) -> Sequence[Any
 
 
 def _skipped(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
-    """What stands in their place says how many they were, and nothing of what they said: they are dropped."""
+    """Return the count in the note that replaces the dropped messages; None without such a note."""
     head = _size(context, "_head_size")
     notes = result[max(0, head - 1) : head + 1] if len(inputs) > head + _size(context, "_tail_size") else ()
     return next((skips for skips in map(reported_skips, notes) if skips is not None), None)
 
 
 def _oldest(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Sequence[Any]:
-    """It pops the middle, so that the oldest message is the last to go; then one result is stripped if it leads."""
+    """Return the first message if only its missing tool call can be the reason for its removal.
+
+    AutoGen drops messages from the middle, so the oldest message is dropped last. Then AutoGen removes the first
+    message if it is a tool result.
+    """
     return inputs[:1] if result or (len(inputs) == 1 and describe(inputs[0]).closes) else ()
 
 
 def _token_limit(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
-    """Where only the model's client knows it, it is asked when nothing is left: that is how much it has left then."""
+    """Return the limit of a token-limited context; None if it is not known.
+
+    If the limit is the remaining tokens of the model's client, the client counts only if no message was kept. Only then
+    is the limit needed, to record the overflow.
+    """
     limit: int | None = getattr(context, "_token_limit", None)
     client = getattr(context, "_model_client", None)
     if limit is not None or client is None or result or not inputs:
@@ -72,7 +80,7 @@ def _token_limit(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> 
 
 
 _OUTSIDE: Final = DecisionReason.OUTSIDE_WINDOW
-_KNOWN: Final[Mapping[str, ReducerSpec]] = {
+_BUILTIN_CONTEXTS: Final[Mapping[str, ReducerSpec]] = {
     "UnboundedChatCompletionContext": ReducerSpec("unbounded"),
     "BufferedChatCompletionContext": ReducerSpec(
         "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, stays=_newest
@@ -94,74 +102,76 @@ _KNOWN: Final[Mapping[str, ReducerSpec]] = {
 }
 
 
-def observed_context(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """``get_messages`` of one class: one of AutoGen's own, or a custom one, named by the class's name."""
-    builtin = _KNOWN.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
-    known = builtin or ReducerSpec(owner.__name__)
+def context_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook ``get_messages`` of one class of model contexts. The step of a custom class has the name of the class."""
+    builtin = _BUILTIN_CONTEXTS.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
+    spec = builtin or ReducerSpec(owner.__name__)
 
     @observe_async_hook
     def get_messages(instrumentation: Instrumentation, context: Any, /, *_: Any, **__: Any) -> Observation:
-        prepared, around = CALL.get(), REDUCTION.get()
-        if around is not None and (prepared is None or around.call is not prepared):
-            around = None
-        if _REMEMBERING.get() or (around is not None and around.step is not None):
-            return  # a context that has asked a model is one step, with all that it asks
-        if around is None:
-            asked_again(context)
+        prepared, outer = CALL.get(), REDUCTION.get()
+        if outer is not None and (prepared is None or outer.call is not prepared):
+            outer = None  # the reducer of another call
+        if _UPDATING_CONTEXT.get() or (outer is not None and outer.step is not None):
+            return  # read by a memory, or by a context whose step, with a summarizer's call, is already open
+        if outer is None:
+            end_unsent_call(context)
         call = prepared or ModelCall(instrumentation, invoking_agent(context))
         if is_ours(context):
             call.replaced_by_plugin((yield))
         else:
-            yield from _reduces(instrumentation, context, known, call)
+            yield from _observe_reduction(instrumentation, context, spec, call)
         if prepared is None:
-            answered(context, call)
+            remember_call(context, call)
 
     return get_messages(original, instrumentation)
 
 
-def _reduces(instrumentation: Instrumentation, context: Any, known: ReducerSpec, call: ModelCall) -> Observation:
-    stored, seen = stored_messages(context), call.messages
-    reduction = Reduction(instrumentation, known.policy, stored, config=known.config(context), call=call)
-    alone = CALL.get() is None
+def _observe_reduction(
+    instrumentation: Instrumentation, context: Any, spec: ReducerSpec, call: ModelCall
+) -> Observation:
+    stored, call_messages = stored_messages(context), call.messages
+    reduction = Reduction(instrumentation, spec.policy, stored, config=spec.config(context), call=call)
+    is_unprepared = CALL.get() is None
     try:
         with context_value(CALL, call), reduction.tracked():
             result = yield
     except BaseException as error:
-        if alone:
+        if is_unprepared:
             call.end(error)
         raise
     if result is None:
-        return  # of the base class, which defines nothing
-    if call.messages is not seen:  # it has asked others
+        return  # the abstract method of the base class
+    if call.messages is not call_messages:  # this context has read other contexts, whose output is its input
         reduction.before = [*call.out]
-    elif result and _stores_by_itself(context) and locate(reduction.before, result) is None:
+    elif result and _has_own_storage(context) and locate(reduction.before, result) is None:
         call.unknown, reduction.before = True, [*result]
-    known.done(reduction, context, result)
+    spec.done(reduction, context, result)
 
 
-def _stores_by_itself(context: Any) -> bool:
-    """Whether a class takes messages in by a method of its own, so that only the class knows where they are."""
-    owner = next((one for one in type(context).__mro__ if "add_message" in vars(one)), type(context))
+def _has_own_storage(context: Any) -> bool:
+    """Return True if a class outside of AutoGen implements ``add_message``, and may store messages elsewhere."""
+    owner = next((base for base in type(context).__mro__ if "add_message" in vars(base)), type(context))
     return not owner.__module__.startswith("autogen_core.")
 
 
-#: Whether a memory puts what it has into a context here: what it asks that context is no model's to see.
-_REMEMBERING: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_remembering", default=False)
+#: True while a memory updates a context. Messages that the memory reads from the context are not for a model.
+_UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_updating_context", default=False)
 
 
-def observed_memory(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """``update_context`` of one class."""
+def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook ``update_context`` of one class of memories. The step of a custom class has the name of the class."""
     policy = "memory" if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
     @observe_async_hook
     def update_context(instrumentation: Instrumentation, _: Any, /, *args: Any, **kwargs: Any) -> Observation:
-        if _REMEMBERING.get():
+        if _UPDATING_CONTEXT.get():
             return
         context = argument(args, kwargs, 0, "model_context")
         identity = invoking_agent(context)
         reduction = Reduction(instrumentation, policy, stored_messages(context), kind="injection")
         try:
-            with context_value(_REMEMBERING, True):
+            with context_value(_UPDATING_CONTEXT, True):
                 yield
         except BaseException as error:
             reduction.ended(error, identity)

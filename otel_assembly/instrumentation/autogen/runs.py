@@ -1,10 +1,15 @@
-"""AutoGen's agents and teams: the calls that they prepare, the images that are removed for them, and their runs."""
+"""Hooks for AutoGen's agents, teams and model clients.
+
+An agent's run is ``BaseChatAgent.on_messages`` or ``on_messages_stream``, a team's run is ``BaseGroupChat.run_stream``.
+Within a run, methods such as ``AssistantAgent._call_llm`` read the model context and then call the model client, after
+``remove_images`` for models without vision.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.autogen.conversation import AGENT, invoking_agent, received, text_of
+from otel_assembly.instrumentation.autogen.conversation import RUNNING_AGENT, client_request, invoking_agent, text_of
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
@@ -18,67 +23,74 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-#: ``create`` or ``create_stream`` of a class of clients.
-called = client(received, text_of)
+#: The hook of ``create`` or ``create_stream`` of a class of model clients.
+client_hook = client(client_request, text_of)
 
 
-def _prepared(
+def _agent_call(
     instrumentation: Instrumentation, /, *_: Any, model_context: Any = None, agent_name: str | None = None, **__: Any
 ) -> ModelCall | None:
     return None if model_context is None else ModelCall(instrumentation, invoking_agent(model_context, agent_name))
 
 
-def _selection(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> ModelCall | None:
-    context, name = manager._model_context, str(manager._name)  # noqa: SLF001  # the framework's
-    return _prepared(instrumentation, model_context=context, agent_name=name)
+def _selector_call(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> ModelCall | None:
+    context, name = manager._model_context, str(manager._name)  # noqa: SLF001  # AutoGen has no public ones
+    return _agent_call(instrumentation, model_context=context, agent_name=name)
 
 
-#: A class method of an agent that asks its context and then its model.
-model_call = run_hook(_prepared)
-#: The selector asks its context, and then its model, again where that names nobody.
-speaker_selection = run_hook(_selection)
+#: The hook of an agent's class method that reads the model context and then calls the model.
+model_call_hook = run_hook(_agent_call)
+#: The hook of ``_select_speaker`` of a selector, which repeats the model call if the answer names no participant.
+speaker_selection_hook = run_hook(_selector_call)
 
 
-def _with_images(messages: Sequence[Any], *_: Any) -> list[Any]:
-    return [one for one in messages if _shows(one)]
+def _messages_with_images(messages: Sequence[Any], *_: Any) -> list[Any]:
+    return [message for message in messages if _has_image(message)]
 
 
-def _without_images(result: Sequence[Any], messages: Sequence[Any], *_: Any) -> list[Any]:
-    return [after for before, after in zip(messages, result, strict=True) if _shows(before)]
+def _results_without_images(result: Sequence[Any], messages: Sequence[Any], *_: Any) -> list[Any]:
+    return [after for before, after in zip(messages, result, strict=True) if _has_image(before)]
 
 
-def _shows(message: Any) -> bool:
-    """Whether a message holds anything but text."""
+def _has_image(message: Any) -> bool:
     content = getattr(message, "content", None)
     return isinstance(content, list) and any(type(part).__name__ == "Image" for part in content)
 
 
-#: Images are removed that a model cannot see; other messages of several parts are written anew as well.
-images_removed = reducer(Reducer(_with_images, _without_images, "remove_images"))
+#: The hook of ``remove_images``, which also copies messages without images. Those copies are not changes.
+remove_images_hook = reducer(Reducer(_messages_with_images, _results_without_images, "remove_images"))
 
 
 def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> ContextBoundRun:
-    return ContextBoundRun(instrumentation, str(runs.name), {AGENT: agent, CALL: None, REDUCTION: None})
+    return ContextBoundRun(instrumentation, str(runs.name), {RUNNING_AGENT: agent, CALL: None, REDUCTION: None})
 
 
-def agent_run(
-    meets: Mapping[str, Sequence[SubclassHook]],
+def agent_run_hook(
+    attribute_hooks: Mapping[str, Sequence[SubclassHook]],
     original: Callable[..., Any],
     owner: type,
     instrumentation: Instrumentation,
 ) -> Callable[..., Any]:
-    """One run of an agent, which meets what the agent holds: by the attribute, what is followed, whatever its class."""
+    """Hook a method of an agent that is one run, and the classes of the objects in the agent's attributes.
 
-    def begun(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-        for attribute, followings in meets.items():
-            held = getattr(agent, attribute, None)
-            for one in held if isinstance(held, list) else [held]:
-                for following in followings:
-                    following.follow(type(one), instrumentation)
+    Args:
+        attribute_hooks: For each attribute of an agent, the hooks for the classes of its values. These classes are
+            hooked when a run starts, because they need not derive from AutoGen's.
+        original: The agent's method.
+        owner: The class that defines the method.
+        instrumentation: The instrumentation.
+    """
+
+    def start_run(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
+        for attribute, hooks in attribute_hooks.items():
+            value = getattr(agent, attribute, None)
+            for item in value if isinstance(value, list) else [value]:
+                for hook in hooks:
+                    hook.follow(type(item), instrumentation)
         return _run(instrumentation, agent, agent)
 
-    return run_hook(begun)(original, instrumentation)
+    return run_hook(start_run)(original, instrumentation)
 
 
-#: A team is no agent that asks: what it calls is not what prepares it.
-team_run = run_hook(lambda told, team, *_, **__: _run(told, team, None))
+#: The hook of a team's run. The team is not an invoking agent, so no agent and no prepared call are current in it.
+team_run_hook = run_hook(lambda instrumentation, team, *_, **__: _run(instrumentation, team, None))
