@@ -49,7 +49,7 @@ class TrackedStream:
         return GraphPosition(self.calls, place, step, self.run, invoking_agent, "step", self.openings)
 
     def finds(self, messages, since_ns, place, step):
-        return self.at(place, step).prepares(self.instrumentation, messages, since_ns)
+        return self.at(place, step).call_for_reducer(self.instrumentation, messages, since_ns)
 
     def cuts(self, messages, most, place="step", step=1):
         """A reducer that keeps the newest."""
@@ -59,7 +59,7 @@ class TrackedStream:
 
     def asks(self, messages, place="step", step=1):
         """A model is sent these."""
-        self.at(place, step).sends(self.instrumentation, messages, 0).client_called(ClientRequest(messages))
+        self.at(place, step).call_for_request(self.instrumentation, messages, 0).client_called(ClientRequest(messages))
 
 
 def told(telemetry):
@@ -81,7 +81,7 @@ def test_what_reduces_one_after_the_other_are_the_steps_of_the_call_that_is_made
 def test_what_is_handed_on_is_gone_on_with_by_each_of_those_that_come_after_it(instrumentation, assembly_telemetry):
     steps = TrackedStream(instrumentation)
     kept = steps.cuts(HISTORY, 4)
-    steps.at("step", 1).left([list(kept)])
+    steps.at("step", 1).finish([list(kept)])
     shorter = [steps.cuts(kept, most, f"branch {most}", 2) for most in (3, 2)]
     for messages, most in zip(shorter, (3, 2), strict=True):
         steps.asks(messages, f"branch {most}", 2)
@@ -100,7 +100,7 @@ def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentati
     steps = TrackedStream(instrumentation)
     steps.cuts(HISTORY, 4)
     assert told(assembly_telemetry) == []
-    steps.at("step", 1).left([])
+    steps.at("step", 1).finish([])
     assert told(assembly_telemetry) == [["newest 4"]]
     assert "assembly.model" not in assembly_telemetry.span(ASSEMBLY).attributes
 
@@ -108,7 +108,7 @@ def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentati
 def test_what_a_run_in_a_run_goes_on_with_was_handed_on_around_it(instrumentation, assembly_telemetry):
     outer = TrackedStream(instrumentation)
     kept = outer.cuts(HISTORY, 4)
-    outer.at("step", 1).left([kept])
+    outer.at("step", 1).finish([kept])
     inner = TrackedStream(instrumentation, PreparedCalls(outer.calls, step=2))
     inner.asks(list(kept))
     assert told(assembly_telemetry) == [["newest 4"]]
@@ -134,7 +134,7 @@ def test_a_reducer_that_raised_is_why_no_model_is_called(instrumentation, assemb
     steps = TrackedStream(instrumentation)
     finds = partial(steps.finds, place="step", step=1)
     Reduction(instrumentation, "breaks", HISTORY, finds=finds).failed(ConnectionError("no"))
-    steps.at("step", 1).left([])
+    steps.at("step", 1).finish([])
     assert assembly_telemetry.span(ASSEMBLY).attributes["error.type"] == "ConnectionError"
 
 

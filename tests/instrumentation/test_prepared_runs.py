@@ -31,7 +31,7 @@ SYSTEM = Message(role="system", content="Help.")
 
 NOWHERE = Where("", ("",), 0, None)
 HERE: ContextVar[Where] = ContextVar("here", default=NOWHERE)
-PLACES = GraphContext("pretend", itemgetter("role"), itemgetter("content"), HERE.get)
+GRAPH_CONTEXT = GraphContext("pretend", itemgetter("role"), itemgetter("content"), HERE.get)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ class Graph:
 
     def _begun(self, instrumentation):
         step = HERE.get().step
-        return PreparedRun(PLACES, instrumentation, "clerk", self._thread, step=step, **self._settings)
+        return PreparedRun(GRAPH_CONTEXT, instrumentation, "clerk", self._thread, step=step, **self._settings)
 
     def _run(self, messages):
         around = HERE.get().nodes if HERE.get().key else []
@@ -62,22 +62,22 @@ class Graph:
 
     def _execute(self, node, names, step, messages):
         with context_value(HERE, Where(f"{'/'.join(names)}:{step}", names, step, self._thread)):
-            place = PLACES.here()
+            position = GRAPH_CONTEXT.position()
             reduction = MiddlewareReduction(
                 self._instrumentation,
                 node.__name__,
                 messages,
-                finds=partial(PLACES.prepared, self._instrumentation, node="model"),
+                finds=partial(GRAPH_CONTEXT.call_for_reducer, self._instrumentation, node="model"),
             )
-            with PLACES.node(place, reduction):
+            with GRAPH_CONTEXT.node(position, reduction):
                 result = node(messages)
             reduction.done(result)
-            place.left([result])
+            position.finish([result])
             return result
 
 
 def asks(instrumentation, messages, *prompts):
-    PLACES.tell(instrumentation, ClientRequest([*prompts, *messages], model="gpt-4o"))
+    GRAPH_CONTEXT.client_called(instrumentation, ClientRequest([*prompts, *messages], model="gpt-4o"))
 
 
 def newest(messages):
@@ -143,7 +143,7 @@ def test_a_node_that_raises_is_told_and_raises(instrumentation, assembly_telemet
 
 def test_behind_a_plugin_what_came_out_is_sent(instrumentation, assembly_telemetry):
     def model(messages):
-        with PLACES.after_plugin(messages, messages[-1:]):
+        with GRAPH_CONTEXT.after_plugin(messages, messages[-1:]):
             asks(instrumentation, messages[-1:])  # told by the plug-in that made it
         asks(instrumentation, messages)
         return messages

@@ -1,4 +1,4 @@
-"""LangChain 1.x with LangGraph: its instrumentor, its plug-in, and how its messages are read."""
+"""Instrumentation of LangChain 1.x and LangGraph: the instrumentor, the plug-in, and a knowledge store for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain.plugin import AssemblyMiddleware
 
 
-#: They import LangChain, which the instrumentor must not.
+#: Imported on first access: these modules import LangChain, and importing the instrumentor must not.
 __getattr__, __dir__ = lazy_attributes(__name__, {"AssemblyMiddleware": "plugin", "GraphKnowledgeStore": "knowledge"})
 
 __all__ = ["AssemblyMiddleware", "GraphKnowledgeStore", "LangChainInstrumentor"]

@@ -1,8 +1,8 @@
-"""Runs of chains: LangChain's runnables, such as ``prompt | model``, and the chains of ``langchain_classic``.
+"""Hooks of chains: LangChain's runnables, such as ``prompt | model``, and the chains of ``langchain_classic``.
 
-The outermost chain that contains a model is one run, whose name is its own, that of its configuration, or its class.
-Chains in a run are parts of that run. A chain without a model, such as ``trim_messages(...)`` alone, prepares what the
-program sends later, and is no run.
+The outermost chain that contains a model is one run. Its name is the config's ``run_name``, the chain's own name, or
+its class. Chains inside of a run are parts of that run. A chain without a model, such as ``trim_messages(...)`` alone,
+is no run: it only prepares messages that the program sends later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.prepared_runs import PreparedRun
-from otel_assembly.instrumentation.langchain.runs import BRANCHES, PLACES, conversation_of
+from otel_assembly.instrumentation.langchain.runs import BRANCHES, GRAPH_CONTEXT, conversation_of
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
@@ -27,29 +27,34 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.runs import Run
 
-#: What the callbacks of a branch of a `RunnableParallel` are tagged with, in front of the branch's key.
+#: The prefix of the callback tag with which a `RunnableParallel` marks a branch; the branch's key follows.
 _BRANCH_TAG: Final = "map:key:"
-#: How deep chains are searched for a model.
-_DEPTH: Final = 6
-#: What calls a model, by module and class.
-_ASKING: Final = (("langchain_core.language_models.base", "BaseLanguageModel"), ("langgraph.pregel.main", "Pregel"))
-#: Whether a chain contains a model, by the chain.
-_MODELS: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
+#: The most levels of nested chains that are searched for a model.
+_MAX_DEPTH: Final = 6
+#: Classes whose objects call a model, by module and class.
+_MODEL_CLASSES: Final = (
+    ("langchain_core.language_models.base", "BaseLanguageModel"),
+    ("langgraph.pregel.main", "Pregel"),
+)
+#: The result of `_has_model` by chain.
+_HAS_MODEL: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 
-def _run(is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any) -> Run | None:
-    given, around = argument(args, kwargs, 1, "config"), PLACES.run.get()
-    configs = given if isinstance(given, list) else [given]
+def _begin_run(
+    is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any
+) -> Run | None:
+    """Begin the run of a chain; a chain inside of a run gets a branch of that run, or None if it begins no branch."""
+    config_argument, outer_run = argument(args, kwargs, 1, "config"), GRAPH_CONTEXT.run.get()
+    configs = config_argument if isinstance(config_argument, list) else [config_argument]
     config = next(iter(configs), None) or {}
-    if around is not None and not around.ended:
-        return _in_branch(instrumentation, around, config)
+    if outer_run is not None and not outer_run.ended:
+        return _branch_run(instrumentation, outer_run, config)
     history = (config.get("configurable") or {}).get("message_history")
-    if history is None and not _MODELS.get_or_create(chain, _has_model):
+    if history is None and not _HAS_MODEL.get_or_create(chain, _has_model):
         return None
-    known = _held(chain)
-    name = config.get("run_name") or known.get("name") or _named(chain)
+    name = config.get("run_name") or _attributes(chain).get("name") or _default_name(chain)
     run = PreparedRun(
-        PLACES,
+        GRAPH_CONTEXT,
         instrumentation,
         str(name),
         None if is_batch else conversation_of(config),
@@ -61,28 +66,29 @@ def _run(is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args:
     return run
 
 
-def _held(chain: Any) -> dict[str, Any]:
+def _attributes(chain: Any) -> dict[str, Any]:
     return getattr(chain, "__dict__", None) or {}
 
 
-def _named(chain: Any) -> str:
-    """The name of a function that is a chain, else the class."""
-    name = getattr(_held(chain).get("func") or _held(chain).get("afunc"), "__name__", "<lambda>")
+def _default_name(chain: Any) -> str:
+    """Return the name of the function that a chain consists of, or else of the chain's class."""
+    name = getattr(_attributes(chain).get("func") or _attributes(chain).get("afunc"), "__name__", "<lambda>")
     return type(chain).__name__ if name == "<lambda>" else name
 
 
-def _has_model(chain: Any, depth: int = _DEPTH) -> bool:
-    """Whether a chain is a model or a graph, holds one, or is a function that refers to one."""
-    if any(isinstance(chain, getattr(sys.modules.get(module), name, ())) for module, name in _ASKING):
+def _has_model(chain: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return True if a chain is a model or a graph, contains one, or is a function that refers to one."""
+    if any(isinstance(chain, getattr(sys.modules.get(module), name, ())) for module, name in _MODEL_CLASSES):
         return True
     if depth == 0 or not (hasattr(type(chain), "model_fields") or hasattr(chain, "invoke")):
         return False
-    held = [*_held(chain).values()]
-    held.append([*_referenced(_held(chain).get("func")), *_referenced(_held(chain).get("afunc"))])
-    return any(_has_model(part, depth - 1) for value in held for part in _parts(value) if hasattr(part, "__dict__"))
+    attributes = _attributes(chain)
+    values = [*attributes.values()]
+    values.append([*_referenced_objects(attributes.get("func")), *_referenced_objects(attributes.get("afunc"))])
+    return any(_has_model(part, depth - 1) for value in values for part in _parts(value) if hasattr(part, "__dict__"))
 
 
-def _referenced(function: Any) -> Iterator[Any]:
+def _referenced_objects(function: Any) -> Iterator[Any]:
     """Yield the objects that a function can use: `self`, globals and closure variables, and attributes that it names.
 
     LangChain's `RunnableLambda.deps` finds similar objects, but reads the source file, which blocks the event loop.
@@ -91,19 +97,20 @@ def _referenced(function: Any) -> Iterator[Any]:
     owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return
-    names = _names(function.__code__)
+    names = _names_in(function.__code__)
     values = [function.__globals__.get(name) for name in names]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # a variable that is not assigned yet
             values.append(cell.cell_contents)
     for value in (owner, *values):
         yield getattr(value, "__self__", value)  # for a bound method such as `model.invoke`, the model
-        held = _held(value)
-        yield from (held[name] for name in names if name in held)
+        attributes = _attributes(value)
+        yield from (attributes[name] for name in names if name in attributes)
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+def _names_in(code: CodeType) -> set[str]:
+    """Return the global and attribute names in a function's code and in the functions that it defines."""
+    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 
@@ -111,26 +118,29 @@ def _parts(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
 
 
-def _in_branch(instrumentation: Instrumentation, around: PreparedRun, config: Any) -> ContextBoundRun | None:
-    """A chain in a run: where it begins a branch of it, what is prepared in that is no other branch's."""
+def _branch_run(instrumentation: Instrumentation, outer_run: PreparedRun, config: Any) -> ContextBoundRun | None:
+    """Return a run that sets `BRANCHES` if a chain begins a parallel branch of the outer run; else None.
+
+    A branch is a branch of a `RunnableParallel`, or one input of a batch. Reductions in one branch are not used for
+    model calls in another.
+    """
     callbacks, branches = config.get("callbacks"), BRANCHES.get()
     parent = getattr(callbacks, "parent_run_id", None)
     branch = next((tag for tag in getattr(callbacks, "tags", ()) if tag.startswith(_BRANCH_TAG)), None)
     if branch is not None:
         branches = {**branches, parent: branch}
-    if around.is_batch and around not in branches:
-        branches = {**branches, around: parent}
+    if outer_run.is_batch and outer_run not in branches:
+        branches = {**branches, outer_run: parent}
     return None if branches is BRANCHES.get() else ContextBoundRun(instrumentation, None, {BRANCHES: branches})
 
 
-def _called(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> ContextBoundRun | None:
-    around: Any = PLACES.run.get()
-    if around is None or around.ended or not around.is_batch:
+def model_run(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> ContextBoundRun | None:
+    """Return the branch run for a model call that is one input of a batch of a chain; None for any other model call."""
+    outer_run: Any = GRAPH_CONTEXT.run.get()
+    if outer_run is None or outer_run.ended or not outer_run.is_batch:
         return None
-    return _in_branch(instrumentation, around, settings)
+    return _branch_run(instrumentation, outer_run, settings)
 
 
-#: Around the methods by which a chain is called with one input, and with several.
-run, batch = run_hook(partial(_run, False)), run_hook(partial(_run, True))
-#: What a chat model is called in: of several inputs, each is for itself.
-model_run = _called
+#: Hooks of the methods that call a chain with one input, and with several.
+run, batch = run_hook(partial(_begin_run, False)), run_hook(partial(_begin_run, True))

@@ -1,4 +1,4 @@
-"""`GraphKnowledgeStore`: the store that a LangGraph agent is compiled with, as the store that our policies read."""
+"""`GraphKnowledgeStore`: makes the store of a LangGraph agent available to policies as a `KnowledgeStore`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore
 
-#: The namespace in which a plug-in reads, where it is told of no other.
+#: The default namespace.
 NAMESPACE: Final = ("knowledge",)
-#: What of an item is the text of a file.
+#: The key in an item's value that contains the text of a file.
 CONTENT: Final = "content"
-_PAGE: Final = 100
+#: The number of items per search request.
+_PAGE_SIZE: Final = 100
 
-#: Whether the agent was invoked without being awaited: its store is then to be asked likewise, for one that belongs to
-#: another event loop cannot be awaited here.
+#: True while the plug-in serves a sync agent. `GraphKnowledgeStore` then calls the store's sync methods, because a
+#: store that belongs to another event loop cannot be awaited.
 BLOCKING: Final[ContextVar[bool]] = ContextVar("otel_assembly_langchain_blocking", default=False)
 
 
 class GraphKnowledgeStore(StoreOfItems):
-    """A `KnowledgeStore` in a store of LangGraph's: a file is an item, whose text is its value's ``content``.
+    """A `KnowledgeStore` that stores each file as an item of a LangGraph store, with the text under ``content``.
 
-    ``/memory/working.md`` is the item ``working.md`` of the namespace ``(*namespace, "memory")``; of a directory's name
-    ``.`` and ``%`` are written ``%2E`` and ``%25``, for LangGraph takes no dots there. Items without such a text are no
-    files. To list or delete a directory, all items beneath it are read.
+    For example, ``/memory/working.md`` is the item ``working.md`` in the namespace ``(*namespace, "memory")``. In names
+    of directories, ``.`` and ``%`` are written ``%2E`` and ``%25``, because LangGraph allows no dots in namespaces.
+    Items without a text are ignored. To list or delete a directory, the store reads all items below it.
 
-    LangGraph's stores cannot append without losing what somebody else appends at once, so `append` refuses to.
+    `append` raises an error: LangGraph's stores have no atomic append, so concurrent appends would be lost.
 
     Args:
-        store: The store, of any kind; `runtime.store` of an agent that was made with one.
-        namespace: Where in it the paths begin: such as ``("users", user_id)``, where each user's memory is their own.
+        store: Any LangGraph store, such as the `runtime.store` of the agent.
+        namespace: The namespace of the root directory, for example ``("users", user_id)`` for one memory per user.
 
     Raises:
-        ConfigurationError: The namespace is empty, or has a label that LangGraph does not take.
+        ConfigurationError: The namespace is empty, or has a label that LangGraph does not allow.
     """
 
     _identity = "a store of LangGraph's"
@@ -48,31 +49,31 @@ class GraphKnowledgeStore(StoreOfItems):
         super().__init__(namespace)
 
     async def _get(self, place: tuple[str, ...], key: str) -> str | None:
-        return _text_of(await self._ask("get", place, key))
+        return _text_of(await self._call("get", place, key))
 
     async def _put(self, place: tuple[str, ...], key: str, text: str) -> None:
-        await self._ask("put", place, key, {CONTENT: text})
+        await self._call("put", place, key, {CONTENT: text})
 
     async def _remove(self, place: tuple[str, ...], key: str) -> None:
-        await self._ask("delete", place, key)
+        await self._call("delete", place, key)
 
     async def _search(self, place: tuple[str, ...]) -> AsyncIterator[tuple[Sequence[str], str]]:
         offset = 0
-        while items := await self._ask("search", place, limit=_PAGE, offset=offset):
+        while items := await self._call("search", place, limit=_PAGE_SIZE, offset=offset):
             offset += len(items)
             for item in items:
                 if _text_of(item) is not None:
                     yield item.namespace, item.key
 
-    async def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
             if BLOCKING.get():
                 return getattr(self.store, method)(*args, **kwargs)
             return await getattr(self.store, f"a{method}")(*args, **kwargs)
         except Exception as error:
             raise KnowledgeStoreError(
-                f"{type(self.store).__name__}.{method} raised {type(error).__name__}; its own error is the cause of "
-                "this one"
+                f"{type(self.store).__name__}.{method} raised {type(error).__name__}; the original error is the cause "
+                "of this one"
             ) from error
 
 

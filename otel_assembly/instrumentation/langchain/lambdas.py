@@ -1,7 +1,9 @@
-"""Functions of chains that take messages and return fewer of them, such as ``RunnableLambda(lambda x: x[-4:])``.
+"""Hooks of functions in chains that get messages and return fewer, such as ``RunnableLambda(lambda x: x[-4:])``.
 
-A function may take the messages as they are, as a prompt's value, or among other things in a dict. What it adds, such
-as the user's new message, is no part of its reduction: it is what the call's prompt is made of, too.
+The hooks are on `call_func_with_variable_args`, with which LangChain calls such functions, and on `filter_messages` and
+`merge_message_runs`. A function may get a list of messages, a prompt value, or a dict that contains lists of messages.
+Messages that it adds, such as the user's next message, are not recorded as a part of its reduction; they are recorded
+as part of the model call's input.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.hooks import observe_any_hook, observe_hook
-from otel_assembly.instrumentation.langchain.runs import PLACES
+from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 
 if TYPE_CHECKING:
@@ -21,119 +23,130 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: LangChain's own functions whose result consists of nothing but what they make of the messages.
+#: LangChain's functions whose result is only a reduction of their input.
 _REDUCERS: Final = frozenset({"filter_messages", "merge_message_runs"})
-#: LangChain wraps a function that is not async in one of these, and calls that by the same two functions.
+#: The prefix of the functions in which LangChain wraps sync functions; they call `call_func_with_variable_args` again.
 _WRAPPERS: Final = "RunnableLambda."
 
 
-def _observed(instrumentation: Instrumentation, func: Any, given: Any, /, *_: Any, **__: Any) -> Observation:
+def _observe_function(instrumentation: Instrumentation, func: Any, value: Any, /, *_: Any, **__: Any) -> Observation:
+    """Observe one call of a chain's function: record a reduction for each list of messages in its input."""
     function: Any = func.func if isinstance(func, partial) else func
-    before = {} if reducing() is not None else dict(_lists(given))
-    if not before or getattr(function, "__qualname__", "").startswith(_WRAPPERS):
+    inputs = {} if reducing() is not None else dict(_message_lists(value))
+    if not inputs or getattr(function, "__qualname__", "").startswith(_WRAPPERS):
         return
     name = getattr(function, "__name__", "<lambda>")
-    known = name in _REDUCERS
-    # They are made before the function runs: what that calls, such as `trim_messages`, is then a part of what it does.
+    is_reducer = name in _REDUCERS
+    # Created before the function runs, so that reducers that it calls, such as `trim_messages`, are parts of its step.
     reductions = {
         key: Reduction(
             instrumentation,
             "RunnableLambda" if name == "<lambda>" else name,
             messages,
-            kind="reduction" if known else None,
-            finds=partial(PLACES.prepared, instrumentation),
+            kind="reduction" if is_reducer else None,
+            finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation),
         )
-        for key, messages in before.items()
+        for key, messages in inputs.items()
     }
     result = yield
-    for key, messages in _lists(result, empty=True):
-        source = _source(key, messages, before, known=known)
+    for key, messages in _message_lists(result, allow_empty=True):
+        source = _source_key(key, messages, inputs, is_reducer=is_reducer)
         reduction = reductions.pop(source, None)
         if reduction is not None:
-            reduction.done(messages if known else _remaining(reduction.before, messages))
+            reduction.done(messages if is_reducer else _without_additions(reduction.before, messages))
 
 
-#: Around LangChain's functions that call what a `RunnableLambda` was made of.
-called = observe_any_hook(_observed)
+#: Hook of ``call_func_with_variable_args`` and ``acall_func_with_variable_args``.
+call_function = observe_any_hook(_observe_function)
 
 
-def _alone(name: str, instrumentation: Instrumentation, messages: Any, /, *_: Any, **__: Any) -> Observation:
-    before = {} if reducing() is not None else dict(_lists(messages))
-    for given in before.values():
-        reduction = Reduction(instrumentation, name, given, finds=partial(PLACES.prepared, instrumentation))
+def _observe_message_function(
+    name: str, instrumentation: Instrumentation, value: Any, /, *_: Any, **__: Any
+) -> Observation:
+    """Observe one call of `filter_messages` or `merge_message_runs`."""
+    inputs = {} if reducing() is not None else dict(_message_lists(value))
+    for messages in inputs.values():
+        finds = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
+        reduction = Reduction(instrumentation, name, messages, finds=finds)
         reduction.done((yield))
 
 
-#: The module of those functions.
+#: The module of these two functions.
 _MODULE: Final = "langchain_core.messages.utils"
 
 
-def function(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of one of LangChain's functions of messages, which returns a `RunnableLambda` if it is given none.
+def message_function(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wrap `filter_messages` or `merge_message_runs`.
 
-    What it calls is replaced, and not the function itself: so it does not matter when a program has imported it. If
-    somebody else's wrapper hides what it calls, the function itself is wrapped.
+    LangChain defines them with a decorator, whose closure contains the undecorated function. The hook replaces the
+    function in the closure, so that it works for programs that imported the decorated function earlier. If the closure
+    contains no such function, for example because another library wrapped it, the decorated function is wrapped.
     """
     cells = getattr(original, "__closure__", None) or ()
     cell = next((cell for cell in cells if getattr(cell.cell_contents, "__module__", "") == _MODULE), None)
     if cell is None:
-        return observe_hook(partial(_alone, original.__name__))(original, instrumentation)
+        return observe_hook(partial(_observe_message_function, original.__name__))(original, instrumentation)
     inner = cell.cell_contents
-    ours = observe_hook(partial(_alone, inner.__name__))(inner, instrumentation)
-    cell.cell_contents = ours
+    wrapper = observe_hook(partial(_observe_message_function, inner.__name__))(inner, instrumentation)
+    cell.cell_contents = wrapper
 
     def rollback() -> None:
-        if cell.cell_contents is ours:
+        if cell.cell_contents is wrapper:
             cell.cell_contents = inner
 
     instrumentation.ends.add(rollback)
     return original
 
 
-def _lists(value: Any, *, empty: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The lists of messages that a value is, or contains, by their keys."""
+def _message_lists(value: Any, *, allow_empty: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Yield the lists of messages in a value, with their keys if it is a dict; the key of the value itself is None."""
     if isinstance(value, Mapping):
-        for key, held in value.items():
-            if isinstance(held, list) and _is_list(held, empty=empty):
-                yield key, held
+        for key, element in value.items():
+            if isinstance(element, list) and _are_messages(element, allow_empty=allow_empty):
+                yield key, element
         return
     messages = getattr(value, "messages", None) if hasattr(value, "to_messages") else value
-    if isinstance(messages, list | tuple) and _is_list(messages, empty=empty):
+    if isinstance(messages, list | tuple) and _are_messages(messages, allow_empty=allow_empty):
         yield None, list(messages)
 
 
-def _is_list(messages: Sequence[Any], *, empty: bool) -> bool:
+def _are_messages(messages: Sequence[Any], *, allow_empty: bool) -> bool:
     module: Any = sys.modules.get("langchain_core.messages.base")
     base: Any = getattr(module, "BaseMessage", ())
-    return all(isinstance(message, base) for message in messages) if messages else empty
+    return all(isinstance(message, base) for message in messages) if messages else allow_empty
 
 
-def _source(key: Any, messages: Sequence[Any], before: Mapping[Any, Sequence[Any]], *, known: bool) -> Any:
-    """The key of the list that another list was made of: that which shares most messages with it."""
-    there = set(map(id, messages))
-    shared = {name: sum(id(message) in there for message in held) for name, held in before.items()}
-    most = max(shared, key=lambda name: (shared[name], name == key))
-    if shared[most]:
-        return most
-    return key if key in before and (known or not messages) else _NONE
+def _source_key(key: Any, messages: Sequence[Any], inputs: Mapping[Any, Sequence[Any]], *, is_reducer: bool) -> Any:
+    """Return the key of the input list that an output list derives from: the one that shares most messages with it.
 
-
-#: No key of any dict.
-_NONE: Final = object()
-
-
-def _remaining(before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
-    """What is left of the messages, with what stands for those that left.
-
-    A new message behind the last that is left is the program's next one, and a new system message is an instruction.
-    Where no message left, nothing stands for any.
+    If the output shares no message with any input, that is the input with the same key, provided that the function is a
+    reducer of LangChain or the output is empty; otherwise `_NO_KEY`.
     """
-    held, there = set(map(id, before)), set(map(id, after))
-    if held <= there:
+    output_ids = set(map(id, messages))
+    shared = {name: sum(id(message) in output_ids for message in before) for name, before in inputs.items()}
+    best = max(shared, key=lambda name: (shared[name], name == key))
+    if shared[best]:
+        return best
+    return key if key in inputs and (is_reducer or not messages) else _NO_KEY
+
+
+#: Equals no key of any dict.
+_NO_KEY: Final = object()
+
+
+def _without_additions(before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+    """Return the output of a function without the messages that it added to those of its input.
+
+    A new message before the last kept one is a replacement of removed messages, such as a summary. A new message after
+    it is an addition, such as the user's next message, and so is a new system message. If no message was removed, there
+    are no replacements either, and `before` is returned.
+    """
+    before_ids, after_ids = set(map(id, before)), set(map(id, after))
+    if before_ids <= after_ids:
         return before
-    last = max((place for place, message in enumerate(after) if id(message) in held), default=-1)
+    last = max((index for index, message in enumerate(after) if id(message) in before_ids), default=-1)
     return [
         message
-        for place, message in enumerate(after)
-        if id(message) in held or (place < last and message.type != "system")
+        for index, message in enumerate(after)
+        if id(message) in before_ids or (index < last and message.type != "system")
     ]

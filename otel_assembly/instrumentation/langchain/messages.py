@@ -1,4 +1,7 @@
-"""How LangChain's messages are read, and what stands for them; importing this module imports ``langchain_core``."""
+"""Register how LangChain's messages are read, and how summaries and shortened messages of its types are created.
+
+Importing this module imports ``langchain_core``.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ from otel_assembly.messages.replacements import register_summaries, result_texts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: What LangChain's own summaries are marked with, in ``additional_kwargs``.
+#: The mark of LangChain's own summaries in ``additional_kwargs``.
 SUMMARY_SOURCE: Final = {"lc_source": "summarization"}
 
-#: What LangChain calls otherwise than providers do.
+#: Roles for which LangChain has another name than providers.
 _ROLES: Final = {"human": "user", "ai": "assistant"}
-#: Calls of the form that came before tool calls have no id.
+#: Stands in for the id of a legacy function call, which has none.
 _LEGACY_CALL_ID: Final = "function_call"
 _CALL_LISTS: Final = ("tool_calls", "invalid_tool_calls")
-#: Content blocks that may repeat a tool call which the message holds in ``tool_calls``.
-_CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"})
-#: Content blocks of a call that was streamed; what came of it stands in ``tool_calls``.
-_PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_json_delta"})
+#: Types of content blocks that may repeat a tool call of the message's ``tool_calls``.
+_CALL_BLOCKS: Final = frozenset({"tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"})
+#: Types of content blocks with a fragment of a streamed tool call; ``tool_calls`` contains the whole call.
+_FRAGMENT_BLOCKS: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_json_delta"})
 
 
 @describe.register(BaseMessage)
@@ -41,24 +44,26 @@ def _(message: BaseMessage) -> EventFacts:
     calls = [call for name in _CALL_LISTS for call in getattr(message, name, None) or ()]
     extra = message.additional_kwargs
     usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-    billed, made = usage.get("input_tokens") or None, usage.get("output_tokens") or None
+    billed, generated = usage.get("input_tokens") or None, usage.get("output_tokens") or None
     name = "" if isinstance(message, ToolMessage) else message.name or ""
-    kind, own, closes = _kind(message), message.id or None, _closes(message)
+    kind, message_id, closes = _kind(message), message.id or None, _answered_calls(message)
     content: Any = message.content
     if isinstance(content, str) and not (calls or extra.get("refusal") or extra.get("function_call")):
-        # By far the most messages are of one text: nothing has to be collected for them.
-        return EventFacts(kind, content, closes=closes, id=own, name=name, billed_tokens=billed, output_tokens=made)
+        # The fast path: most messages consist of one text.
+        return EventFacts(
+            kind, content, closes=closes, id=message_id, name=name, billed_tokens=billed, output_tokens=generated
+        )
     draft = Draft()
-    read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
+    read_content(draft, _without_repeated_calls(content, calls) if isinstance(content, list) else content)
     draft.text(extra.get("refusal"))
     if kind is EventKind.REQUEST and draft.results and not draft.said:
-        kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
-    for call in calls:  # behind the texts; one that is invalid may have no id
+        kind = EventKind.TOOL_RESULT  # a user message with Anthropic's tool results, as blocks
+    for call in calls:  # after the texts; an invalid call may have no id
         draft.call(call.get("id"), call.get("name"), call.get("args"))
     legacy = extra.get("function_call")
     if isinstance(legacy, dict) and not draft.opens:
         draft.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
-    facts = draft.facts(kind, {"id": own}, name, billed_tokens=billed, output_tokens=made)
+    facts = draft.facts(kind, {"id": message_id}, name, billed_tokens=billed, output_tokens=generated)
     return facts._replace(fields=tuple(facts.fields), closes=(*facts.closes, *closes))
 
 
@@ -74,8 +79,8 @@ def _(_: RemoveMessage) -> EventFacts:
     return EventFacts(EventKind.OTHER)
 
 
-# A summary is a user's message, as LangChain's own are: several providers take system messages only in front.
-register_summaries(lambda said: HumanMessage(said, additional_kwargs=dict(SUMMARY_SOURCE)), BaseMessage)
+# A summary is a user message, like LangChain's own: several providers accept system messages only at the start.
+register_summaries(lambda text: HumanMessage(text, additional_kwargs=dict(SUMMARY_SOURCE)), BaseMessage)
 
 
 @result_texts.register(BaseMessage)
@@ -89,9 +94,9 @@ def _(message: BaseMessage, texts: Sequence[str]) -> BaseMessage:
 
 
 def _as_dict(message: BaseMessage) -> dict[str, Any]:
-    """The same as a dict, as far as the results of tools in it go."""
-    answers = isinstance(message, (ToolMessage, FunctionMessage))
-    return {"role": "tool" if answers else "user", "content": message.content}
+    """Return the message as an OpenAI-style dict that has enough fields to read and shorten its tool results."""
+    is_result = isinstance(message, (ToolMessage, FunctionMessage))
+    return {"role": "tool" if is_result else "user", "content": message.content}
 
 
 def _kind(message: BaseMessage) -> EventKind:
@@ -101,19 +106,19 @@ def _kind(message: BaseMessage) -> EventKind:
     return ROLES.get(getattr(message, "role", "") if name == "chat" else _ROLES.get(name, name), EventKind.OTHER)
 
 
-def _unrepeated(content: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The blocks of a content without the calls that the message also holds in ``tool_calls``."""
-    held = [call.get("id") for call in calls if call.get("id")]
-    return [block for block in content if not isinstance(block, dict) or not _repeats(block, held)]
+def _without_repeated_calls(content: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the blocks of a content, except for tool calls that the message's ``tool_calls`` contains as well."""
+    call_ids = [call.get("id") for call in calls if call.get("id")]
+    return [block for block in content if not isinstance(block, dict) or not _repeats_call(block, call_ids)]
 
 
-def _repeats(block: Mapping[str, Any], held: Sequence[Any]) -> bool:
-    kind, call = block.get("type"), block.get("call_id") or block.get("id")
-    return kind in _PIECES or (kind in _CALLS and (not call or call in held))
+def _repeats_call(block: Mapping[str, Any], call_ids: Sequence[Any]) -> bool:
+    kind, call_id = block.get("type"), block.get("call_id") or block.get("id")
+    return kind in _FRAGMENT_BLOCKS or (kind in _CALL_BLOCKS and (not call_id or call_id in call_ids))
 
 
-def _closes(message: BaseMessage) -> tuple[str, ...]:
-    answered = getattr(message, "tool_call_id", None)
-    if isinstance(answered, str):
-        return (answered,)
+def _answered_calls(message: BaseMessage) -> tuple[str, ...]:
+    call_id = getattr(message, "tool_call_id", None)
+    if isinstance(call_id, str):
+        return (call_id,)
     return (_LEGACY_CALL_ID,) if isinstance(message, FunctionMessage) else ()

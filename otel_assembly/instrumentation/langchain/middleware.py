@@ -1,7 +1,10 @@
-"""What an agent's middleware, and the nodes of a graph, do to the messages on their way to the model.
+"""Hooks of middleware and graph nodes, which record their changes of the messages before a model call.
 
-Of nodes, those before the model are seen, and any that removes messages. Middleware around the model call is seen one
-by one; of an agent that was made before it was instrumented, what they did together shows in what the model is sent.
+* `RunnableCallable.invoke` and `ainvoke` run the nodes of a graph, and middleware methods such as `before_model`, which
+  are nodes. A node before the model is recorded if it changes the messages, any other node if it removes messages.
+* `create_agent` combines the `wrap_model_call` methods of all middleware in `_chain_model_call_handlers`; each of them
+  is wrapped there. For an agent that was built before it was instrumented, only their joint effect is recorded, when
+  the model is called.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed, is_summarizing_node
-from otel_assembly.instrumentation.langchain.runs import PLACES
+from otel_assembly.instrumentation.langchain.reducers import is_observed, is_summarizing_node, reduction_by
+from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.summaries import summed_up
@@ -29,122 +32,134 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 
 
-def _read(request: Any) -> ClientRequest:
+def _read_request(request: Any) -> ClientRequest:
     prompt = request.system_prompt
     return ClientRequest(request.messages, (str(prompt),) if prompt else ())
 
 
-def chain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """In the place of what ``create_agent`` makes one of all its middleware with, awaited or not.
+def model_call_handlers(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wrap the function with which ``create_agent`` combines the ``wrap_model_call`` methods of its middleware.
 
-    The changes that each one's ``wrap_model_call`` or ``awrap_model_call`` makes of the request are reported.
+    The wrapper passes wrapped methods to the original function; each one records its own changes of the request. The
+    functions for ``wrap_model_call`` and for ``awrap_model_call`` are wrapped alike.
     """
 
     @wraps(original)
-    def chained(handlers: Any, *args: Any, **kwargs: Any) -> Any:
+    def combine(handlers: Any, *args: Any, **kwargs: Any) -> Any:
         if instrumentation.open:
-            handlers = [_watched(handler, instrumentation) for handler in handlers]
+            handlers = [_wrap_handler(handler, instrumentation) for handler in handlers]
         return original(handlers, *args, **kwargs)
 
-    return chained
+    return combine
 
 
-def _watched(handler: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    # A decorator inside of the method has hidden whose it is, unless one stops at the method.
-    owner = getattr(inspect.unwrap(handler, stop=lambda one: hasattr(one, "__self__")), "__self__", None)
+def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wrap the ``wrap_model_call`` method of one middleware; plug-ins of otel-assembly are returned unchanged."""
+    # `handler` may be a decorated function around the bound method, which alone has the middleware as `__self__`.
+    method = inspect.unwrap(handler, stop=lambda function: hasattr(function, "__self__"))
+    owner = getattr(method, "__self__", None)
     if not is_observed(owner):
         return handler
 
-    def begun(request: Any) -> MiddlewareCall:
-        place, reduces = PLACES.here(), partial(done_by, instrumentation, owner)
-        own = replace(place, outside_node=f"{place.node}/{type(owner).__name__}")
-        return MiddlewareCall(instrumentation, reduces, _read, request, {PLACES.place: own}, {PLACES.place: place})
+    def begin_call(request: Any) -> MiddlewareCall:
+        position, reduces = GRAPH_CONTEXT.position(), partial(reduction_by, instrumentation, owner)
+        own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
+        variable = GRAPH_CONTEXT.current_position
+        return MiddlewareCall(instrumentation, reduces, _read_request, request, {variable: own}, {variable: position})
 
-    return wrap_middleware(handler, instrumentation, begun)
+    return wrap_middleware(handler, instrumentation, begin_call)
 
 
-#: The hooks whose node comes before a model call: whatever they change in the messages is reported.
-_BEFORE: Final = ("before_model", "abefore_model", "before_agent", "abefore_agent")
-#: The node of `create_react_agent` that comes before its model.
+#: Middleware methods whose node runs before a model call: all their changes of the messages are recorded.
+_BEFORE_MODEL: Final = ("before_model", "abefore_model", "before_agent", "abefore_agent")
+#: The node of `create_react_agent` that runs before its model.
 _PRE_MODEL_HOOK: Final = "pre_model_hook"
-#: Modules of LangGraph whose functions are no nodes.
-_MACHINERY: Final = ("langgraph.pregel", "langgraph.graph")
+#: Modules of LangGraph with internal functions that run as `RunnableCallable` but are no nodes.
+_INTERNAL_MODULES: Final = ("langgraph.pregel", "langgraph.graph")
 
 
-def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    function, place = getattr(runnable, attribute, None), PLACES.here(argument(args, kwargs, 1, "config"))
-    owner, run = getattr(function, "__self__", None), PLACES.run.get()
-    observed = is_observed(owner)
-    machinery = str(getattr(function, "__module__", "")).startswith(_MACHINERY) and not observed
-    if function is None or run is None or place.run is None or machinery:
-        return  # an ``ainvoke`` without an async function leads to ``invoke``, where it is seen
+def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Observe one execution of a node; `attribute` is the runnable's attribute with the function that it calls."""
+    function = getattr(runnable, attribute, None)
+    position = GRAPH_CONTEXT.position(argument(args, kwargs, 1, "config"))
+    owner, run = getattr(function, "__self__", None), GRAPH_CONTEXT.run.get()
+    is_middleware = is_observed(owner)
+    is_internal = str(getattr(function, "__module__", "")).startswith(_INTERNAL_MODULES) and not is_middleware
+    if function is None or run is None or position.run is None or is_internal:
+        return  # without an async function, `ainvoke` calls `invoke`, which is observed
     state = argument(args, kwargs, 0, "input")
     summarizes = owner is runnable and is_summarizing_node(runnable)
     messages = _messages(state, runnable.input_messages_key if summarizes else "messages")
-    place = replace(place, messages=messages, outside_node=None)
-    place.asked(place.messages)  # a middleware may show only copies of them to the reducers behind it
+    position = replace(position, messages=messages, outside_node=None)
+    # Registers the conversation by these objects: a middleware may pass only copies of them to later reducers.
+    position.invoking_agent_for(position.messages)
     name = getattr(function, "__name__", type(function).__name__)
-    invoking_agent = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
-    reducer = done_by(run.instrumentation, owner if observed or summarizes else name, place.messages, invoking_agent)
-    before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
-    with PLACES.node(place, reducer):
+    model_node = run.model_node if is_middleware or position.node == _PRE_MODEL_HOOK else None
+    reduction = reduction_by(
+        run.instrumentation, owner if is_middleware or summarizes else name, position.messages, model_node
+    )
+    before_model = not is_middleware or any(getattr(owner, method, None) == function for method in _BEFORE_MODEL)
+    with GRAPH_CONTEXT.node(position, reduction):
         result = yield
-    place.left(_told(reducer, result, before=before, removing=not (observed and before)))
+    removals_only = not (is_middleware and before_model)
+    position.finish(_record_result(reduction, result, before_model=before_model, removals_only=removals_only))
 
 
-#: Around ``RunnableCallable.invoke`` and ``ainvoke``: the nodes of a graph, whenever it was built.
-invoke, ainvoke = observe_hook(partial(_executed, "func")), observe_async_hook(partial(_executed, "afunc"))
+#: Hooks of ``RunnableCallable.invoke`` and ``ainvoke``, which run the nodes of graphs, also of those built earlier.
+invoke, ainvoke = observe_hook(partial(_observe_node, "func")), observe_async_hook(partial(_observe_node, "afunc"))
 
 
 def _messages(state: Any, key: str = "messages") -> Sequence[Any]:
     messages = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
-    return [*messages] if isinstance(messages, list) else ()  # LangChain 1.0 lets middleware change the very list
+    return [*messages] if isinstance(messages, list) else ()  # a copy: middleware of LangChain 1.0 may change the list
 
 
-def _told(reducer: MiddlewareReduction, result: Any, *, before: bool, removing: bool) -> list[Sequence[Any]]:
-    """A node returned a change of the state: what it did to the messages is told. Which messages it hands on.
+def _record_result(
+    reduction: MiddlewareReduction, result: Any, *, before_model: bool, removals_only: bool
+) -> list[Sequence[Any]]:
+    """Record how a node changed the messages, and return the lists of messages that later nodes may get from it.
 
     Args:
-        reducer: What it does.
-        result: What it returned.
-        before: Whether a model may be called with the state as it leaves it.
-        removing: Whether only what takes messages out is reported.
+        reduction: The reduction, with the messages that the node got.
+        result: The node's result: usually an update of the state, or a `Command` with one.
+        before_model: Whether a model may be called with the state that the node leaves.
+        removals_only: Whether additions alone are ignored.
     """
     update = result if isinstance(result, Mapping) else getattr(result, "update", None)
     if not isinstance(update, Mapping):
-        reducer.done(reducer.before)
-        return [one for one, counts in ((result, isinstance(result, list)), (reducer.before, before)) if counts]
-    lists: list[Sequence[Any]] = [value for value in update.values() if isinstance(value, list)]
-    after: Sequence[Any] = reducer.before
-    if reducer.before and not update.get("jump_to"):
+        reduction.done(reduction.before)
+        return [*([result] if isinstance(result, list) else []), *([reduction.before] if before_model else [])]
+    outputs: list[Sequence[Any]] = [value for value in update.values() if isinstance(value, list)]
+    after: Sequence[Any] = reduction.before
+    if reduction.before and not update.get("jump_to"):
         changes = _as_messages(update.get("messages") or [])
-        state = merged(reducer.before, changes)
-        if (sent := _sent_instead(update, reducer.before)) is not None:
-            after = sent
-        elif not removing or any(message.type == "remove" for message in changes):
+        state = _apply_update(reduction.before, changes)
+        if (model_input := _separate_model_input(update, reduction.before)) is not None:
+            after = model_input
+        elif not removals_only or any(message.type == "remove" for message in changes):
             after = state
-        lists += [state, after] if before else []
-    if reducer.attempt is not None:
-        reducer.done(after, verdicts=summed_up(reducer, after))
+        outputs += [state, after] if before_model else []
+    if reduction.attempt is not None:
+        reduction.done(after, verdicts=summed_up(reduction, after))
     else:
-        reducer.done(after)
-    return lists
+        reduction.done(after)
+    return outputs
 
 
-def _sent_instead(update: Mapping[Any, Any], before: Sequence[Any]) -> Sequence[Any] | None:
-    """What a node wants sent to the model, while it leaves the messages of the state alone; None where it says nothing.
+def _separate_model_input(update: Mapping[Any, Any], before: Sequence[Any]) -> Sequence[Any] | None:
+    """Return messages that an update contains for the model alone, separate from the state's messages; else None.
 
-    `create_react_agent` reads `llm_input_messages`. Other graphs have keys of their own, such as LangMem's
-    `summarized_messages`: a list is meant if it contains some of the messages, and not all.
+    `create_react_agent` reads `llm_input_messages`. Other graphs have their own keys, such as LangMem's
+    `summarized_messages`; a list counts if it contains some of the messages, but not all.
     """
     if update.get("llm_input_messages"):
         return _as_messages(update["llm_input_messages"])
-    known = set(map(id, before))
+    before_ids = set(map(id, before))
     for key, messages in update.items():
         if key == "messages" or not isinstance(messages, list):
             continue
-        there = known.intersection(map(id, messages))
-        if there and there != known:
+        shared = before_ids.intersection(map(id, messages))
+        if shared and shared != before_ids:
             return messages
     return None
 
@@ -155,12 +170,12 @@ def _as_messages(update: Any) -> list[Any]:
     return convert_to_messages(update if isinstance(update, list) else [update])
 
 
-def merged(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
-    """What the messages are once LangGraph has taken in a change of them; nothing is given an id for it."""
-    last = max((place for place, one in enumerate(changes) if one.id == "__remove_all__"), default=-1)
-    held = {one.id or id(one): one for one in (() if last >= 0 else messages)}
-    held |= {one.id or id(one): one for one in changes[last + 1 :]}  # a removal stands where the removed one stood
-    return [one for one in held.values() if one.type != "remove"]
+def _apply_update(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
+    """Return the messages after an update of them, as LangGraph's `add_messages` does, but without assigning ids."""
+    last = max((index for index, message in enumerate(changes) if message.id == "__remove_all__"), default=-1)
+    by_id = {message.id or id(message): message for message in (() if last >= 0 else messages)}
+    by_id |= {message.id or id(message): message for message in changes[last + 1 :]}  # keeps the position of each id
+    return [message for message in by_id.values() if message.type != "remove"]
 
 
 hide_frames(globals())

@@ -1,9 +1,10 @@
-"""Model calls that are known by their messages, where no context variable says which one is being prepared.
+"""Model calls that are being prepared in a graph: each is identified by its messages, not by a context variable.
 
-A framework that runs each step in a context of its own hands nothing on but messages: a reducer goes on with what one
-before it let out, and the call is made when a model is sent what the last of them let out. What is prepared in a place,
-such as one execution of a node, is that place's until it is handed on to the steps that come after it. Whoever goes on
-with what a call has let out earlier, or with one that was made, begins a call of its own with what was done by then.
+LangGraph runs each node in a copied context, and passes only messages from one node to the next. So a reducer works for
+the call whose last reducer returned the messages that it gets, and a request to a model belongs to the call whose last
+reducer returned the messages of the request. What one execution of a node prepares can be used only in that node until
+it ends; then the node passes its calls on to the later steps. Code that continues from an earlier state of a call, or
+from a call whose model was already called, gets a fork: a new call with the steps up to that state.
 """
 
 from __future__ import annotations
@@ -32,172 +33,183 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reduction
 
-#: Calls that wait for their model, at most: those that were handed on in a run, and those outside of any.
-_HANDED_ON: Final = 64
-_OUTSIDE: Final = 16
+#: The most calls that are kept after a node passed them on, per run. The oldest are ended first.
+_MAX_PASSED_ON: Final = 64
+#: The most calls that are kept outside of any run.
+_MAX_OUTSIDE: Final = 16
 
 
 class PreparedCall(ModelCall):
-    """One that is known by its messages.
+    """A model call that is identified by its messages.
 
     Attributes:
-        place: What prepares it; None once that has handed it on.
-        step_at: The step of its run at which it was handed on.
-        last_output: What its last reducer let out, which may be a part of its messages.
-        taken: Whether a model is being called with it.
-        branches: The parallel branches that it is prepared in, as `Where` has them.
-        exactly: Whether its messages are known by the very objects alone.
+        position_key: The key of the position that prepares it; None after that position has passed it on.
+        passed_on_at: The number of the step that passed it on; None before.
+        last_output: The output of its last reducer, which may be only a part of the call's messages.
+        is_requested: Whether a model is being called with it.
+        branches: The parallel branches in which it is prepared, as in `Where.branches`.
+        by_identity: Whether only the same message objects identify it, and not copies of them.
     """
 
     def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent = InvokingAgent()) -> None:  # noqa: B008  # a tuple
         super().__init__(instrumentation, invoking_agent)
-        self.place: str | None = None
-        self.step_at: int | None = None
+        self.position_key: str | None = None
+        self.passed_on_at: int | None = None
         self.last_output: Sequence[Any] = ()
-        self.taken = False
+        self.is_requested = False
         self.branches: Mapping[object, object] = {}
-        self.exactly = False
+        self.by_identity = False
 
     @property
     def is_made(self) -> bool:
-        """Whether a model was called with it, or is; or no model ever will be."""
-        return self.taken or self.ended
+        """Whether a model was or is being called with it, or the call ended without."""
+        return self.is_requested or self.ended
 
-    def reduced(self, policy: str, before: Sequence[Any], after: Sequence[Any], **said: Any) -> bool:
-        """As `ModelCall`."""
-        told, self.last_output, self.problem = super().reduced(policy, before, after, **said), list(after), None
-        return told
+    def reduced(self, policy: str, before: Sequence[Any], after: Sequence[Any], **report: Any) -> bool:
+        """Record a reduction, as `ModelCall.reduced`, and keep its output; an earlier reducer's error is cleared."""
+        is_recorded = super().reduced(policy, before, after, **report)
+        self.last_output, self.problem = list(after), None
+        return is_recorded
 
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
-        """As `ModelCall`; what its last reducer raised is why no model is called with it."""
+        """End the call without calling a model; the default for `error` is what its last reducer raised."""
         super().end(error or self.problem, stays=stays)
 
     def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
-        """Why messages left that have ids, where whatever is new is a copy of one that was there."""
-        known, there = identity_keys(before), identity_keys(after)
+        """Return verdicts for dropped messages, if every message of `after` that is a new object is a copy.
+
+        Without such copies the result is empty, because the reason of the step then applies.
+        """
+        before_keys, after_keys = identity_keys(before), identity_keys(after)
         objects = set(map(id, before))
-        copies = [message for message in after if id(message) not in objects]
-        if not copies or not all(identity_keys([message]) & known for message in copies):
-            return ()  # of the same objects, the reason alone says it
-        gone = [message for message in before if not identity_keys([message]) & there]
-        return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if gone else ()
+        new = [message for message in after if id(message) not in objects]
+        if not new or not all(identity_keys([message]) & before_keys for message in new):
+            return ()
+        dropped = [message for message in before if not identity_keys([message]) & after_keys]
+        return [Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if dropped else ()
 
     def state_of(self, messages: Sequence[Any], *, first: bool = False) -> int | None:
-        """Return the index in `states` at which its messages were last these.
+        """Return the last index in `states` that equals these messages; None if no state does.
 
         Args:
             messages: The messages.
-            first: Return the first index instead. A reducer that runs after the call was made belongs to another call:
-                steps that changed nothing are not repeated in that.
+            first: Return the first index instead. A reducer that runs after the model was called works for another
+                call, which must not repeat steps that changed nothing.
         """
-        equal, states = same_objects if self.exactly else same, self.states
+        equal, states = same_objects if self.by_identity else same, self.states
         if first:
-            at = next((at for at, state in enumerate(states) if equal(state, messages)), None)
-            if at is not None:
-                return at
+            index = next((index for index, state in enumerate(states) if equal(state, messages)), None)
+            if index is not None:
+                return index
         if states[1:] and equal(self.last_output, messages):
             return len(states) - 1
-        return next((at for at in range(len(states) - 1, -1, -1) if equal(states[at], messages)), None)
+        return next((index for index in range(len(states) - 1, -1, -1) if equal(states[index], messages)), None)
 
 
 class PreparedCalls:
     """The calls that are being prepared in one run.
 
     Args:
-        around: Those of the run around this one.
-        step: The step of that run in which this one runs.
+        outer: The calls of the outer run.
+        step: The number of the outer run's step that contains this run.
 
     Attributes:
-        conversation: What stands for the run's conversation, where that has no id.
+        conversation: Stands in for the run's conversation if it has no id.
     """
 
-    #: Whether messages are known by the very objects alone.
-    exactly = False
+    #: Whether only the same message objects identify a call, and not copies of them.
+    by_identity = False
 
-    def __init__(self, around: PreparedCalls | None = None, step: int = 0) -> None:
-        self.around = around
+    def __init__(self, outer: PreparedCalls | None = None, step: int = 0) -> None:
+        self.outer = outer
         self.step = step
         self.conversation: object = None
         self._calls: list[PreparedCall] = []
         self.lock = new_lock()
 
-    def keep(self, call: PreparedCall, place: str) -> None:
-        """A reducer works for this call in this place, whose it is from here on."""
+    def keep(self, call: PreparedCall, position_key: str) -> None:
+        """Keep a call for which a reducer works at this position; only this position may use it from now on."""
         with self.lock:
-            call.place, call.exactly = place, self.exactly
+            call.position_key, call.by_identity = position_key, self.by_identity
             if call not in self._calls:
                 self._calls.append(call)
 
-    def hand_on(self, call: PreparedCall, step: int) -> None:
-        """What the call has let out is handed on at this step of the run: a later one calls the model with it."""
+    def pass_on(self, call: PreparedCall, step: int) -> None:
+        """Make a call available to the steps after this one, because a node returned the call's last output."""
         with self.lock:
-            call.place, call.step_at = None, step
-            over = [one for one in self._calls if one.step_at is not None][:-_HANDED_ON]
-        self._end(over)
+            call.position_key, call.passed_on_at = None, step
+            excess = [kept for kept in self._calls if kept.passed_on_at is not None][:-_MAX_PASSED_ON]
+        self._end(excess)
 
-    def of(self, place: str) -> list[PreparedCall]:
-        """The calls of a place."""
-        return [call for call in self._calls if call.place == place]
+    def at(self, position_key: str) -> list[PreparedCall]:
+        """Return the calls that are prepared at a position."""
+        return [call for call in self._calls if call.position_key == position_key]
 
-    def leave(self, place: str) -> None:
-        """No model is called with what a place has left; of what came to it from others, they may make calls yet."""
-        calls = self.of(place)
+    def close(self, position_key: str) -> None:
+        """End the calls of a position whose code has ended; those that an earlier step passed on stay available."""
+        calls = self.at(position_key)
         for call in calls:
-            call.place = None
-        self._end([call for call in calls if call.step_at is None])
+            call.position_key = None
+        self._end([call for call in calls if call.passed_on_at is None])
         _end(calls)
 
     def end(self) -> None:
-        """No model is called with any of them."""
+        """End all calls; no model will be called with them."""
         self._end([*self._calls])
 
     def forget(self) -> None:
-        """Let go of all, which in a forked child are its parent's."""
+        """Discard all calls without recording them: in a forked child, the parent process records them."""
         self._calls.clear()
 
     def _end(self, calls: Sequence[PreparedCall]) -> None:
         _end(calls)
         with self.lock:
-            self._calls[:] = [one for one in self._calls if one not in calls]
+            self._calls[:] = [call for call in self._calls if call not in calls]
 
-    def open_to(self, place: str, step: int) -> Iterator[tuple[PreparedCall, bool]]:
-        """Calls of this place, and those that an earlier step handed on, in a run around this one too; newest first."""
-        for call in reversed(self.of(place)):
+    def available_to(self, position_key: str, step: int) -> Iterator[tuple[PreparedCall, bool]]:
+        """Yield the calls that a position in this step may continue, the newest first.
+
+        These are the position's own calls, and those that earlier steps of this run and of the outer runs passed on.
+        The flag is True for calls that may be continued with a part of their messages: the position's own, those of
+        the step directly before, and those prepared outside of any run.
+        """
+        for call in reversed(self.at(position_key)):
             yield call, True
-        run: PreparedCalls | None = self
-        while run is not None:
-            if run.exactly and run is not self:  # whatever was prepared outside of the run around all others
-                yield from ((call, True) for call in reversed([*run._calls]))  # noqa: SLF001  # of this class
+        calls: PreparedCalls | None = self
+        while calls is not None:
+            if calls.by_identity and calls is not self:  # those prepared outside of any run
+                yield from ((call, True) for call in reversed([*calls._calls]))  # noqa: SLF001  # of this class
                 return
-            for call in reversed([*run._calls]):  # noqa: SLF001  # of this class
-                if call.step_at is not None and call.step_at < step:
-                    yield call, run is self and call.step_at + 1 == step
-            step, run = run.step, run.around
+            for call in reversed([*calls._calls]):  # noqa: SLF001  # of this class
+                if call.passed_on_at is not None and call.passed_on_at < step:
+                    yield call, calls is self and call.passed_on_at + 1 == step
+            step, calls = calls.step, calls.outer
 
 
 class PreparedOutside(PreparedCalls):
     """The calls that are being prepared outside of any run.
 
-    Of a conversation that is reduced anew, no model is called any more with what was let out before.
+    If a program reduces a conversation again, the conversation's earlier call ends.
     """
 
-    exactly = True
+    by_identity = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._used = False
+        self._is_registered = False
         after_fork_in_child(self.forget)
 
-    def keep(self, call: PreparedCall, place: str) -> None:
-        """As `PreparedCalls`; there is a limit to what may wait."""
-        others = [one for one in self._calls if one is not call]
-        own = [one for one in others if one.invoking_agent.conversation is call.invoking_agent.conversation]
-        self._end(own + others[: 1 - _OUTSIDE])
-        if not self._used:  # what is to record it ends at exit too, and the last to ask is the first to end
-            self._used = True
+    def keep(self, call: PreparedCall, position_key: str) -> None:
+        """Keep a call, as `PreparedCalls.keep`; the oldest calls end if there are too many."""
+        conversation, kept = call.invoking_agent.conversation, [known for known in self._calls if known is not call]
+        replaced = [known for known in kept if known.invoking_agent.conversation is conversation]
+        self._end(replaced + kept[: 1 - _MAX_OUTSIDE])
+        # Registered late: exit handlers run in reverse order, and this one must run before those of the exporters.
+        if not self._is_registered:
+            self._is_registered = True
             atexit.register(self.end)
         call.instrumentation.ends.add(self.end)
-        super().keep(call, place)
+        super().keep(call, position_key)
 
 
 def _end(calls: Sequence[PreparedCall]) -> None:
@@ -208,19 +220,21 @@ def _end(calls: Sequence[PreparedCall]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GraphPosition:
-    """Where something prepares or makes a call.
+    """The position of running code in a graph, for example one execution of a node, or outside of any run.
 
     Attributes:
-        calls: The calls that are prepared in its run, or outside of any.
-        key: What tells it from any other place in that, such as one execution of a node.
-        step: The step of the run that it is in.
-        run: The run; None outside of any.
-        invoking_agent: Who asks a model there, without the name of the node; its conversation is None if it has no id.
+        calls: The calls that are prepared in the run, or outside of any run.
+        key: Identifies the position in the run.
+        step: The number of the run's step that contains the position.
+        run: The run; None outside of any run.
+        invoking_agent: The agent of model calls at this position. Its `name` lacks the node's name, and its
+            `conversation` is None if the conversation has no id.
         node: The node's name.
-        openings: Conversations that have no id.
-        branches: The parallel branches that it is in, as `Where` has them.
-        messages: What the framework holds there, where that is known.
-        outside_node: Who asks a model there, where that is not the node, such as a middleware.
+        openings: The conversations without an id, by their first message.
+        branches: The parallel branches that contain the position, as in `Where.branches`.
+        messages: The messages in the graph's state, if they are known.
+        outside_node: The name of the code that calls a model at this position, if that is not the node but, for
+            example, a middleware.
     """
 
     calls: PreparedCalls
@@ -234,164 +248,186 @@ class GraphPosition:
     messages: Sequence[Any] = ()
     outside_node: str | None = None
 
-    def asked(self, messages: Sequence[Any], node: str | None = None) -> InvokingAgent:
-        """Who asks a model there that holds these messages: the node that runs there, or another one."""
-        invoking_agent, calls = (
-            self.invoking_agent._replace(name=f"{self.invoking_agent.name}{node or self.node}"),
-            self.calls,
-        )
+    def invoking_agent_for(self, messages: Sequence[Any], node: str | None = None) -> InvokingAgent:
+        """Return the invoking agent of a model call with these messages.
+
+        If the conversation has no id, it is identified by the object of its first message, or by the run.
+
+        Args:
+            messages: The messages of the call.
+            node: The node that calls the model; by default the node at this position.
+        """
+        invoking_agent = self.invoking_agent._replace(name=f"{self.invoking_agent.name}{node or self.node}")
         if invoking_agent.conversation is not None:
             return invoking_agent
-        conversation = self.openings.of(messages, calls.conversation)
-        if not calls.exactly:
-            calls.conversation = calls.conversation or conversation
+        conversation = self.openings.of(messages, self.calls.conversation)
+        if not self.calls.by_identity:
+            self.calls.conversation = self.calls.conversation or conversation
         return invoking_agent._replace(conversation=conversation)
 
-    def holds(self, messages: Sequence[Any]) -> bool:
-        """Whether these are made of what the framework holds there."""
-        return bool(self.messages) and _share(self.messages, messages)
+    def is_source_of(self, messages: Sequence[Any]) -> bool:
+        """Return True if some of these messages are in the graph's state."""
+        return bool(self.messages) and _overlaps(self.messages, messages)
 
-    def prepares(
+    def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[PreparedCall, Sequence[Any] | None]:
-        """The call that a reducer of these messages works for, and what its messages were when that began.
+        """Return the call that a reducer works for, and the call's messages when the reducer began.
 
         Args:
-            instrumentation: Where it is reported.
-            messages: What the reducer takes in.
-            since_ns: When it began, of one in which others may have run: what they did meanwhile is its work.
-            node: The node that asks a model, where that is not the one that runs there.
+            instrumentation: The instrumentation that records the call.
+            messages: The reducer's input.
+            since_ns: The time at which the reducer began. What reducers inside of it have done since is its work.
+            node: The node that calls the model; by default the node at this position.
         """
-        found = self._goes_on(messages, since_ns=since_ns)
-        call, since = found or (PreparedCall(instrumentation), None)
-        if found is None and self.holds(messages):
+        continued = self._continue_call(messages, since_ns=since_ns)
+        call, state = continued or (PreparedCall(instrumentation), None)
+        if continued is None and self.is_source_of(messages):
             call.set_input(self.messages)
-            since = call.out
-        call.run, call.invoking_agent = self.run, self.asked(call.messages or messages, node)
+            state = call.out
+        call.run, call.invoking_agent = self.run, self.invoking_agent_for(call.messages or messages, node)
         call.branches = self.branches
         self.calls.keep(call, self.key)
-        return call, since
+        return call, state
 
-    def sends(self, instrumentation: Instrumentation, messages: Sequence[Any], prompts: int) -> PreparedCall:
-        """The call that is made with these messages.
+    def call_for_request(self, instrumentation: Instrumentation, messages: Sequence[Any], prompts: int) -> PreparedCall:
+        """Return the call that a request to a model belongs to.
 
-        If nothing was done for any call, the framework held them, or all that they are made of; a prompt that is made
-        of nothing that it holds is a conversation of its own.
+        If no call was prepared for it, a new call begins with the messages of the graph's state, or with those of the
+        request if they share none. Without any shared message, the call is a separate conversation.
 
         Args:
-            instrumentation: Where it is reported.
-            messages: What a model is sent.
-            prompts: How many of them, in front, may be system prompts that no reducer has seen.
+            instrumentation: The instrumentation that records the call.
+            messages: The messages of the request.
+            prompts: The number of messages at the start that may be system prompts which no reducer got.
         """
         rest = messages[prompts:]
-        found = self._goes_on(rest, sent=True) or (self._goes_on(messages, sent=True) if prompts else None)
-        call = found[0] if found is not None else PreparedCall(instrumentation)
-        whole = found is not None or (self.outside_node is None and self.holds(rest))
-        if found is None:
-            call.set_input(self.messages if whole else rest)
-        call.run, call.invoking_agent = self.run, self.asked(call.messages or (), self.outside_node)
-        if self.messages and not whole:
+        continued = self._continue_call(rest, is_request=True)
+        if continued is None and prompts:
+            continued = self._continue_call(messages, is_request=True)
+        call = continued[0] if continued is not None else PreparedCall(instrumentation)
+        is_from_state = continued is not None or (self.outside_node is None and self.is_source_of(rest))
+        if continued is None:
+            call.set_input(self.messages if is_from_state else rest)
+        call.run = self.run
+        call.invoking_agent = self.invoking_agent_for(call.messages or (), self.outside_node)
+        if self.messages and not is_from_state:
             call.invoking_agent = call.invoking_agent._replace(conversation=None)
-        elif self.invoking_agent.conversation is None:  # it goes on with what is sent
+        elif self.invoking_agent.conversation is None:  # a later request may contain only these messages
             self.openings.of(messages, call.invoking_agent.conversation)
         return call
 
-    def after_plugin(self, instrumentation: Instrumentation, came: Sequence[Any], out: Sequence[Any]) -> Self:
-        """The place behind a plug-in of ours that has made an assembly of its own, with what came out."""
-        before = self._holding(came, sent=True)
-        if before is not None:
-            before[0].end()
-        call = PreparedCall(instrumentation, self.asked(came))
-        call.replaced_by_plugin(out)
-        call.last_output, call.run = out, self.run
+    def after_plugin(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
+        """Return the position in which a plug-in of otel-assembly calls the model.
+
+        The plug-in records its assembly itself, so the call that was prepared before it ends, and a new one begins.
+
+        Args:
+            instrumentation: The instrumentation that records the call.
+            before: The messages that the plug-in got.
+            after: The messages that the plug-in returned.
+        """
+        known = self._find_call(before, is_request=True)
+        if known is not None:
+            known[0].end()
+        call = PreparedCall(instrumentation, self.invoking_agent_for(before))
+        call.replaced_by_plugin(after)
+        call.last_output, call.run = after, self.run
         self.calls.keep(call, self.key)
-        return replace(self, messages=out, outside_node=None)
+        return replace(self, messages=after, outside_node=None)
 
-    def left(self, record_forwarded: Sequence[Sequence[Any]]) -> None:
-        """What ran there is over, and has handed on these messages."""
-        for call in self.calls.of(self.key):
-            if not call.ended and any(same(one, call.out) or same(one, call.last_output) for one in record_forwarded):
-                self.calls.hand_on(call, self.step)
-        self.calls.leave(self.key)
+    def finish(self, outputs: Sequence[Sequence[Any]]) -> None:
+        """Pass on the calls whose messages are among a node's outputs, and end its others; the node has ended."""
+        for call in self.calls.at(self.key):
+            if not call.ended and any(same(output, call.out) or same(output, call.last_output) for output in outputs):
+                self.calls.pass_on(call, self.step)
+        self.calls.close(self.key)
 
-    def failed(self) -> None:
-        """What ran there raised; it may be tried again, and goes on with what was done by then."""
-        _end(self.calls.of(self.key))
+    def fail(self) -> None:
+        """End the calls of a node that raised; they are kept, because a retry of the node continues from them."""
+        _end(self.calls.at(self.key))
 
-    def _holding(self, messages: Sequence[Any], *, sent: bool) -> tuple[PreparedCall, int] | None:
-        """Return the call that these messages belong to, and the index of the state that it goes on from.
+    def _find_call(self, messages: Sequence[Any], *, is_request: bool) -> tuple[PreparedCall, int] | None:
+        """Return the call that these messages belong to, and the index of the state that they continue.
 
-        That is the newest call that had exactly these messages. Otherwise it is the call that let out some of them: one
-        that no model was called with yet, before one that was made; one whose messages are all there, before one of
-        which a part is; one with more messages there, before one with fewer; then the newest.
+        The newest call that had exactly these messages is preferred. Otherwise the call's last output has to overlap
+        with the messages. Of several such calls, one whose model was not called yet is preferred, then one whose
+        whole output is among the messages, then the one with the largest overlap, then the newest.
 
-        A reducer never goes on with a part of a call that was made: it works for the next call, whose own messages the
-        program or the framework holds by now. What is sent by somebody else than the place itself is made of nothing
-        that is prepared there.
+        An overlap is not enough in two cases. A reducer does not continue a call whose model was called: it works for
+        the next call, whose messages the program or the graph's state contains. A request by code outside of the node
+        does not continue what the node prepares.
         """
         nearest: tuple[PreparedCall, int] | None = None
         best: tuple[bool, bool, int] | None = None
-        there = set(map(id, messages))
-        for call, is_next in self.calls.open_to(self.key, self.step):
-            if _in_other_branch(call.branches, self.branches):
+        message_ids = set(map(id, messages))
+        for call, allows_overlap in self.calls.available_to(self.key, self.step):
+            if _in_different_branch(call.branches, self.branches):
                 continue
-            made = call.is_made
-            state = call.state_of(messages, first=made and not sent)
+            is_made = call.is_made
+            state = call.state_of(messages, first=is_made and not is_request)
             if state is not None:
                 return call, state
-            may = is_next and call.last_output and not (self.outside_node if sent else made)
-            if may and self._takes(call, messages, sent=sent):
-                shared = sum(id(message) in there for message in call.last_output)
-                rank = not made, shared == len(call.last_output), shared
+            is_excluded = self.outside_node if is_request else is_made
+            if not allows_overlap or not call.last_output or is_excluded:
+                continue
+            if self._derive_from(call, messages, is_request=is_request):
+                shared = sum(id(message) in message_ids for message in call.last_output)
+                rank = not is_made, shared == len(call.last_output), shared
                 if best is None or rank > best:
                     nearest, best = (call, len(call.states) - 1), rank
         return nearest
 
-    def _goes_on(
-        self, messages: Sequence[Any], *, sent: bool = False, since_ns: int | None = None
+    def _continue_call(
+        self, messages: Sequence[Any], *, is_request: bool = False, since_ns: int | None = None
     ) -> tuple[PreparedCall, Sequence[Any]] | None:
-        """The call that goes on with these messages, and what they were.
+        """Return the call that these messages continue, or a fork of it, and its state; None if there is none.
 
-        Of a reducer that began at `since_ns`, what others did meanwhile is its work.
+        A fork is needed if the model was called, or if the state is not the last one. Steps that ended after `since_ns`
+        do not count as later states: they ran inside of the reducer that began then.
         """
         with self.calls.lock:
-            held = self._holding(messages, sent=sent)
-            if held is None:
+            known = self._find_call(messages, is_request=is_request)
+            if known is None:
                 return None
-            call, state = held
-            inside = since_ns is not None and call.done_ns >= since_ns
-            if call.is_made or (state < len(call.states) - 1 and not inside):
+            call, state = known
+            has_inner_steps = since_ns is not None and call.done_ns >= since_ns
+            if call.is_made or (state < len(call.states) - 1 and not has_inner_steps):
                 call = call.fork(state)
-            call.taken = sent
+            call.is_requested = is_request
             return call, call.states[state]
 
-    def _takes(self, call: PreparedCall, messages: Sequence[Any], *, sent: bool) -> bool:
-        """Whether these are made of what a call let out.
+    def _derive_from(self, call: PreparedCall, messages: Sequence[Any], *, is_request: bool) -> bool:
+        """Return True if these messages derive from a call's last output, without being equal to one of its states.
 
-        A reducer that takes in what was dropped works for another call. A model that is sent all that was dropped is
-        not sent what the reducers made.
+        A reducer that gets messages which the call dropped works for another call. A request that contains all
+        messages which the call dropped does not use the output of the call's reducers.
         """
-        if sent:
-            left = set(map(id, call.messages or ())).difference(map(id, call.last_output))
-            if left and left.issubset(map(id, messages)):
+        output_ids, call_ids = set(map(id, call.last_output)), set(map(id, call.messages or ()))
+        message_ids = set(map(id, messages))
+        if is_request:
+            dropped = call_ids - output_ids
+            if dropped and dropped <= message_ids:
                 return False
-            if _share(call.last_output, messages, exactly=call.exactly):
+            if _overlaps(call.last_output, messages, by_identity=call.by_identity):
                 return True
             return not call.is_made and is_rendered(call.last_output, messages)
-        known, among = set(map(id, call.last_output)), set(map(id, messages))
-        return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
+        return message_ids <= output_ids or (
+            output_ids <= message_ids and (message_ids - output_ids).isdisjoint(call_ids)
+        )
 
 
 class Where(NamedTuple):
-    """Where a framework says that something runs.
+    """A position in a graph, as the framework describes it.
 
     Attributes:
-        key: What tells one execution of a node from any other in its run.
-        nodes: The names of the nodes around it, in nested runs, and its own: who asks a model there.
-        step: The step of its run.
-        conversation_id: The conversation's real id, if it has one.
-        branches: The parallel branches around it: which branch of what. What one branch prepares is no other branch's.
-        store: What tells where the conversation is kept from others in which there may be one of the same id.
+        key: Identifies one execution of a node in its run.
+        nodes: The names of the nodes that contain the position, the outermost first; the last is the node itself.
+        step: The number of the step in its run.
+        conversation_id: The conversation's id, if it has one.
+        branches: The parallel branches that contain the position: the branch by what runs the branches. Calls that
+            are prepared in one branch are not available in others.
+        store: Identifies the store of the conversation, if ids are unique only in that store; else empty.
     """
 
     key: str
@@ -403,17 +439,17 @@ class Where(NamedTuple):
 
 
 class GraphContext:
-    """Where in one framework something runs.
+    """The runs, positions and prepared calls of a framework.
 
     Args:
-        framework: Its name.
-        role: Whose a message is, as `ConversationsByFirstMessage` takes it.
-        text: The text of a system message.
-        where: Where something runs, by what the framework hands it; without that, what runs here.
+        framework: The framework's name.
+        role: Returns the role of a message; see `ConversationsByFirstMessage`.
+        text: Returns the text of a system message.
+        where: Returns the position that the framework's arguments describe; without arguments, the current one.
 
     Attributes:
-        run: The `PreparedRun` that goes on here.
-        place: The place that was found, or made, for what runs here.
+        run: The current `PreparedRun`.
+        current_position: The position of the running code, if a hook has set it.
         outside: The calls that are prepared outside of any run.
     """
 
@@ -421,79 +457,93 @@ class GraphContext:
         self, framework: str, role: Callable[[Any], str], text: Callable[[Any], str], where: Callable[..., Where]
     ) -> None:
         self.run: ContextVar[Any] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self.place: ContextVar[GraphPosition | None] = ContextVar(f"otel_assembly_{framework}_place", default=None)
+        self.current_position: ContextVar[GraphPosition | None]
+        self.current_position = ContextVar(f"otel_assembly_{framework}_position", default=None)
         self._role = role
         self._text = text
         self._where = where
         self._openings = ConversationsByFirstMessage(role)
         self.outside = PreparedOutside()
 
-    def here(self, *handed: Any) -> GraphPosition:
-        """The place of what runs here, or of what the framework hands this; the one that is bound where it is that."""
-        (key, nodes, step, conversation, branches, store), run = self._where(*handed), self.run.get()
-        run, known = None if run is None or run.ended else run, self.place.get()
-        if known is not None and known.run is run and known.key == key:
-            return known if known.branches == branches else replace(known, branches=branches)
+    def position(self, *described_by: Any) -> GraphPosition:
+        """Return the current position, or the one that the framework's arguments describe.
+
+        If a hook has set this position, that object is returned, because it has the messages of the graph's state.
+        """
+        key, nodes, step, conversation, branches, store = self._where(*described_by)
+        run, current = self.run.get(), self.current_position.get()
+        run = None if run is None or run.ended else run
+        if current is not None and current.run is run and current.key == key:
+            return current if current.branches == branches else replace(current, branches=branches)
         invoking_agent = InvokingAgent.of(conversation)
         if run is None:
             return GraphPosition(self.outside, key, step, None, invoking_agent, "", self._openings, branches)
-        *around, node = nodes
-        name = run.name if run.is_named or not node else node
-        invoking_agent = invoking_agent._replace(name="/".join([f"{run.scope}{store}\0", *around, ""]), agent_name=name)
+        *outer_nodes, node = nodes
+        agent_name = run.name if run.is_named or not node else node
+        # Ends in "/": the position appends the name of the node that calls the model.
+        path = "/".join([f"{run.scope}{store}\0", *outer_nodes, ""])
+        invoking_agent = invoking_agent._replace(name=path, agent_name=agent_name)
         return GraphPosition(run.calls, key, step, run, invoking_agent, node, self._openings, branches)
 
-    def prepared(
+    def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[ModelCall, Sequence[Any] | None]:
-        """The call that a reducer works for which runs here, as `GraphPosition.prepares`."""
-        return self.here().prepares(instrumentation, messages, since_ns, node)
+        """Return the call that a reducer at the current position works for; see `GraphPosition.call_for_reducer`."""
+        return self.position().call_for_reducer(instrumentation, messages, since_ns, node)
 
-    def tell(self, instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
-        """A model is sent these messages here: the end of the call that was prepared for them, or of one nothing was.
+    def client_called(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
+        """Record a request to a model at the current position, and end the call that it belongs to.
 
-        System messages in front that no reducer has seen are its prompts.
+        System messages at the start that are no output of a reducer are recorded as system prompts.
         """
-        messages = list(sent.messages)
-        front = len(in_front(messages, lambda one: self._role(one) == "system")[0])
-        call = self.here().sends(instrumentation, messages, front)
-        known = set(map(id, call.out))
-        while front and id(messages[front - 1]) in known:
-            front -= 1
-        call.client_called(
-            sent._replace(messages=messages[front:], prompts=[self._text(one) for one in messages[:front]])
-        )
+        messages = list(request.messages)
+        prompts = len(in_front(messages, lambda message: self._role(message) == "system")[0])
+        call = self.position().call_for_request(instrumentation, messages, prompts)
+        output_ids = set(map(id, call.out))
+        while prompts and id(messages[prompts - 1]) in output_ids:
+            prompts -= 1
+        texts = [self._text(message) for message in messages[:prompts]]
+        call.client_called(request._replace(messages=messages[prompts:], prompts=texts))
         return call
 
     @contextmanager
-    def node(self, place: GraphPosition, reduction: Reduction) -> Iterator[None]:
-        """A node runs there in this block, which may reduce; what it raises is told of that, and goes through."""
+    def node(self, position: GraphPosition, reduction: Reduction) -> Iterator[None]:
+        """Run a node in the block, whose changes are recorded as a reduction; errors are recorded and raised again."""
         try:
-            with context_value(self.place, place), reduction.running():
+            with context_value(self.current_position, position), reduction.running():
                 yield
         except BaseException as error:
             reduction.failed(error)
-            place.failed()
+            position.fail()
             raise
 
     @contextmanager
-    def after_plugin(self, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
-        """A plug-in of ours has made an assembly of its own here; what came out is sent in this block."""
-        place = self.here()
-        if place.run is not None and place.run.instrumentation.is_enabled():
-            with place.run.instrumentation.suppress_errors():
-                place = place.after_plugin(place.run.instrumentation, came, out)
-        with context_value(self.place, place):
+    def after_plugin(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[None]:
+        """Run the rest of a model call in the block, after a plug-in of otel-assembly has assembled the messages.
+
+        Args:
+            before: The messages that the plug-in got.
+            after: The messages that the plug-in returned; the model gets them.
+        """
+        position = self.position()
+        if position.run is not None and position.run.instrumentation.is_enabled():
+            with position.run.instrumentation.suppress_errors():
+                position = position.after_plugin(position.run.instrumentation, before, after)
+        with context_value(self.current_position, position):
             yield
 
 
-def _share(one: Sequence[Any], other: Sequence[Any], *, exactly: bool = False) -> bool:
-    """Whether messages are made of others: some are the very objects, or the last of those stands near their end."""
-    known = set(map(id, one))
-    return any(map(known.__contains__, map(id, other))) or (
-        not exactly and any(same_content(one[-1], message) for message in other[-2:])
+def _overlaps(sources: Sequence[Any], messages: Sequence[Any], *, by_identity: bool = False) -> bool:
+    """Return True if messages contain an object of `sources`, or end with a copy of the last source.
+
+    The copy may also be the last message but one. With `by_identity`, copies do not count.
+    """
+    source_ids = set(map(id, sources))
+    return any(map(source_ids.__contains__, map(id, messages))) or (
+        not by_identity and any(same_content(sources[-1], message) for message in messages[-2:])
     )
 
 
-def _in_other_branch(one: Mapping[object, object], other: Mapping[object, object]) -> bool:
-    """Whether two places are in different branches of one thing that runs branches in parallel."""
-    return any(of in other and other[of] != branch for of, branch in one.items())
+def _in_different_branch(branches: Mapping[object, object], others: Mapping[object, object]) -> bool:
+    """Return True if two positions are in different branches of the same parallel runnable or batch."""
+    return any(runnable in others and others[runnable] != branch for runnable, branch in branches.items())

@@ -1,4 +1,4 @@
-"""Runs of nodes, each in a context of its own: the calls that are prepared in one are known by their messages."""
+"""`PreparedRun`: one run of a graph or a chain, with the model calls that are being prepared in it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ if TYPE_CHECKING:
 
 
 class PreparedRun(LazyRun):
-    """One run of nodes, a `Run` as `within` takes it.
+    """One run of a graph or a chain, for `run_hook`.
 
     Args:
-        places: Those of its framework.
-        instrumentation: Where it is reported.
+        graph_context: The framework's runs and positions; contains the current run.
+        instrumentation: The instrumentation that records the run.
         name: The agent's name.
-        conversation_id: The conversation's real id, if it has one.
-        scope: Tells apart conversations that have the same id; by default the name.
-        step: The step of the run around this one in which this one runs.
-        is_named: Whether the agent has a name of its own; else its nodes that ask a model are named instead.
-        model_node: The node that calls the model, of an agent: its span is opened with its first step.
-        at_once: Whether its span is opened with its first step, also without such a node.
-        is_batch: Whether it runs several inputs, each for itself.
-        begins_outside: Whether its calls may go on with what was prepared outside of any run, such as by the program.
+        conversation_id: The conversation's id, if it has one.
+        scope: Distinguishes conversations with the same id; by default `name`.
+        step: The number of the outer run's step that contains this run.
+        is_named: Whether `name` is the agent's own name. If not, the nodes that call a model give the agent's name.
+        model_node: The node that calls the model, for graphs of LangChain's factories. If set, the run's span starts
+            with its first step.
+        at_once: Whether the run's span starts with its first step also if `model_node` is None.
+        is_batch: Whether the run has several inputs, which are independent of each other.
+        begins_outside: Whether its model calls may use messages that the program reduced before the run.
 
     Attributes:
-        calls: The calls of a model that are prepared in it.
+        calls: The model calls that are being prepared in this run.
     """
 
     def __init__(
         self,
-        places: GraphContext,
+        graph_context: GraphContext,
         instrumentation: Instrumentation,
         name: str,
         conversation_id: str | None = None,
@@ -51,25 +52,25 @@ class PreparedRun(LazyRun):
         is_batch: bool = False,
         begins_outside: bool = False,
     ) -> None:
-        outer = places.run.get()
+        outer_run = graph_context.run.get()
         super().__init__(
-            instrumentation, name, conversation_id, parent=outer, at_once=at_once or model_node is not None
+            instrumentation, name, conversation_id, parent=outer_run, at_once=at_once or model_node is not None
         )
         self.is_batch = is_batch
         self.is_named = is_named or model_node is not None
         self.scope = name if scope is None else scope
         self.model_node = model_node
-        outside = places.outside if begins_outside else None
-        self.calls = PreparedCalls(outer.calls if outer is not None else outside, step)
-        self._places = places
+        outside = graph_context.outside if begins_outside else None
+        self.calls = PreparedCalls(outer_run.calls if outer_run is not None else outside, step)
+        self._graph_context = graph_context
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """One step of it."""
-        with context_value(self._places.run, self), super().current():
+        """Make this the current run in the block, which is one step of the run."""
+        with context_value(self._graph_context.run, self), super().current():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """It came to its end, and so does what waited in it for a model call that never came."""
+        """End the run, and the prepared calls for which no model was called."""
         self.calls.end()
         super().end(error)

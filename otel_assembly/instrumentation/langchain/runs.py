@@ -1,8 +1,9 @@
-"""Runs of graphs, where in one something runs, and which call of a model that works for.
+"""Runs of LangGraph graphs (`Pregel.stream`, `Pregel.astream`), and the position of the current code in such a run.
 
-LangGraph runs its nodes in contexts of their own: a call is known by its messages (see `prepared_calls`), and a node
-hands one on by returning what was let out. A run of an agent that was made by LangChain's factories has its span from
-the start. Any other graph gets one when a model is called in it, or something reduces a context, and none otherwise.
+LangGraph runs each node in a copied context, so a context variable that a node sets is lost when the node ends. A model
+call is therefore identified by its messages (see `prepared_calls`). A run of an agent that `create_agent` or
+`create_react_agent` built gets its span at the start. The run of any other graph gets a span when a model is called or
+messages are reduced in it, and otherwise none.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
 
 #: The functions that call the model in the graphs of LangChain's factories.
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
-#: The name of a graph that was given none.
+#: LangGraph's name for a graph without a name.
 _UNNAMED: Final = "LangGraph"
-#: Checkpointers and histories whose conversations are theirs alone: in another one, an id is another conversation's.
-IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver", "InMemoryChatMessageHistory", "ChatMessageHistory"})
-#: The configuration's keys that name a conversation, of LangGraph and of histories.
+#: Checkpointers and message histories that keep conversations in their own memory: the same conversation id in two of
+#: them means two conversations.
+_IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver", "InMemoryChatMessageHistory", "ChatMessageHistory"})
+#: The keys of a config's ``configurable`` that can contain the conversation id of a message history.
 _CONVERSATION_KEYS: Final = ("thread_id", "session_id", "conversation_id")
 
-#: The parallel branches around what runs here, as `Where` has them.
+#: The parallel branches that contain the current code, as in `Where.branches`.
 BRANCHES: Final[ContextVar[Mapping[Any, Any]]] = ContextVar("otel_assembly_langchain_branches", default={})  # noqa: B039  # never written to
 
 
 def current_config() -> Any:
-    """The configuration of the runnable that is running here."""
+    """Return the `RunnableConfig` of the runnable that is running; None outside of any."""
     module: Any = sys.modules.get("langchain_core.runnables.config")
     return module.var_child_runnable_config.get() if module is not None else None
 
@@ -48,67 +50,68 @@ def _setting(config: Any, name: str) -> str | None:
 
 
 def thread_of(config: Any) -> str | None:
-    """The thread that a configuration names."""
+    """Return the ``thread_id`` of a config; None if it has none."""
     return _setting(config, "thread_id")
 
 
 def conversation_of(config: Any) -> str | None:
-    """The conversation that a configuration names: the thread of a graph, or the session of a message history."""
+    """Return the conversation id in a config: a graph's thread id, or the session id of a message history."""
     if "message_history" not in ((config or {}).get("configurable") or {}):
         return thread_of(config)
     return next((value for key in _CONVERSATION_KEYS if (value := _setting(config, key)) is not None), None)
 
 
 def _store_of(config: Any) -> str:
-    """What tells a message history from others in which there may be a conversation of the same id."""
+    """Return a key for an in-memory message history, because its ids are unique only in this history; else ``""``."""
     history = ((config or {}).get("configurable") or {}).get("message_history")
-    return f"/{id(history):x}" if type(history).__name__ in IN_MEMORY else ""
+    return f"/{id(history):x}" if type(history).__name__ in _IN_MEMORY else ""
 
 
 def _step_of(config: Any) -> int:
-    """The number of the step of its graph that a configuration was made for; 0 outside of any."""
+    """Return the number of the graph step that a config belongs to; 0 outside of any graph."""
     return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
 
 
-def _where(config: Any = None) -> Where:
-    """By a configuration; by default the one that is in force here."""
+def _locate(config: Any = None) -> Where:
+    """Return the position that a config describes; by default, or if `config` is no node's, the current config."""
     config = config if _setting(config, "checkpoint_ns") else current_config()
-    task = _setting(config, "checkpoint_ns") or ""
+    task = _setting(config, "checkpoint_ns") or ""  # "node:uuid", joined by "|" for nested graphs
     nodes = [part.split(":", 1)[0] for part in task.split("|")]
     return Where(task, nodes, _step_of(config), conversation_of(config), BRANCHES.get(), _store_of(config))
 
 
-#: Who asks a model is a node, at its place in nested graphs.
-PLACES: Final = GraphContext("langchain", attrgetter("type"), lambda message: str(message.text), _where)
+#: The state of LangChain's and LangGraph's runs; in it, the invoking agent of a model call is a graph node.
+GRAPH_CONTEXT: Final = GraphContext("langchain", attrgetter("type"), lambda message: str(message.text), _locate)
 
 
 def _model_node(graph: Any) -> str | None:
+    """Return the name of the node that calls the model, if one of LangChain's factories built the graph; else None."""
     for name in ("model", "agent", "model_request"):
-        called = getattr(getattr(graph.nodes.get(name), "bound", None), "func", None)
-        if getattr(called, "__qualname__", "") in _MODEL_NODES:
+        function = getattr(getattr(graph.nodes.get(name), "bound", None), "func", None)
+        if getattr(function, "__qualname__", "") in _MODEL_NODES:
             return name
     return None
 
 
-def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
-    config, around = argument(args, kwargs, 1, "config"), current_config()
+def _begin_run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
+    config, outer_config = argument(args, kwargs, 1, "config"), current_config()
     name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
     is_named = name != _UNNAMED
-    if not is_named:  # a graph in a node of another one is known by that node
-        task = _setting(around, "checkpoint_ns") or ""
+    if not is_named:  # an unnamed graph inside a node of another graph gets the node's name
+        task = _setting(outer_config, "checkpoint_ns") or ""
         name = task.rpartition("|")[2].partition(":")[0] or name
         is_named = name != _UNNAMED
     return PreparedRun(
-        PLACES,
+        GRAPH_CONTEXT,
         instrumentation,
         name,
-        conversation_of(config) or thread_of(graph.config) or conversation_of(around),
-        scope=f"{name}/{id(saver):x}" if type(saver).__name__ in IN_MEMORY else None,
+        conversation_of(config) or thread_of(graph.config) or conversation_of(outer_config),
+        scope=f"{name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else None,
         is_named=is_named,
-        step=_step_of(config) or _step_of(around),
+        step=_step_of(config) or _step_of(outer_config),
         model_node=_model_node(graph),
     )
 
 
-#: Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too.
-run = run_hook(_run)
+#: Hook of ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` call too.
+run = run_hook(_begin_run)

@@ -1,4 +1,7 @@
-"""Trims to a limit in the caller's own count, whose answers on the way say what of the messages had no room."""
+"""Hook of functions that trim messages to a limit with a token counter that the caller passes, such as `trim_messages`.
+
+The hook wraps the counter and reads from its results which messages did not fit. It never calls the counter itself.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CountedTrim:
-    """What is known of a function that trims messages, its first argument; it is given all others by name.
+    """Describes a function that trims messages: the messages are its first argument, all others are keywords.
 
     Attributes:
-        policy: Its name, of low cardinality.
-        limit: The argument that is the limit.
-        counter: The one that counts messages.
-        flags: Those that are reported beside the limit.
-        cuts: Those by any of which a message may be cut.
-        system: The one by which a system message in front stays.
-        role: Whose a message is.
-        finds: The call that it works for, from the `Instrumentation`, and then as `Reduction` takes it.
-        model_of: The name of the model whose method the counter is; None where it is none of a model's.
+        policy: The name of its steps, of low cardinality.
+        limit: The name of the argument with the limit.
+        counter: The name of the argument with the function that counts the tokens of messages.
+        flags: The names of other arguments that are recorded as the step's configuration.
+        cuts: The names of arguments that allow the function to shorten a message.
+        system: The name of the argument that keeps a system message at the start.
+        role: Returns the role of a message.
+        finds: Returns the model call that a trim works for; takes the `Instrumentation`, and then the arguments of
+            `finds` in `Reduction`.
+        model_of: Returns the model's name, if the counter is a method of this object; None if the object is no model.
     """
 
     policy: str
@@ -48,102 +52,126 @@ class CountedTrim:
 
 
 class _Trim:
-    """One trim, read from what goes in, what comes out, and what the caller's counter answers on the way.
+    """One call of a function that trims, with the results of the caller's counter.
 
-    The counter is never asked more often for it.
+    Args:
+        description: The description of the function.
+        messages: The messages before the trim.
+        settings: The keyword arguments of the call.
+        last: Whether the function keeps the last messages, and not the first.
     """
 
-    def __init__(self, reads: CountedTrim, given: Sequence[Any], settings: Mapping[str, Any], *, last: bool) -> None:
-        self._given = given
+    def __init__(
+        self, description: CountedTrim, messages: Sequence[Any], settings: Mapping[str, Any], *, last: bool
+    ) -> None:
+        self._messages = messages
         self._settings = settings
         self._last = last
-        self._reads = reads
-        self.limit: int = settings[reads.limit]
-        self._counter: Callable[[Any], int] = settings[reads.counter]
-        #: Where messages may be cut, those that are whole.
-        self._whole = frozenset(map(id, given)) if any(map(settings.get, reads.cuts)) else None
-        #: How many messages were counted, the last of them, and the tokens.
+        self._description = description
+        self.limit: int = settings[description.limit]
+        self._counter: Callable[[Any], int] = settings[description.counter]
+        #: The ids of the unshortened messages; None if the function does not shorten messages.
+        self._whole_ids = frozenset(map(id, messages)) if any(map(settings.get, description.cuts)) else None
+        #: For each call of the counter: the number of messages, the last of them, and their tokens.
         self._counts: list[tuple[int, Any, int]] = []
 
     def count(self, messages: list[Any]) -> int:
-        """Ask the caller's counter."""
+        """Return the result of the caller's counter, and remember it unless the last message was shortened."""
         tokens = self._counter(messages)
-        if messages and (self._whole is None or id(messages[-1]) in self._whole):
+        if messages and (self._whole_ids is None or id(messages[-1]) in self._whole_ids):
             self._counts.append((len(messages), messages[-1], tokens))
         return tokens
 
     @property
-    def in_items(self) -> bool:
-        """Whether the limit is a number of messages."""
+    def counts_messages(self) -> bool:
+        """Whether the limit is a number of messages, because the counter returns 1 per message."""
         several = [(count, tokens) for count, _, tokens in self._counts if count > 1]
         return self._counter is len or (bool(several) and all(count == tokens for count, tokens in several))
 
     @property
     def reason(self) -> DecisionReason:
-        """Why messages left that had no room."""
-        return DecisionReason.OUTSIDE_WINDOW if self.in_items else DecisionReason.OVER_BUDGET
+        """The reason for messages that did not fit."""
+        return DecisionReason.OUTSIDE_WINDOW if self.counts_messages else DecisionReason.OVER_BUDGET
 
-    def left(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
-        """Why each message left; what would have had to fit for the result not to be empty, and why nothing did."""
-        rest, out, reads = self._given, set(map(id, result)), self._reads
-        kept = self._last and bool(self._settings.get(reads.system)) and id(rest[0]) in out
-        kept = kept and reads.role(rest[0]) == "system"
-        system, rest = (rest[0], rest[1:]) if kept else (None, rest)
-        taken = next((tokens for _, message, tokens in self._counts if message is system), 0)
+    def explain(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
+        """Return why messages were dropped or shortened; and, if the result is empty, the tokens needed and the cause.
+
+        A message that did not fit has no verdict, because the reason of the step applies to it. The tokens needed are
+        None if the limit was not exceeded.
+        """
+        result_ids = set(map(id, result))
+        keeps_system = self._last and bool(self._settings.get(self._description.system))
+        keeps_system = keeps_system and id(self._messages[0]) in result_ids
+        keeps_system = keeps_system and self._description.role(self._messages[0]) == "system"
+        system, rest = (self._messages[0], self._messages[1:]) if keeps_system else (None, self._messages)
+        system_tokens = next((tokens for _, message, tokens in self._counts if message is system), 0)
         counts = [(count, tokens) for count, message, tokens in self._counts if message is not system]
-        limit = max(0, self.limit - taken)
-        fits = max((count for count, tokens in counts if tokens <= limit), default=0)
-        counted = counts[0][0] if counts else 0  # what is behind those was taken by another rule
-        order = rest[:counted][::-1] if self._last else rest[:counted]
-        others = [one for one in (*order[:fits], *rest[counted:]) if id(one) not in out]
-        verdicts = [Verdict(others, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if others else []
-        if order[fits:] and self._whole is not None and not out <= self._whole:  # a part of one fitted
-            verdicts.append(Verdict([order[fits]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
-            verdicts.append(Verdict(order[fits + 1 :], DecisionOutcome.DROPPED, self.reason))
-        too_much = [tokens for _, tokens in counts if tokens > limit]
-        needed = min(too_much) + taken if len(result) <= kept and too_much else None
-        return verdicts, needed, OverflowCause.FRAMEWORK if fits else OverflowCause.NEWEST_ATOM
+        limit = max(0, self.limit - system_tokens)
+        # The function counts all candidates first, and then fewer. Messages that are no candidates were dropped
+        # before by another rule, such as `end_on`.
+        candidate_count = counts[0][0] if counts else 0
+        fitting_count = max((count for count, tokens in counts if tokens <= limit), default=0)
+        candidates = rest[:candidate_count][::-1] if self._last else rest[:candidate_count]
+        despite_room = [
+            message
+            for message in (*candidates[:fitting_count], *rest[candidate_count:])
+            if id(message) not in result_ids
+        ]
+        verdicts = [Verdict(despite_room, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if despite_room else []
+        over_limit = candidates[fitting_count:]
+        if over_limit and self._whole_ids is not None and not result_ids <= self._whole_ids:  # a shortened message fit
+            verdicts.append(Verdict([over_limit[0]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
+            verdicts.append(Verdict(over_limit[1:], DecisionOutcome.DROPPED, self.reason))
+        excessive = [tokens for _, tokens in counts if tokens > limit]
+        needed = min(excessive) + system_tokens if len(result) <= keeps_system and excessive else None
+        return verdicts, needed, OverflowCause.FRAMEWORK if fitting_count else OverflowCause.NEWEST_ATOM
 
     def begin(self, instrumentation: Instrumentation) -> Reduction:
-        """It begins: for the model that counts, if one does."""
-        reads, given = self._reads, self._given
-        reduction = Reduction(instrumentation, reads.policy, given, finds=partial(reads.finds, instrumentation))
+        """Begin the reduction; if a model's method is the counter, this model is set as the call's model."""
+        finds = partial(self._description.finds, instrumentation)
+        reduction = Reduction(instrumentation, self._description.policy, self._messages, finds=finds)
         call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
-            call.set_model_info(model=reads.model_of(self._counter.__self__))
+            call.set_model_info(model=self._description.model_of(self._counter.__self__))
         return reduction
 
-    def tell(self, reduction: Reduction, result: Sequence[Any]) -> None:
-        """Report what became of the messages."""
-        limit, items = self.limit, self.in_items
-        flags = {name: self._settings[name] for name in self._reads.flags if name in self._settings}
-        reduction.config = {"max_messages" if items else "max_tokens": limit, **flags}
-        (verdicts, needed, cause), step = self.left(result), reduction.open()
+    def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
+        """Record the result, and an overflow if nothing fit."""
+        limit, in_messages = self.limit, self.counts_messages
+        flags = {name: self._settings[name] for name in self._description.flags if name in self._settings}
+        reduction.config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
+        (verdicts, needed, cause), step = self.explain(result), reduction.open()
         if needed is not None and step is not None:
-            step.overflow(budget=limit, needed=needed, cause=cause, unit="items" if items else "tokens")
-        reduction.done(result, always=True, verdicts=verdicts, reason=self.reason, budget=None if items else limit)
+            step.overflow(budget=limit, needed=needed, cause=cause, unit="items" if in_messages else "tokens")
+        budget = None if in_messages else limit
+        reduction.done(result, always=True, verdicts=verdicts, reason=self.reason, budget=budget)
 
 
-def trims(reads: CountedTrim, *, last: bool) -> Wrap:
-    """The hook of a function that trims from the front, and keeps the last messages; or from the end.
+def trims(description: CountedTrim, *, last: bool) -> Wrap:
+    """Return the hook of a function that trims.
 
-    One that another one works by is a part of that.
+    If the function calls another instrumented one to do its work, only the outer call is recorded.
+
+    Args:
+        description: The description of the function.
+        last: Whether the function keeps the last messages, and not the first.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @wraps(original)
         def trim(messages: Any, *args: Any, **settings: Any) -> Any:
-            listens = not args and instrumentation.is_enabled()
-            inside = isinstance(getattr(settings.get(reads.counter), "__self__", None), _Trim)
-            if not listens or inside or not messages or not settings.keys() >= {reads.counter, reads.limit}:
+            is_enabled = not args and instrumentation.is_enabled()
+            is_inner = isinstance(getattr(settings.get(description.counter), "__self__", None), _Trim)
+            is_complete = settings.keys() >= {description.counter, description.limit}
+            if not is_enabled or is_inner or not messages or not is_complete:
                 return original(messages, *args, **settings)
-            given = messages if isinstance(messages, list) else list(messages)
-            trimming, reduction = _Trim(reads, given, settings, last=last), None
-            if reducing() is None:  # else it is what a summariser reads
+            before = messages if isinstance(messages, list) else list(messages)
+            trimming, reduction = _Trim(description, before, settings, last=last), None
+            if reducing() is None:  # else a reducer trims the messages that its summarizer gets
                 with instrumentation.suppress_errors():
                     reduction = trimming.begin(instrumentation)
             try:
-                result = original(given, **{**settings, reads.counter: trimming.count})
+                result = original(before, **{**settings, description.counter: trimming.count})
             except BaseException as error:
                 with instrumentation.suppress_errors():
                     if reduction is not None:
@@ -151,9 +179,9 @@ def trims(reads: CountedTrim, *, last: bool) -> Wrap:
                 raise
             with instrumentation.suppress_errors():
                 if reduction is not None:
-                    trimming.tell(reduction, result)
+                    trimming.record(reduction, result)
                 elif (summary := SUMMARY.get()) is not None:
-                    summary.needed, summary.limit = trimming.left(result)[1], trimming.limit
+                    summary.needed, summary.limit = trimming.explain(result)[1], trimming.limit
             return result
 
         return trim
