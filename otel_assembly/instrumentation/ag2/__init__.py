@@ -1,4 +1,4 @@
-"""AG2 1.x, and `autogen.beta` 0.12 to 0.14: its instrumentor, its plug-in, and how its events are read."""
+"""Support for AG2 1.x and `autogen.beta` 0.12 to 0.14: instrumentor, plug-in and readers of its events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.ag2.hooks import AG2Instrumentor
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
 
-#: The plug-in needs the engine, so it is imported only when it is asked for.
+#: Imported on first access: the plug-in imports the assembler, which the instrumentor does not need.
 __getattr__, __dir__ = lazy_attributes(__name__, {"AssembledPolicy": "plugin"})
 
 __all__ = ["AG2Instrumentor", "AssembledPolicy"]

@@ -1,4 +1,8 @@
-"""Channels of AG2's networks: what an agent gets to see of one, and whose run has caused a turn in it."""
+"""Wrappers for the channels of AG2's networks.
+
+They record each view of a channel that an agent is given (a view policy's ``project``), and connect the turn that an
+envelope causes (`AgentClient.receive`) to the run that sent it (`Hub._dispatch`).
+"""
 
 from __future__ import annotations
 
@@ -14,29 +18,29 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 _ENVELOPES: Final = Causes(lambda _, envelope, /, *args, **kwargs: envelope.envelope_id)
-#: Around the hub's handing out of an envelope, where that has its id, as its sender runs.
-dispatched: Final = _ENVELOPES.sends
-#: Around an agent's receiving of an envelope, in a task of the network's own.
-received: Final = _ENVELOPES.handles
+#: Wraps `Hub._dispatch`, which runs in the sender's context, after the envelope has been given its id.
+hub_dispatch: Final = _ENVELOPES.sends
+#: Wraps `AgentClient.receive`, which runs in a task of the network, outside of the sender's context.
+client_receive: Final = _ENVELOPES.handles
 
 
-def _viewed(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
+def _view_of(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
     return View(
         str(getattr(policy, "name", "") or type(policy).__name__),
         str(channel.channel_id),
         str(participant_id),
-        len(argument(args, rest, 0, "wal")),
+        len(argument(args, rest, 0, "wal")),  # the channel's log of envelopes
         None if name_for is None else str(name_for(participant_id)),
     )
 
 
-#: Around a view's ``project``.
-project: Final = view(_viewed)
-#: Around the rendering of the message that asks for a turn, for which AG2 asks the view once more.
+#: Wraps a view policy's ``project``.
+project: Final = view(_view_of)
+#: Wraps `_render_current_input`, which calls ``project`` again to render the newest envelope alone: not a view.
 current_input: Final = unseen
 
 
 @observe_hook
 def view_policy(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around what finds the view for a turn: the views of users are known when they are met."""
+    """Wrap `resolve_view_policy`, to wrap ``project`` of the user's own view policies on first use."""
     instrumentation.take(type((yield)), "project", project)

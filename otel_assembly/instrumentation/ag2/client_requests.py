@@ -1,10 +1,10 @@
-"""Which events AG2's client converts into its request: its mappers skip the others, and log little or nothing.
+"""Determines which events AG2's model client converts into its request. AG2 skips the others silently.
 
-AG2's mappers live in ``ag2.config.<provider>.mappers``. All of them convert requests, responses, batches of tool
-results and summaries. No mapper converts a bare `ModelMessage`, by which views of networks project an agent's own
-turns. What a provider wants back of itself goes to that provider only, and the mappers of `_REPAIRS_PAIRS` leave a tool
-call without a result, and a result without a call, out. xAI's mapper sends calls only as part of the provider's own
-turn (``XAIAssistantEvent``): a response with nothing but calls and no such turn in front of it is left out.
+AG2 converts events in ``ag2.config.<provider>.mappers``. All mappers convert requests, responses, batches of tool
+results and summaries. No mapper converts a bare `ModelMessage`, which views of networks use for an agent's own turns.
+Events that a provider wants replayed (`ProviderReplay`) are sent to that provider only. The mappers of `_REPAIRS_PAIRS`
+skip tool calls without a result and results without a call. xAI's mapper sends tool calls only as part of the
+provider's own turn (``XAIAssistantEvent``), and skips a response that has only tool calls and follows no such turn.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any, Final
 
 from otel_assembly._internal.class_cache import cached_by_class
 
-#: Providers whose mappers skip halves of tool pairs (AG2 1.0 to 1.2).
+#: Providers whose mappers skip tool calls without a result, and results without a call (AG2 1.0 to 1.2).
 _REPAIRS_PAIRS: Final = frozenset({"anthropic", "bedrock"})
-#: Configurations of OpenAI's Chat Completions, whose mapper converts no reasoning items.
+#: The configuration class for OpenAI's Chat Completions; its mapper converts no reasoning.
 _CHAT_COMPLETIONS: Final = "OpenAIConfig"
 
 
 def converted(events: Any, config: Any) -> Any:
     """Return the events that the client of this configuration converts; the same object if it converts all of them.
 
-    Events that a stream carries beside its messages, such as single tool results before their batch, stay: they are
-    counted as nothing.
+    Events that are not messages, such as single tool results before their batch, are kept: they count no tokens.
 
     Args:
         events: The events that the client is called with.
@@ -43,6 +42,7 @@ def converted(events: Any, config: Any) -> Any:
 
 
 def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
+    """Remove the responses that xAI's mapper skips: those with only tool calls, if no xAI turn precedes them."""
     kept: list[Any] = []
     is_replayed = False
     for event in events:
@@ -58,8 +58,9 @@ def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
+    """Remove tool calls without a result, and results without a call."""
     opened = {call.id for event in events for call in _calls(event)}
-    if not opened and provider == "anthropic":  # its mapper then takes every result for wanted
+    if not opened and provider == "anthropic":  # its mapper then converts every result
         return events
     closed = {result.parent_id for event in events for result in _results(event)}
 
@@ -96,7 +97,7 @@ def _names(kind: type) -> frozenset[str]:
 
 @cached_by_class
 def _provider(kind: type) -> str:
-    """The provider's folder in which a configuration, or an event of one provider's, is defined; else empty."""
+    """Return the provider in whose folder a configuration or event class is defined; empty if in none."""
     for base in kind.__mro__:
         package, _, rest = base.__module__.partition(".config.")
         if rest and package in {"ag2", "autogen.beta"}:

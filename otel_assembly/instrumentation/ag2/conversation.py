@@ -1,8 +1,10 @@
-"""Turns of AG2's agents, whom a model call in them belongs to, and the halts of a conversation.
+"""Records the turns of AG2's agents, their model calls, and the halts of a conversation.
 
-A turn is followed by a middleware of ours, the innermost: by then whoever wants a span around a turn has opened it,
-and behind it is the model's client. A run has a span of ours only where neither AG2 nor the program opened one. It
-ends with the turn, whose compaction and aggregation come after the agent's loop and belong to it.
+`Agent._turn_scope` (or `Agent._execute`, before AG2 0.14) is replaced to add the innermost middleware, a `Turn`. Other
+middleware has opened its spans by then, and only the model's client follows. The run of a turn gets a span only if
+neither AG2 nor the program opened one. The run ends with the turn, after compaction and aggregation.
+`LLMClient.__call__`, `History.get_events` and `MemoryStream.send` are wrapped to record model calls outside of turns,
+the input of model calls, and halts.
 """
 
 from __future__ import annotations
@@ -34,147 +36,173 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: AG2's names of agents that it makes for one task: as many names as tasks.
+#: The names of AG2's agents for subtasks. Each subtask has a random suffix, which telemetry leaves out.
 _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
 
 
 class Turn:
-    """One turn of an agent, and the innermost of its middlewares.
+    """One turn of an agent, and the innermost middleware of that turn.
+
+    Args:
+        instrumentation: Records the turn.
+        agent: The agent.
+        arguments: The keyword arguments with which AG2 runs the turn. The turn adds itself to the middleware in them.
 
     Attributes:
         agent: The agent.
-        context: AG2's context of it.
-        held: The history and the prompts with which AG2 has begun its last model call.
-        tools: What its models are offered.
-        run: The run of the agent, which begins with the agent's loop.
+        context: AG2's context of the turn.
+        call_input: The history and the system prompts that AG2 read for the last model call; None before the first.
+        tools: The tools that are offered to the agent's model.
+        run: The run of the agent. It begins with the agent's loop.
     """
 
-    def __init__(self, instrumentation: Instrumentation, agent: Any, given: dict[str, Any]) -> None:
-        given["additional_middleware"] = (*given.get("additional_middleware", ()), self)  # with what AG2 runs it
+    def __init__(self, instrumentation: Instrumentation, agent: Any, arguments: dict[str, Any]) -> None:
+        arguments["additional_middleware"] = (*arguments.get("additional_middleware", ()), self)
         self.agent = agent
-        self.context = given["context"]
-        self.held: tuple[list[Any], list[str]] | None = None
+        self.context = arguments["context"]
+        self.call_input: tuple[list[Any], list[str]] | None = None
         self.tools = Offered(function_of)
         self.run = CausedRun(instrumentation, partial(invoking_agent_of, self.context))
         self._instrumentation = instrumentation
 
     def __call__(self, event: Any, context: Any) -> Turn:
-        """AG2 makes a turn's middlewares."""
+        """Return the middleware itself: AG2 calls this as the factory of the middleware."""
         return self
 
     async def on_turn(self, call_next: Any, event: Any, context: Any) -> Any:
-        """The agent's loop."""
+        """Run the agent's loop inside the run."""
         with self.run.current():
             return await call_next(event, context)
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> Any:
-        """The model's client."""
+        """Call the model's client, and record the model call."""
         if not self._instrumentation.is_enabled():
             return await call_next(events, context)
         with preparing(self._instrumentation, call_next, events, context):
             return await _CLIENT(call_next, self._instrumentation)(events, context)
 
     async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
-        """A tool, which is none of ours."""
+        """Run a tool, or ask a human for input, unchanged."""
         return await call_next(event, context)
 
     on_human_input = on_tool_execution
 
     async def drive(self, turn: Callable[[], Awaitable[Any]]) -> Any:
-        """The whole turn; an agent that is asked while another's model call is prepared makes calls of its own."""
+        """Run the turn and end its run.
+
+        The turn can be started during another agent's model call. Its own model calls are no part of that call.
+        """
         with on_exit(self.run.end), context_value(TURN, self), context_value(CALL, None):
             return await turn()
 
 
-def _sent(events: Any, context: Any) -> ClientRequest:
+def _request_of_turn(events: Any, context: Any) -> ClientRequest:
     config = config_of(context)
     return ClientRequest(
         converted(events, config),
         list(context.prompt),
         model=model_of(context),
-        unknown=_is_held(config),
+        unknown=_is_stateful(config),
         invoking_agent=invoking_agent_of(context),
     )
 
 
-def _is_held(config: Any) -> bool:
-    """Whether the provider holds earlier messages; AG2's client of OpenAI's Responses always sends all (1.0 to 1.2)."""
-    return bool(getattr(config, "previous_response_id", None))  # of xAI
+def _is_stateful(config: Any) -> bool:
+    """Return whether the provider stores earlier messages that are not in the request.
+
+    Only xAI's configuration has ``previous_response_id``. AG2's client for OpenAI's Responses API always sends all
+    messages (1.0 to 1.2).
+    """
+    return bool(getattr(config, "previous_response_id", None))
 
 
-def _said(response: Any) -> str:
+def _response_text(response: Any) -> str:
     return str(response.content or "")
 
 
-_CLIENT: Final = client(_sent, _said)
+_CLIENT: Final = client(_request_of_turn, _response_text)
 
 
-def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> ClientRequest:
+def _standalone_request(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> ClientRequest:
     name = model_of(context) if reducing() is None else type(model).__name__
     schemas = offered(tools, function_of)
     config = config_of(context)
-    sent, invoking_agent = converted(messages, config), invoking_agent_of(context, "client")
+    invoking_agent = invoking_agent_of(context, "client")
     return ClientRequest(
-        sent, list(context.prompt), schemas, name, unknown=_is_held(config), invoking_agent=invoking_agent
+        converted(messages, config),
+        list(context.prompt),
+        schemas,
+        name,
+        unknown=_is_stateful(config),
+        invoking_agent=invoking_agent,
     )
 
 
-#: Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent.
-asked: Final = client(_asked, _said, told=record_standalone_call)
+#: Wraps `LLMClient.__call__`. Records calls that are not a turn's own, such as those of policies and live agents.
+standalone_call: Final = client(_standalone_request, _response_text, told=record_standalone_call)
 
 
 @replace_hook
 @asynccontextmanager
 async def turn_scope(
-    instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any
+    instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **arguments: Any
 ) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
-    """In the place of `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
-    turn = Turn(instrumentation, agent, given)
-    async with original(agent, event, **given) as drive:
+    """Replace `Agent._turn_scope`, which yields the function that runs a turn. Every run of an agent uses it."""
+    turn = Turn(instrumentation, agent, arguments)
+    async with original(agent, event, **arguments) as drive:
         yield partial(turn.drive, drive)
 
 
 @replace_hook
-async def execute(instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any) -> Any:
-    """In the place of `Agent._execute` of the versions in which every run goes through that."""
+async def execute(instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **arguments: Any) -> Any:
+    """Replace `Agent._execute`, which runs every turn in versions without `Agent._turn_scope`."""
     if hasattr(type(agent), "_turn_scope"):
-        return await original(agent, event, **given)
-    turn = Turn(instrumentation, agent, given)
-    return await turn.drive(partial(original, agent, event, **given))
+        return await original(agent, event, **arguments)
+    turn = Turn(instrumentation, agent, arguments)
+    return await turn.drive(partial(original, agent, event, **arguments))
 
 
+#: The turn that is running.
 TURN: Final[ContextVar[Turn | None]] = ContextVar("otel_assembly_ag2_turn", default=None)
 
 
 def turn_of(context: Any) -> Turn | None:
-    """The turn that goes on here, if it is the one that this context of AG2's is made for."""
+    """Return the running turn if this AG2 context belongs to it, else None."""
     turn = TURN.get()
     return turn if turn is not None and turn.context is context else None
 
 
 def agent_of(context: Any) -> Any:
-    """The agent that runs here, or None."""
+    """Return the agent that an AG2 context belongs to, or None if it is not known."""
     turn = turn_of(context)
     return turn.agent if turn is not None else context.dependencies.get("__ag2_agent__")
 
 
 def invoking_agent_of(context: Any, stage: str = "") -> InvokingAgent:
-    """Who asks, in which conversation: two agents on one stream are two, and so is what is no prompt of an agent's."""
-    agent, history, known = agent_of(context), context.stream.history, context.dependencies
+    """Return the invoking agent of an AG2 context, with its conversation.
+
+    The conversation is the network's channel, or else the stream. Agents that share a stream have separate ledgers.
+
+    Args:
+        context: AG2's context.
+        stage: Empty for the agent's own model calls. Other assemblies, such as ``aggregation``, have their own ledgers.
+    """
+    agent, history, dependencies = agent_of(context), context.stream.history, context.dependencies
     name = None if agent is None else _SUBTASK.sub(r"\1", str(agent.name))
-    # A network makes a stream anew for every turn of a channel, in which an agent that is asked has a stream of its
-    # own; a history in memory takes its ledger with it.
-    ours = getattr(known.get("ag2.network.agent_client"), "agent", None) is agent
-    channel = known.get("ag2.network.channel") if ours else None
-    stream = getattr(context.stream, "id", None) if channel is None else channel.channel_id
-    own = None if stream is None else str(stream)
+    # A network creates a new stream for every turn in a channel, so the channel's id identifies the conversation. An
+    # agent that is called during such a turn inherits the dependencies, but has its own stream.
+    in_channel = getattr(dependencies.get("ag2.network.agent_client"), "agent", None) is agent
+    channel = dependencies.get("ag2.network.channel") if in_channel else None
+    conversation = getattr(context.stream, "id", None) if channel is None else channel.channel_id
+    conversation_id = None if conversation is None else str(conversation)
+    # A history in memory is the key of its ledger, which is freed with the history.
     in_memory = channel is None and type(history.storage).__name__ == "MemoryStorage"
-    return InvokingAgent(history if in_memory else str(stream), f"{name}\0{stage}", name, own)
+    return InvokingAgent(history if in_memory else str(conversation), f"{name}\0{stage}", name, conversation_id)
 
 
 def model_of(context: Any) -> str | None:
-    """The model that will be called, if its configuration says so."""
-    with suppress(NotImplementedError):  # by AG2's own test model, where it was given no name
+    """Return the name of the model that will be called, or None if its configuration has none."""
+    with suppress(NotImplementedError):  # AG2's test model raises this if it has no name
         return model_in(config_of(context))
     return None
 
@@ -185,39 +213,50 @@ def config_of(context: Any) -> Any:
 
 
 def function_of(schema: Any) -> dict[str, Any] | None:
-    """The function that a tool's schema is of; what a provider's own tools cost is not known."""
+    """Return a function tool's schema in OpenAI's format; None for a provider's own tool, whose tokens are unknown."""
     return {"type": "function", "function": asdict(schema.function)} if schema.type == "function" else None
 
 
 def preparing(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
 ) -> AbstractContextManager[ModelCall | None]:
-    """A middleware of a model call runs in this block; a call begins with what AG2 has read of the history for it."""
+    """Return a context manager in which a middleware of a model call runs, and begin that call if it is not begun.
+
+    The call's input is what AG2 read from the history for it. It can differ from `events`, because middleware that is
+    not instrumented may already have run.
+
+    Args:
+        instrumentation: Records the call.
+        call_next: The next middleware, or the client.
+        events: The events that the middleware is called with.
+        context: AG2's context.
+    """
 
     def begin() -> ModelCall:
-        turn, end = turn_of(context), call_next
-        while isinstance(end, partial) and "tools" not in end.keywords:  # a chain of middlewares, and the client
-            end = end.args[0] if end.args else None
-        known = Offered(function_of) if turn is None else turn.tools
-        tools = known.read(end.keywords["tools"]) if isinstance(end, partial) else ()
-        held, prompts = (turn and turn.held) or (events, list(context.prompt))
+        turn, next_call = turn_of(context), call_next
+        # AG2 chains middleware with `functools.partial`. The last one, around the client, has the tools.
+        while isinstance(next_call, partial) and "tools" not in next_call.keywords:
+            next_call = next_call.args[0] if next_call.args else None
+        offered_tools = Offered(function_of) if turn is None else turn.tools
+        tools = offered_tools.read(next_call.keywords["tools"]) if isinstance(next_call, partial) else ()
+        messages, prompts = (turn and turn.call_input) or (events, list(context.prompt))
         invoking_agent, model = invoking_agent_of(context), model_of(context)
-        return ModelCall(instrumentation, invoking_agent, messages=held, prompts=prompts, tools=tools, model=model)
+        return ModelCall(instrumentation, invoking_agent, messages=messages, prompts=prompts, tools=tools, model=model)
 
     return middleware_scope(instrumentation, begin, events, prompts=context.prompt, conversation=context.stream.history)
 
 
 @observe_async_hook
 def history_read(instrumentation: Instrumentation, history: Any) -> Observation:
-    """Around `History.get_events`, with which every model call of an agent begins."""
+    """Wrap `History.get_events`, which AG2 calls before every model call: its result is the call's input."""
     events, turn = (yield), TURN.get()
     if turn is not None and turn.context.stream.history is history and isinstance(events, list | tuple):
-        turn.held = list(events), list(turn.context.prompt)
+        turn.call_input = list(events), list(turn.context.prompt)
 
 
 @observe_async_hook
-def sent(instrumentation: Instrumentation, stream: Any, event: Any, context: Any) -> Observation:
-    """Around `MemoryStream.send`, through which every event of a stream goes: the halts are reported."""
+def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, context: Any) -> Observation:
+    """Wrap `MemoryStream.send`, which receives every event of a stream, to report halts."""
     if any(base.__name__ == "HaltEvent" for base in type(event).__mro__):
         report_halt(instrumentation, stream.history, event)
     yield

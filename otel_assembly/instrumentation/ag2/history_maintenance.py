@@ -1,4 +1,4 @@
-"""The one hook for the care of a history: what is done to it between model calls, such as compaction after a turn."""
+"""Creates the hooks for work on a history between model calls, such as compaction after a turn."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 
 def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManager[ModelCall]]) -> Wrap:
-    """The hook of a function that cares for a history, awaited or not: an assembly that no model is called with.
+    """Return the hook of a function that works on a history; each call is recorded as an assembly.
 
-    Where it fails, the history stays as it was. What a reducer or another such function calls is a part of that.
+    The function can be sync or async. The assembly has one step and is not followed by a model call. If the function
+    raises, the assembly's output is the unchanged history. A call that is made by a reducer is not recorded: it is part
+    of that reducer's step.
 
     Args:
-        reads: How what it does is read.
-        call_of: Makes the assembly, which has a name, from the `Instrumentation` and the function's arguments; all
-            that is done runs where its block does.
+        reads: How to read the function's input and output.
+        call_of: Returns a context manager for the assembly, from the `Instrumentation` and the function's arguments.
+            The function runs in its block.
     """
     observe = reduces(reads)
 
-    def cared_for(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+    def observe_maintenance(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         if reducing() is not None:
             return
         with (
@@ -42,4 +44,4 @@ def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManag
         ):
             yield from observe(instrumentation, *args, **kwargs)
 
-    return observe_any_hook(cared_for)
+    return observe_any_hook(observe_maintenance)

@@ -1,4 +1,8 @@
-"""The hooks of AG2."""
+"""The table of hooks for AG2, and AG2's instrumentor.
+
+The hooks wrap turns (`Agent._turn_scope`), reads of the history, policies, limiters, compaction, aggregation, the
+clients of models, and the views and envelopes of networks.
+"""
 
 from __future__ import annotations
 
@@ -20,52 +24,69 @@ else:
 
 _RELEASED: Final = ">= 1.0.0a0"
 _BETA: Final = "< 1.0.0a0"
-_TURNS: Final = "model calls, and asks, each as one run"
+_TURNS: Final = "model calls and agent runs"
 
 
-def _hooks(package: str, since: str, networks: str, named: str) -> list[Hook]:
-    """The hooks of one of the two packages in which AG2's agents live: the names in them are the same.
+def _hooks(package: str, versions: str, network_versions: str, scope_versions: str) -> list[Hook]:
+    """Return the hooks of ``ag2`` or ``autogen.beta``, which define the same names.
 
-    Versions have the package, networks of agents, and views with names and turns that are handed out as a scope.
+    Args:
+        package: The package's name.
+        versions: The versions of AG2 that have the package, as a specifier.
+        network_versions: The versions that have networks of agents.
+        scope_versions: The versions that have `Agent._turn_scope`, and views with names of participants.
     """
     summary, memory = "ConversationSummaryAggregate", "WorkingMemoryAggregate"
-    characters = "token budgets whose characters per token are not AG2's default"
-    clients = "models that are asked outside of a turn, or by a policy"
-    seen = "what an agent is shown of a channel"
-    causes = "turns in a channel, in the trace of their cause"
+    characters = "limits of token budgets with a custom number of characters per token"
+    standalone_call = SubclassHook.for_method("__call__", conversation.standalone_call)
+    clients = "model calls outside of turns, or by policies"
+    channel_views = "agents' views of channels"
+    causes = "the cause of a turn in a channel"
     limits, views, handlers = "middleware.builtin", "network.views.builtin", "network.client.handlers"
     return in_package(
         package,
-        ("agent", "Agent._turn_scope", conversation.turn_scope, _TURNS, named),
-        ("history", "History.get_events", conversation.history_read, "what a model call begins with"),
-        ("config.client", "LLMClient.__call__", SubclassHook.for_method("__call__", conversation.asked), clients),
-        ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler, "the policies of assemblers"),
-        ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.limited, characters),
+        ("agent", "Agent._turn_scope", conversation.turn_scope, _TURNS, scope_versions),
+        ("history", "History.get_events", conversation.history_read, "the input of model calls"),
+        ("config.client", "LLMClient.__call__", standalone_call, clients),
+        ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler_middleware, "your own policies"),
+        ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.token_budget_init, characters),
         (f"{limits}.history_limiter", "_HistoryLimiter.on_llm_call", reducers.history_limiter, "HistoryLimiter"),
         (f"{limits}.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter"),
-        ("stream", "MemoryStream.send", conversation.sent, "halts"),
-        ("agent", "_CompactionMiddleware.on_turn", reducers.on_turn, "users' compaction"),
-        ("agent", "_AggregationMiddleware.on_turn", reducers.on_turn, "users' aggregation"),
+        ("stream", "MemoryStream.send", conversation.stream_send, "halts"),
+        ("agent", "_CompactionMiddleware.on_turn", reducers.on_turn, "your own compaction strategies"),
+        ("agent", "_AggregationMiddleware.on_turn", reducers.on_turn, "your own aggregation strategies"),
         ("compact", "TailWindowCompact.compact SummarizeCompact.compact", reducers.compact, "compaction"),
-        ("compact", "SummarizeCompact._summarize", reducers.summarize, "its model's call"),
-        ("aggregate", f"{summary}.aggregate {memory}.aggregate", reducers.aggregate, "aggregation to memory"),
-        ("aggregate", f"{summary}._summarize {memory}._merge", reducers.summarize, "its model's call"),
-        ("network.hub.core", "Hub._dispatch", channels.dispatched, causes, networks),
-        ("network.client.agent_client", "AgentClient.receive", channels.received, causes, networks),
-        (views, "FullTranscript.project WindowedSummary.project", channels.project, seen, networks),
-        (views, "NamedTranscript.project NamedWindowedSummary.project", channels.project, seen, named),
-        (handlers, "resolve_view_policy", channels.view_policy, "users' views", networks),
-        (handlers, "_render_current_input", channels.current_input, "which projections are of a history", named),
-        versions=since,
+        ("compact", "SummarizeCompact._summarize", reducers.summarize, "model calls of compaction"),
+        ("aggregate", f"{summary}.aggregate {memory}.aggregate", reducers.aggregate, "aggregation into memory"),
+        ("aggregate", f"{summary}._summarize {memory}._merge", reducers.summarize, "model calls of aggregation"),
+        ("network.hub.core", "Hub._dispatch", channels.hub_dispatch, causes, network_versions),
+        ("network.client.agent_client", "AgentClient.receive", channels.client_receive, causes, network_versions),
+        (views, "FullTranscript.project WindowedSummary.project", channels.project, channel_views, network_versions),
+        (
+            views,
+            "NamedTranscript.project NamedWindowedSummary.project",
+            channels.project,
+            channel_views,
+            scope_versions,
+        ),
+        (handlers, "resolve_view_policy", channels.view_policy, "your own views", network_versions),
+        (
+            handlers,
+            "_render_current_input",
+            channels.current_input,
+            "which views are of a history",
+            scope_versions,
+        ),
+        versions=versions,
     )
 
 
 class AG2Instrumentor(AssemblyInstrumentor):
-    """Instruments AG2."""
+    """Instruments the context assembly of AG2: model calls, policies, compaction, aggregation, networks, halts."""
 
     framework = "ag2"
     requires = ("ag2 >= 0.12.2, < 2",)
-    # Not the package itself: any folder of that name is one, and this module is imported with the real one.
+    # Not the package: a folder of the program can also be named `ag2`, but does not contain this module.
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = dict.fromkeys(
         ("ag2.agent", "autogen.beta.agent"), lambda module, _: messages.register(str(module.__package__))
     )

@@ -1,7 +1,8 @@
-"""What has caused a run, where agents send one another messages: it goes on with the trace in which it was asked for.
+"""Connects the run that handles a message to the run that sent the message, if agents exchange messages.
 
-A message may be handled in a task that knows nothing of its sender. Where nobody had a span as it was sent, the run
-that it causes is a trace of its own, with a link to the run after which it was sent.
+A message can be handled in another task, which does not inherit the sender's context. The run that handles the message
+continues the trace in which the message was sent. If no span was current then, the run starts a trace, with a
+link to the run after which the message was sent.
 """
 
 from __future__ import annotations
@@ -28,99 +29,111 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
-#: Messages of which it is remembered who has sent them.
-_MESSAGES: Final = 1_000
+#: The maximum number of messages whose senders are remembered.
+_MAX_MESSAGES: Final = 1_000
 
 
 @dataclass(slots=True)
-class _Handled:
-    """What has caused a message, while that is handled.
+class _MessageHandling:
+    """A message that is being handled.
 
     Attributes:
-        parent: The span in which it was sent, where there was one.
-        after: The run after which it was sent, likewise.
-        run: The run that was begun last for it.
-        waiting: What is reported once the run that follows has a span.
+        parent: The span that was current when the message was sent; None if there was none.
+        previous_run: The newest run that was begun for the message that the sender was handling, or None.
+        run: The newest run that was begun to handle this message; None before the first.
+        pending_reports: Functions to call when the next run has a span.
     """
 
     parent: Span | None = None
-    after: SpanContext | None = None
+    previous_run: SpanContext | None = None
     run: SpanContext | None = None
-    waiting: list[Callable[[], None]] = field(default_factory=list)
+    pending_reports: list[Callable[[], None]] = field(default_factory=list)
 
 
-_HANDLED: Final[ContextVar[_Handled | None]] = ContextVar("otel_assembly_handled_message", default=None)
+_HANDLING: Final[ContextVar[_MessageHandling | None]] = ContextVar("otel_assembly_handled_message", default=None)
 
 
 class Causes:
-    """Who has sent which message: the hooks of what sends one, and of what handles it.
+    """Remembers in which span and after which run each message was sent.
 
     Args:
-        id_of: The id of the message, which is one in the process, from the arguments of either.
+        id_of: Returns a message's id, unique in the process, from the arguments of the function that sends or handles
+            the message.
+
+    Attributes:
+        sends: Wraps a coroutine function that sends a message, in the sender's context.
+        handles: Wraps a coroutine function that handles a message. Runs that begin in it are connected to the sender.
     """
 
     def __init__(self, id_of: Callable[..., Any]) -> None:
         self._id_of = id_of
-        self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, clear_after_fork=True)
-        #: Of a coroutine function that sends a message, as its sender runs.
-        self.sends: Wrap = observe_async_hook(self._sending)
-        #: Of one that handles a message: runs that begin in it are caused by that.
-        self.handles: Wrap = observe_async_hook(self._handling)
+        self._senders: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(
+            _MAX_MESSAGES, clear_after_fork=True
+        )
+        self.sends: Wrap = observe_async_hook(self._observe_send)
+        self.handles: Wrap = observe_async_hook(self._observe_handling)
 
-    def _sending(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        here, handled = trace.get_current_span().get_span_context(), _HANDLED.get()
-        parent = trace.NonRecordingSpan(here) if here.is_valid else None
-        after = handled.run if handled is not None else None
-        self._of.of(str(self._id_of(*args, **kwargs)), lambda: (parent, after))
+    def _observe_send(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
+        parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
+        previous_run = handling.run if handling is not None else None
+        self._senders.of(str(self._id_of(*args, **kwargs)), lambda: (parent, previous_run))
         yield
 
-    def _handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        handled = _Handled(*(self._of.get(str(self._id_of(*args, **kwargs))) or ()))
+    def _observe_handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        handling = _MessageHandling(*(self._senders.get(str(self._id_of(*args, **kwargs))) or ()))
         with (
-            context_value(_HANDLED, handled),
-            nullcontext() if handled.parent is None else trace.use_span(handled.parent),
+            context_value(_HANDLING, handling),
+            nullcontext() if handling.parent is None else trace.use_span(handling.parent),
         ):
             yield
 
 
 class CausedRun(LazyRun):
-    """A run that a message may have caused, which stands in the trace of that or links to it.
+    """A run of an agent, connected to the sender of the message that it handles, if it handles one.
+
+    The run's span is opened with its first step, and none if a span of the framework or the program is current.
 
     Args:
-        instrumentation: Where it is reported.
-        invoking_agent: Whose run it is; asked for as it begins.
+        instrumentation: Records the run.
+        invoking_agent: Returns the agent that runs; called when the run begins.
     """
 
     def __init__(self, instrumentation: Instrumentation, invoking_agent: Callable[[], InvokingAgent]) -> None:
         super().__init__(instrumentation, "", at_once=True)
-        self._asker = invoking_agent
+        self._invoking_agent = invoking_agent
 
     def begin(self) -> OpenRun | None:
-        """Open its span, and report what has waited for that."""
-        invoking_agent, handled = self._asker(), _HANDLED.get()
+        """Open the run's span, then call the reports that were waiting for it."""
+        invoking_agent, handling = self._invoking_agent(), _HANDLING.get()
         self.name, self.conversation_id = str(invoking_agent.agent_name), invoking_agent.conversation_id
-        link = handled.after if handled is not None and handled.parent is None else None
+        link = handling.previous_run if handling is not None and handling.parent is None else None
         run = self.instrumentation.begin_run(
             self.name, conversation_id=self.conversation_id, force_span=not _has_span(), link=link
         )
-        if handled is not None and run is not None:
-            handled.run = run.run.span.get_span_context()
+        if handling is not None and run is not None:
+            handling.run = run.run.span.get_span_context()
             with run.current():
-                while handled.waiting:
-                    handled.waiting.pop(0)()
+                while handling.pending_reports:
+                    handling.pending_reports.pop(0)()
         return run
 
 
 def reported_in_run(report: Callable[[], None]) -> None:
-    """Report something that is worked out for a run: now, or as soon as the run that a message causes has a span."""
-    handled = _HANDLED.get()
-    if handled is None or _has_span():
+    """Call a function that records something for a run, in that run's span.
+
+    Args:
+        report: The function. It is called immediately. If a message is being handled and its run has no span yet, it is
+            called when that run begins.
+    """
+    handling = _HANDLING.get()
+    if handling is None or _has_span():
         report()
     else:
-        handled.waiting.append(report)
+        handling.pending_reports.append(report)
 
 
 def _has_span() -> bool:
-    """Whether a span is current, and not just that of what has caused the run."""
-    span, handled = trace.get_current_span(), _HANDLED.get()
-    return span.get_span_context().is_valid and (handled is None or span is not handled.parent)
+    """Return whether a span is current other than the one in which the handled message was sent."""
+    span, handling = trace.get_current_span(), _HANDLING.get()
+    return span.get_span_context().is_valid and (handling is None or span is not handling.parent)

@@ -1,7 +1,7 @@
-"""Rows of `describe` for the events of AG2, whatever the name of the package that they are in.
+"""Registers how `describe` reads the events of ``ag2`` and ``autogen.beta``: kind, texts, tool calls, tokens.
 
-A stream carries a tool call three times (in the response, as a batch, and by itself) and a result twice. Whatever says
-it again costs nothing: of a call the response is what is sent, and the text of a result counts where it first stands.
+A stream contains a tool call three times (in the response, in a batch and as a single event) and a result twice. The
+repetitions count no tokens: a call is counted in its response, a result where it appears first.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from otel_assembly.messages.replacements import edited
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Written before a summary by AG2 itself, whichever provider it is sent to.
+#: AG2 sends a summary with this prefix, to every provider.
 _SUMMARY: Final = "[Summary of earlier conversation]\n"
 
-#: The packages that AG2's agents live in.
+#: The packages that contain AG2's agents.
 PACKAGES: Final = frozenset({"ag2", "autogen.beta"})
 
-#: Parts that are pictures, clips and files.
+#: The types of parts that are images, audio, video and other files.
 _FILES: Final = frozenset({"BinaryInput", "UrlInput", "FileIdInput"})
 
 
 @cache
 def register(package: str) -> None:
-    """Register the rows of ``ag2``, or of ``autogen.beta``.
+    """Register the events of ``ag2`` or ``autogen.beta``.
 
     Raises:
-        AttributeError: A type that all versions have is not there.
-        ImportError: As above.
+        AttributeError: The package lacks a type that all supported versions have.
+        ImportError: The package lacks a module that all supported versions have.
     """
     events = importlib.import_module(f"{package}.events")
     summary_type = importlib.import_module(f"{package}.compact").CompactionSummary
     replayed = getattr(events, "ProviderReplay", ())
 
     def _reasoning(event: Any) -> EventFacts:
-        """What a provider wants back is sent, with the event behind it; reasoning that was only shown is not."""
+        """Read reasoning as part of the response if the provider wants it replayed; else AG2 does not send it."""
         if not isinstance(event, replayed):
             return EventFacts(EventKind.OTHER)
         return EventFacts(EventKind.RESPONSE, str(getattr(event, "content", None) or ""), is_reasoning=True)
 
-    def _saying(event: Any, text: str) -> Any:
+    def _with_text(event: Any, text: str) -> Any:
         result = event.result
         files = [part for part in result.parts if _text_of(part) is None]
-        # AG2 sends the parts of an error too; the exception beside them is its own business.
-        short = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
-        return edited(event, result=short)
+        # For an error, AG2 sends the parts of the result, and not the exception that the result also has.
+        shortened = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
+        return edited(event, result=shortened)
 
     for event_type, row, attributes in (
         (events.BaseEvent, _reasoning, ("__class__",)),
         (events.ModelRequest, lambda event: _read(event.parts).facts(EventKind.REQUEST, {}), ("parts",)),
         (events.ModelResponse, _response, ("message", "tool_calls", "files", "usage", "provider")),
         (events.ModelMessage, lambda event: EventFacts(EventKind.RESPONSE, str(event.content or "")), ("content",)),
-        (events.ToolCallEvent, _calls, ("id", "name", "arguments")),
-        (events.ToolCallsEvent, _calls, ("calls",)),
-        (events.ToolResultEvent, _answered, ("parent_id", "result")),
-        (events.ToolResultsEvent, _answered, ("results",)),
+        (events.ToolCallEvent, _tool_calls, ("id", "name", "arguments")),
+        (events.ToolCallsEvent, _tool_calls, ("calls",)),
+        (events.ToolResultEvent, _tool_results, ("parent_id", "result")),
+        (events.ToolResultsEvent, _tool_results, ("results",)),
         (events.ObserverAlert, lambda _: EventFacts(EventKind.ALERT), ()),
         (summary_type, lambda event: EventFacts(EventKind.SUMMARY, f"{_SUMMARY}{event.summary}"), ("summary",)),
         (getattr(events, "ModelReasoning", None), _reasoning, ("content",)),
@@ -71,37 +71,40 @@ def register(package: str) -> None:
             if attributes:
                 read_from(event_type, *attributes)
     summary_like.register(
-        events.BaseEvent, lambda _, text, stands_for: summary_type(summary=text, event_count=len(stands_for))
+        events.BaseEvent, lambda _, text, sources: summary_type(summary=text, event_count=len(sources))
     )
-    register_results(events.ToolResultEvent, lambda event: (event,), _said, _saying, lambda _, made: made[0])
-    register_results(events.ToolResultsEvent, "results", _said, _saying)
+    register_results(
+        events.ToolResultEvent, lambda event: (event,), _result_text, _with_text, lambda _, results: results[0]
+    )
+    register_results(events.ToolResultsEvent, "results", _result_text, _with_text)
 
 
-def _said(event: Any) -> str:
+def _result_text(event: Any) -> str:
     return "\n".join(text for part in event.result.parts if (text := _text_of(part)))
 
 
 def _response(event: Any) -> EventFacts:
-    draft = _asking(event.tool_calls.calls, getattr(event.message, "content", None))
+    draft = _draft_of_calls(event.tool_calls.calls, getattr(event.message, "content", None))
     for _ in event.files:
         draft.file()
-    answered = int(event.usage.completion_tokens or 0) or None
-    return draft.facts(EventKind.RESPONSE, {}, billed_tokens=_billed(event), output_tokens=answered)
+    output_tokens = int(event.usage.completion_tokens or 0) or None
+    return draft.facts(EventKind.RESPONSE, {}, billed_tokens=_billed_tokens(event), output_tokens=output_tokens)
 
 
-def _calls(event: Any) -> EventFacts:
-    return _asking(getattr(event, "calls", (event,))).facts(EventKind.TOOL_CALL, {}, restates=True)
+def _tool_calls(event: Any) -> EventFacts:
+    return _draft_of_calls(getattr(event, "calls", (event,))).facts(EventKind.TOOL_CALL, {}, restates=True)
 
 
-def _asking(calls: Iterable[Any], said: Any = None) -> Draft:
+def _draft_of_calls(calls: Iterable[Any], text: Any = None) -> Draft:
     draft = Draft()
-    draft.text(said)
+    draft.text(text)
     for call in calls:
         draft.call(call.id, str(call.name), str(call.arguments or ""))
     return draft
 
 
-def _answered(event: Any) -> EventFacts:
+def _tool_results(event: Any) -> EventFacts:
+    """Read a tool result or a batch of results; a batch has one text field per result."""
     batch = hasattr(event, "results")
     results = event.results if batch else (event,)
     draft = _read(part for result in results for part in result.result.parts)
@@ -111,7 +114,7 @@ def _answered(event: Any) -> EventFacts:
 
 
 def _read(parts: Iterable[Any]) -> Draft:
-    """The texts of a message's parts, and the tokens of its images, clips and files."""
+    """Return a draft with the texts and the files of a message's parts."""
     draft = Draft()
     for part in parts:
         text = _text_of(part)
@@ -137,8 +140,8 @@ def _text_of(part: Any) -> str | None:
         return str(part.data)
 
 
-def _billed(event: Any) -> int | None:
-    """The input tokens that were billed; Anthropic and Bedrock count what came from their cache apart."""
+def _billed_tokens(event: Any) -> int | None:
+    """Return a response's billed input tokens; Anthropic and Bedrock report cached tokens separately."""
     usage = event.usage
     billed = getattr(usage, "prompt_tokens", None)
     if billed and str(event.provider or "").startswith(("anthropic", "bedrock")):

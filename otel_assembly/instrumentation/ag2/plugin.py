@@ -1,4 +1,4 @@
-"""`AssembledPolicy`: a chain of our policies as one policy of an AG2 agent, on AG2's own events."""
+"""The plug-in for AG2: `AssembledPolicy` runs a chain of otel-assembly's policies as one policy of an AG2 agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
@@ -36,34 +36,37 @@ if TYPE_CHECKING:
 
 
 class AssembledPolicy(Plugin[PluginConversation]):
-    """Our policies in an agent's ``assembly=[…]``: AG2's events go in and come out, the very objects.
+    """Runs a chain of otel-assembly's policies as a policy of an AG2 agent.
 
-    One object may serve any number of agents and conversations. A FATAL alert, from an observer of AG2's or sent with
-    ``context_of(stream).send(…)``, closes the conversation's guard for good: AG2's `HaltEvent` is put on its stream, in
-    that turn and in each one after it, so that AG2 calls no model any more.
+    Use it as ``Agent(…, assembly=[AssembledPolicy(…)])``. The policies process AG2's own event objects. One
+    `AssembledPolicy` can serve several agents and conversations.
 
-    `ContextOverflowError` of a budget that cannot hold goes through to whoever asked.
+    A FATAL alert halts the conversation for good. AG2's observers can send the alert, or your program with
+    ``context_of(stream).send(…)``. In that turn and in every later one, AG2's `HaltEvent` is sent to the stream, and
+    AG2 calls no model.
 
-    Policies are given the dependencies and variables of AG2's context, the memory policies the agent's knowledge store.
+    If a budget cannot be met, the agent's run raises `ContextOverflowError`. The policies receive the dependencies and
+    variables of AG2's context. Memory policies use the agent's knowledge store.
 
     Args:
         policies: The chain, or an `Assembler`.
-        name: Its name in AG2, and of the assembler in telemetry.
-        model: The model whose tokenizer counts; by default that of the agent's configuration.
-        tools: The schemas of the tools that the model is offered, which take tokens of the budget. By default those of
-            the agent; tools that are given to one run alone are known only while AG2 is instrumented.
-        agent_name: The agent's name, for telemetry; by default AG2's.
-        dependencies: What policies ask for by type, in the place of AG2's own: a mapping, or a function of AG2's
-            context that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Observers of ours, shown AG2's events before the assembly for which they are first there. Their
-            alerts go on AG2's stream. AG2's own observers watch that stream as ever: one of a kind is enough.
+        name: The policy's name in AG2, and the assembler's name in telemetry.
+        model: The model whose tokenizer counts tokens. Default: the model in the agent's configuration.
+        tools: The schemas of the tools that are offered to the model; they count toward the budget. Default: the
+            agent's tools. Tools that are passed to a single run are known only while AG2 is instrumented.
+        agent_name: The agent's name in telemetry. Default: the agent's name in AG2.
+        dependencies: Objects for the policies by type; they override those of AG2's context. A mapping, or a sync or
+            async function that returns one. The function is called with AG2's context before each assembly.
+        variables: Values for the policies by name, likewise.
+        observers: Observers of otel-assembly. They receive each event before the first assembly that contains it. Their
+            alerts are sent to AG2's stream. AG2's own observers keep working: register an observer in one of the two
+            places only.
 
-    Before 1.0, a policy cannot see the agent, so that model, tools and name are known only from here, or while AG2 is
-    instrumented.
+    Before AG2 1.0, policies have no access to the agent. The model, the tools and the name are then known only if they
+    are passed here or while AG2 is instrumented.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
+        ConfigurationError: A name or model is passed together with an `Assembler`, which has its own.
     """
 
     def __init__(
@@ -84,64 +87,66 @@ class AssembledPolicy(Plugin[PluginConversation]):
         self.name = self.assembler.name or "assembled"
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)
-        self._of_histories: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
+        self._by_history: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
 
     def context_of(self, conversation: Any) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a conversation. Use it to send alerts to the conversation, or to halt it.
 
         Args:
-            conversation: Its AG2 stream.
+            conversation: The conversation's AG2 stream.
         """
-        return self._of(conversation).context
+        return self._conversation_of(conversation).context
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """What AG2 calls before each model call.
+        """Return the prompts and events for a model call. AG2 calls this before each one.
+
+        If the conversation is halted, AG2's `HaltEvent` is sent to its stream and the arguments are returned unchanged.
 
         Raises:
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
+            PolicyFailedError: A policy raised.
         """
-        conversation = self._of(context.stream)
+        conversation = self._conversation_of(context.stream)
         agent_name = self._agent_name or invoking_agent_of(context).agent_name
         tools = self._tools if self._tools is not None else await _tools(context)
         async with conversation.turn(agent_name, model_of(context), tools, config_of(context)):
-            return await self._assembled(conversation, prompts, events, context)
+            return await self._assemble(conversation, prompts, events, context)
 
-    async def _assembled(
+    async def _assemble(
         self, conversation: _Conversation, prompts: list[str], events: list[Any], context: Any
     ) -> tuple[list[str], list[Any]]:
-        sent = conversation.sink.halts
-        events = await conversation.shown(events)
+        halts_before = conversation.sink.halts
+        events = await conversation.show_new(events)
         if not conversation.delivers:
-            await conversation.heed(events)
+            await conversation.check_alerts(events)
         try:
             assembly = await conversation.assemble(
                 context, prompts, events, dependencies=_dependencies(context), variables=context.variables
             )
         except HaltedError as halted:
-            if sent == conversation.sink.halts:
+            if halts_before == conversation.sink.halts:
                 await conversation.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
-            return prompts, events  # AG2 calls no model once its `HaltEvent` is on the stream
-        # One that a policy in front of the `AlertPolicy` hid from it.
-        await conversation.heed(events)
-        return list(assembly.prompts), _as_sent(events, list(assembly.events))
+            return prompts, events  # AG2 calls no model after a `HaltEvent` on the stream
+        # A policy before the `AlertPolicy` may have dropped a FATAL alert.
+        await conversation.check_alerts(events)
+        return list(assembly.prompts), _with_new_results(events, list(assembly.events))
 
-    def _of(self, stream: Any) -> _Conversation:
+    def _conversation_of(self, stream: Any) -> _Conversation:
         history = stream.history
-        held = self._of_histories.get(history)
-        if held is None:
+        conversation = self._by_history.get(history)
+        if conversation is None:
             register(_package_of(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
-            held = _Conversation(self, stream, None if in_memory else str(stream.id))
-            self._of_histories[history] = held
-        return held
+            conversation = _Conversation(self, stream, None if in_memory else str(stream.id))
+            self._by_history[history] = conversation
+        return conversation
 
 
 def _package_of(history: Any) -> str:
-    """``ag2`` or ``autogen.beta``, of an AG2 stream's history.
+    """Return the package that defines the history of an AG2 stream: ``ag2`` or ``autogen.beta``.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: The object is not the history of an AG2 stream.
     """
     for base in type(history).__mro__:
         package = base.__module__.rpartition(".")[0]
@@ -151,23 +156,23 @@ def _package_of(history: Any) -> str:
 
 
 class _Conversation(PluginConversation):
-    """One conversation under one policy; it goes with AG2's history, which it does not keep."""
+    """One conversation of one `AssembledPolicy`. It is freed with AG2's history, to which it has no reference."""
 
     def __init__(self, plugin: Plugin[Any], stream: Any, conversation_id: str | None) -> None:
         self.sink = _Sink(stream, conversation_id)
-        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=_same)
-        self._seen = 0
+        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=_same_event)
+        self._checked_events = 0
 
-    async def shown(self, events: Sequence[Any]) -> list[Any]:
-        """Show our observers what is new; the events, and the alerts that this has put behind them on the stream."""
+    async def show_new(self, events: Sequence[Any]) -> list[Any]:
+        """Show otel-assembly's observers the new events. Return all events, followed by the observers' alerts."""
         self.sink.alerts = []
         await self.show(events)
         return [*events, *self.sink.alerts]
 
-    async def heed(self, events: Sequence[Any]) -> None:
-        """Close the guard on a FATAL alert that no policy has looked for."""
-        seen, self._seen = self._seen, len(events)
-        for event in events[seen:] if seen <= len(events) else events:
+    async def check_alerts(self, events: Sequence[Any]) -> None:
+        """Halt the conversation if there is a FATAL alert among the events that were not checked before."""
+        checked, self._checked_events = self._checked_events, len(events)
+        for event in events[checked:] if checked <= len(events) else events:  # compaction can shorten the history
             if is_alert(event) and alert_facts(event).fatal:
                 halt = self.context.guard.observe(event)
                 if halt is not None:
@@ -175,87 +180,90 @@ class _Conversation(PluginConversation):
 
 
 class _Sink(PluginStream):
-    """Puts our alerts and halts on an AG2 stream, as AG2's, and shows our observers what is on it."""
+    """Sends otel-assembly's alerts and halts to an AG2 stream as AG2's types, and shows events to the observers.
+
+    Attributes:
+        halts: The number of halts that were sent to AG2's stream.
+        alerts: AG2's alerts that were sent to its stream since the newest events were shown.
+    """
 
     def __init__(self, stream: Any, conversation_id: str | None) -> None:
         super().__init__()
         if conversation_id is not None:
             self.history.conversation = conversation_of_id(conversation_id)
-        self._of_ag2 = weakref.ref(stream)
+        self._ag2_stream = weakref.ref(stream)
         self._package = _package_of(stream.history)
         self.halts = 0
-        #: AG2's alerts that were put on its stream.
         self.alerts: list[Any] = []
 
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        """Put an event on AG2's stream, if AG2 has one for it, and show it."""
-        made = self._made(event)
-        stream = self._of_ag2()
-        if made is not None and stream is not None:
+        """Send an event to AG2's stream, if AG2 has an equivalent event, and show it to the observers."""
+        ag2_event = self._ag2_event(event)
+        stream = self._ag2_stream()
+        if ag2_event is not None and stream is not None:
             context_type = importlib.import_module(f"{self._package}.context").ConversationContext
-            await stream.send(made, context_type(stream))
+            await stream.send(ag2_event, context_type(stream))
         await super()._record(event, limit)
 
-    def _made(self, event: Any) -> Any:
+    def _ag2_event(self, event: Any) -> Any:
+        """Return AG2's equivalent of an event; None if there is none, such as for a note on an assembly."""
         events = importlib.import_module(f"{self._package}.events")
         if type(event).__name__ == "HaltEvent":
-            made = events.HaltEvent(reason=event.reason, source=event.source)
+            halt = events.HaltEvent(reason=event.reason, source=event.source)
             self.halts += 1
-            already_reported(made)  # the guard has reported it
-            return made
+            already_reported(halt)  # mark it as reported, because the guard has reported this halt
+            return halt
         if is_alert(event):
-            alert = alert_facts(event)
-            known = {one.value: one for one in events.Severity}  # AG2 takes any string, and these as its enum
-            severity = known.get(alert.severity, alert.severity)
-            made = events.ObserverAlert(source=alert.source, severity=severity, message=alert.message)
-            self.alerts.append(made)
-            return made
-        return event if isinstance(event, events.BaseEvent) else None  # AG2 has none for a note on an assembly
+            facts = alert_facts(event)
+            severities = {severity.value: severity for severity in events.Severity}
+            severity = severities.get(facts.severity, facts.severity)  # AG2 accepts other strings too
+            alert = events.ObserverAlert(source=facts.source, severity=severity, message=facts.message)
+            self.alerts.append(alert)
+            return alert
+        return event if isinstance(event, events.BaseEvent) else None
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two objects are the same event: storage that is not in memory returns fresh ones."""
-    return type(one) is type(other) and bool(one.created_at == other.created_at)
+def _same_event(first: Any, second: Any) -> bool:
+    """Return whether two objects are the same event: persistent storage returns a new object for every read."""
+    return type(first) is type(second) and bool(first.created_at == second.created_at)
 
 
 def _dependencies(context: Any) -> dict[Any, Any]:
-    """What AG2's context has for policies; its knowledge store is one that ours read."""
-    found = dict(context.dependencies)
+    """Return the dependencies of AG2's context, with AG2's knowledge store also under otel-assembly's type."""
+    dependencies = dict(context.dependencies)
     knowledge = sys.modules.get(f"{_package_of(context.stream.history)}.knowledge")
-    store = found.get(getattr(knowledge, "KnowledgeStore", None))
-    return found if store is None else {**found, KnowledgeStore: store}
+    store = dependencies.get(getattr(knowledge, "KnowledgeStore", None))
+    return dependencies if store is None else {**dependencies, KnowledgeStore: store}
 
 
 async def _tools(context: Any) -> tuple[Mapping[str, Any], ...]:
-    """The functions that the model is offered, as far as they can be known."""
+    """Return the schemas of the functions that are offered to the model: the turn's, or else the agent's."""
     turn = turn_of(context)
     if turn is not None and turn.tools.schemas is not None:
         return turn.tools.schemas
-    found: list[Mapping[str, Any]] = []
+    schemas: list[Mapping[str, Any]] = []
     for tool in getattr(agent_of(context), "tools", ()):
-        found += offered(list(await tool.schemas(context)), function_of)
-    return tuple(found)
+        schemas += offered(list(await tool.schemas(context)), function_of)
+    return tuple(schemas)
 
 
-def _as_sent(given: Sequence[Any], events: list[Any]) -> list[Any]:
-    """The events; a result that was shortened is also shortened in its batch, which is what providers are sent."""
-    known = set(map(id, given))
-    new: dict[str, Any] = {}
+def _with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[Any]:
+    """Return the events, with each tool result that a policy replaced also replaced in its batch.
+
+    AG2's stream contains a result twice, and AG2 sends the batch to the provider.
+    """
+    ids_before = set(map(id, events_before))
+    new_results: dict[str, Any] = {}
     out: list[Any] = []
     for event in events:
-        made = event
-        if id(event) not in known and _closes(event):
-            new[event.parent_id] = event
-        elif new and hasattr(event, "results") and any(one.parent_id in new for one in _results(event)):
-            made = type(event)([new.pop(one.parent_id, one) for one in event.results])
-        out.append(made)
+        out_event = event
+        if id(event) not in ids_before and _is_result(event):
+            new_results[event.parent_id] = event
+        elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
+            out_event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
+        out.append(out_event)
     return out
 
 
-def _closes(event: Any) -> bool:
+def _is_result(event: Any) -> bool:
     return hasattr(event, "result") and hasattr(event, "parent_id")
-
-
-def _results(event: Any) -> Iterable[Any]:
-    results: Iterable[Any] = event.results
-    return results

@@ -1,11 +1,11 @@
-"""AG2's reducers: policies, the middlewares that limit a history without one, and what is done to it after a turn.
+"""Records AG2's policies, its limiting middleware, and compaction and aggregation.
 
-Each policy or limiter is a step of the model call that it runs for. Of AG2's own policies it is known why they drop
-what they drop; of anybody else's only what goes in and what comes out.
+Each policy (``apply``) and limiter (`HistoryLimiter`, `TokenLimiter`) is recorded as a step of the model call that it
+runs for. The reasons for drops are known for AG2's own policies only. For other policies, only input and output are.
 
-Compaction is an assembly of its own, of one step, in the ledger of the prompts: what it takes out, no later prompt has.
-Aggregation takes nothing out; it reads a history and writes memory, in a ledger of its own. No model is called with
-either; their name says what they are.
+Compaction (a strategy's ``compact``) is recorded as an assembly with one step. Its ledger is that of the agent's model
+calls, because no later call contains the events that it drops. Aggregation (``aggregate``) reads the history and writes
+memory; it has a separate ledger. These assemblies are named ``compaction`` and ``aggregation``.
 """
 
 from __future__ import annotations
@@ -36,45 +36,57 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: What AG2 takes for the characters of a token where its policy is not told otherwise.
+#: AG2's default for ``TokenBudgetPolicy(chars_per_token=…)``.
 CHARACTERS_PER_TOKEN: Final = 4
 
-#: The limits that token budgets were given, of which they themselves keep only a number of characters.
-_LIMITS: Final = MadeWith(0, "max_tokens")
-limited: Final = _LIMITS.wrap
+#: The limits of token budgets, by policy. The policies themselves keep only a number of characters.
+_TOKEN_LIMITS: Final = MadeWith(0, "max_tokens")
+#: Wraps `TokenBudgetPolicy.__init__`.
+token_budget_init: Final = _TOKEN_LIMITS.wrap
 
 
-def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) -> list[AlertFacts]:
-    """The alerts among these events that an `AlertPolicy` has delivered since; nothing else says which."""
-    alerts = {(one.source, str(one.severity), one.message): alert_facts(one) for one in given if is_alert(one)}
-    new = set(policy._delivered_keys) - delivered  # noqa: SLF001  # as above
+# AG2 has no public names for the private attributes that this module reads (SLF001).
+
+
+def _new_alerts(policy: Any, delivered: frozenset[Any], events: Sequence[Any]) -> list[AlertFacts]:
+    """Return the alerts among the events that an `AlertPolicy` has delivered in addition to `delivered`."""
+    alerts = {
+        (event.source, str(event.severity), event.message): alert_facts(event) for event in events if is_alert(event)
+    }
+    new = set(policy._delivered_keys) - delivered  # noqa: SLF001
     return [alert for key, alert in alerts.items() if key in new]
 
 
-def _over_budget(policy: Any, given: Sequence[Any]) -> int:
-    """The policy cuts where its own count says, and keeps the newest event whatever that takes."""
-    room, cut = policy._max_chars, len(given)  # noqa: SLF001  # nothing else says it
-    while cut:
-        room -= len(str(given[cut - 1]))
-        if room < 0 and cut < len(given):
+def _first_within_budget(policy: Any, events: Sequence[Any]) -> int:
+    """Return the index of the first event that a `TokenBudgetPolicy` keeps. It always keeps the newest event."""
+    remaining, first = policy._max_chars, len(events)  # noqa: SLF001
+    while first:
+        remaining -= len(str(events[first - 1]))
+        if remaining < 0 and first < len(events):
             break
-        cut -= 1
-    return cut
+        first -= 1
+    return first
 
 
-def _beyond_the_newest(limiter: Any, given: Sequence[Any]) -> int:
-    """The limiter keeps a request that begins the history, beside the newest events."""
-    newest = limiter._max_events - (describe(given[0]).kind is EventKind.REQUEST)  # noqa: SLF001  # as above
-    return len(given) - int(newest)
+def _first_newest(limiter: Any, events: Sequence[Any]) -> int:
+    """Return the index of the first of the newest events that a `HistoryLimiter` keeps.
+
+    If the history begins with a request, the limiter keeps that request too, and one fewer of the newest events.
+    """
+    count = limiter._max_events - (describe(events[0]).kind is EventKind.REQUEST)  # noqa: SLF001
+    return len(events) - int(count)
 
 
 def _max_tokens(policy: Any, *_: Any) -> int:
-    """In tokens; of a policy that was made before it was instrumented, by AG2's default of four characters."""
-    limit = _LIMITS.get(policy) or getattr(policy, "_max_tokens", None)
-    return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001  # as above
+    """Return the limit of a `TokenBudgetPolicy` or `TokenLimiter` in tokens.
+
+    For a policy that was created before AG2 was instrumented, the limit is computed with `CHARACTERS_PER_TOKEN`.
+    """
+    limit = _TOKEN_LIMITS.get(policy) or getattr(policy, "_max_tokens", None)
+    return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001
 
 
-_OTHERS: Final = ReducerSpec(kind=None)
+_UNKNOWN_POLICY: Final = ReducerSpec(kind=None)
 _INJECTION: Final = ReducerSpec(kind="injection")
 _ALERTS: Final = ReducerSpec(kind="injection")
 _TRANSPARENT: Final = {"transparent": "_transparent"}
@@ -94,7 +106,7 @@ _BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
     "TokenBudgetPolicy": ReducerSpec(
         reason=_OVER,
         settings={**_TRANSPARENT, "max_tokens": _max_tokens},
-        stays=behind(_over_budget),
+        stays=behind(_first_within_budget),
         limit=_max_tokens,
     ),
     "WorkingMemoryPolicy": _INJECTION,
@@ -102,20 +114,22 @@ _BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
 
 
 @observe_async_hook
-def assembler(
+def assembler_middleware(
     instrumentation: Instrumentation, middleware: Any, /, call_next: Any, events: Any, context: Any
 ) -> Observation:
-    """Around `AssemblerMiddleware.on_llm_call`: the policies of users are known when they are met."""
+    """Wrap `AssemblerMiddleware.on_llm_call`, to wrap ``apply`` of each of its policies on first use."""
     policies = getattr(middleware, "_policies", None)
     for policy in policies if isinstance(policies, list | tuple) else ():
-        instrumentation.take(type(policy), "apply", applied)
+        instrumentation.take(type(policy), "apply", policy_apply)
     with preparing(instrumentation, call_next, events, context):
         yield
 
 
 @observe_async_hook
-def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, events: Any, context: Any) -> Observation:
-    """Around a policy's ``apply``."""
+def policy_apply(
+    instrumentation: Instrumentation, policy: Any, /, prompts: Any, events: Any, context: Any
+) -> Observation:
+    """Wrap a policy's ``apply``, to record a step."""
     call = CALL.get()
     if call is None or reducing() is not None:
         return
@@ -125,25 +139,25 @@ def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, even
         call.replaced_by_plugin(events, prompts=prompts)
         return
     call.observe_messages(events, prompts=prompts)
-    name, known = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _OTHERS
-    reduction = Reduction(instrumentation, name, events, kind=known.kind, config=known.config(policy))
+    name, spec = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _UNKNOWN_POLICY
+    reduction = Reduction(instrumentation, name, events, kind=spec.kind, config=spec.config(policy))
     reduction.open()
-    delivered = frozenset(policy._delivered_keys if known is _ALERTS else ())  # noqa: SLF001  # as above
+    delivered = frozenset(policy._delivered_keys if spec is _ALERTS else ())  # noqa: SLF001
     with reduction.tracked():
         prompts, events = yield
         if not isinstance(events, list | tuple):
-            raise TypeError(f"{name} returned its events as {type(events).__name__}: they cannot be looked at")
-        alerts = _new_alerts(policy, delivered, reduction.before) if known is _ALERTS else ()
-        known.done(reduction, policy, events, prompts=prompts, alerts=alerts)
+            raise TypeError(f"{name} returned its events as {type(events).__name__}, and not as a list or tuple")
+        alerts = _new_alerts(policy, delivered, reduction.before) if spec is _ALERTS else ()
+        spec.done(reduction, policy, events, prompts=prompts, alerts=alerts)
 
 
-#: In the place of what `HistoryLimiter` and `TokenLimiter` do.
+#: Replace `_HistoryLimiter.on_llm_call` and `_TokenLimiter.on_llm_call`.
 history_limiter = reducing_middleware_hook(
     ReducerSpec(
         "history_limiter",
         reason=_OUTSIDE,
         settings={"max_events": "_max_events"},
-        stays=behind(_beyond_the_newest),
+        stays=behind(_first_newest),
         limit="_max_events",
         unit="items",
     ),
@@ -162,27 +176,37 @@ def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) 
 def _call_of(
     name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> Iterator[ModelCall]:
-    """In the place of a prompt, or beside all of them, with an asker of its own."""
-    of_prompts, turn = name == "compaction", turn_of(context)
+    """Yield the assembly of a compaction or aggregation, by that name.
+
+    A compaction is in the ledger of the agent's model calls, and has their prompts and tools.
+    """
+    is_compaction, turn = name == "compaction", turn_of(context)
     with nullcontext() if turn is None else turn.run.inside():
-        invoking_agent = invoking_agent_of(context, "" if of_prompts else name)
+        invoking_agent = invoking_agent_of(context, "" if is_compaction else name)
         call = ModelCall(instrumentation, invoking_agent, model=model_of(context), name=name)
-        call.set_input(events, prompts=list(context.prompt) if of_prompts else ())
-        call.set_model_info(tools=(turn and turn.tools.schemas) or () if of_prompts else ())
+        call.set_input(events, prompts=list(context.prompt) if is_compaction else ())
+        call.set_model_info(tools=(turn and turn.tools.schemas) or () if is_compaction else ())
         yield call
 
 
 def _compacted(
     compacted: Iterable[Any], _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> list[Any]:
-    """What the history is now: AG2 puts back its records of tokens, in the releases that write them."""
-    of_agents = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
-    rollback = getattr(of_agents[0], "_with_usage_events", None) if turn_of(context) is not None else None
+    """Return the history after a compaction.
+
+    Some releases of AG2 restore the token records (`UsageEvent`) after a compaction in a turn, with a function of the
+    module ``agent``.
+    """
+    agent_modules = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
+    restore = getattr(agent_modules[0], "_with_usage_events", None) if turn_of(context) is not None else None
     compacted = list(compacted)
-    return compacted if rollback is None else list(rollback(before=events, compacted=compacted, spent_during=[]))
+    return compacted if restore is None else list(restore(before=events, compacted=compacted, spent_during=[]))
 
 
-def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
+def _compaction_report(
+    before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any
+) -> dict[str, Any]:
+    """Return why events were dropped: outside the window, or lost because the model's answer is no summary of them."""
     if type(strategy).__name__ == "TailWindowCompact":
         return {"reason": DecisionReason.OUTSIDE_WINDOW}
     lost = without_summaries(
@@ -192,27 +216,27 @@ def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any,
 
 
 _TARGET: Final = ReducerSpec(settings={"target": "_target"})
-_COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_TARGET.config, said=_why)
+_COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_TARGET.config, said=_compaction_report)
 _AGGREGATES: Final = Reducer(_history, policy="aggregation", kind=None, config=_TARGET.config, always=True)
 
-#: Around a strategy's ``compact``, and its ``aggregate``.
+#: Wrap a strategy's ``compact`` and ``aggregate``.
 compact = maintenance_hook(_COMPACTS, partial(_call_of, "compaction"))
 aggregate = maintenance_hook(_AGGREGATES, partial(_call_of, "aggregation"))
 
 
 def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:
-    """What a strategy of AG2's own has summarised: the last list among the arguments."""
-    events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
+    """Return the events that a strategy of AG2 summarizes: the last argument that is a list."""
+    events = next(argument for argument in reversed((*args, *kwargs.values())) if isinstance(argument, list))
     return ClientRequest(events, model=type(strategy).__name__)
 
 
-#: Around the summariser's call of a strategy of AG2's own.
+#: Wraps the methods of AG2's strategies that call a model, such as ``_summarize``.
 summarize = summariser_call(_read, str)
 
 
 @observe_async_hook
 def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around the middlewares that run strategies: those of users are known when they are met."""
+    """Wrap ``on_turn`` of the middleware that runs a strategy, to wrap the user's own strategies on first use."""
     for method, wrap in (("compact", compact), ("aggregate", aggregate)):
-        instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001  # nothing else names it
+        instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001
     yield

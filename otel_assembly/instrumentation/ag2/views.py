@@ -1,7 +1,7 @@
-"""The one hook for what an agent is shown of what a network of agents has said: no assembly, but what one begins with.
+"""Creates the hooks for views: the messages of a network's channel as one agent receives them.
 
-It is worked out before the run that it is for has a span, and is reported as soon as that has one; a view that failed
-is reported at once.
+A view becomes the input of the agent's next assembly. The view is computed before the agent's run has a span. It is
+recorded when the run has one, or immediately if it failed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """What is known of a view beside the messages that come out.
+    """A view of a channel, without its messages.
 
     Attributes:
-        name: Its name, of low cardinality.
-        channel: The id of what is looked at.
-        participant: Who looks at it.
-        envelopes: How many envelopes it is made of.
-        agent_name: The name of who looks at it, where that is known.
+        name: The view's name, of low cardinality.
+        channel: The channel's id.
+        participant: The id of the participant that the view is for.
+        envelopes: The number of envelopes that the view was computed from.
+        agent_name: The participant's name, or None if it is not known.
     """
 
     name: str
@@ -40,32 +40,32 @@ class View(NamedTuple):
     agent_name: str | None = None
 
 
-#: Whether what is worked out here is no view of its own: one that asks another one reports for both.
+#: Whether views are not recorded here: inside of another view, which is recorded for both, or of an `unseen` function.
 _VIEWING: Final[ContextVar[bool]] = ContextVar("otel_assembly_viewing", default=False)
 
 
 def view(reads: Callable[..., View]) -> Wrap:
-    """The hook of a coroutine function that works out what an agent is shown, and returns the messages.
+    """Return the hook of a coroutine function that computes a view and returns its messages.
 
     Args:
-        reads: What is known of it, from the function's arguments.
+        reads: Returns the `View`, from the function's arguments.
     """
 
-    def viewed(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+    def observe_view(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         if _VIEWING.get():
             return
         started_ns, messages = time.time_ns(), ()
 
-        def over(error: BaseException | None) -> None:
-            of = reads(*args, **kwargs)
+        def record(error: BaseException | None) -> None:
+            read = reads(*args, **kwargs)
             report = partial(
                 instrumentation.observed.project,
-                of.name,
-                f"{of.channel}\0{of.participant}",
-                envelopes_in=of.envelopes,
+                read.name,
+                f"{read.channel}\0{read.participant}",
+                envelopes_in=read.envelopes,
                 events=messages,
-                agent_name=of.agent_name,
-                conversation_id=of.channel,
+                agent_name=read.agent_name,
+                conversation_id=read.channel,
                 started_ns=started_ns,
                 error=error,
             )
@@ -74,18 +74,18 @@ def view(reads: Callable[..., View]) -> Wrap:
             else:
                 report()
 
-        with on_exit(over), context_value(_VIEWING, True):
+        with on_exit(record), context_value(_VIEWING, True):
             messages = yield
 
-    return observe_async_hook(viewed)
+    return observe_async_hook(observe_view)
 
 
 @observe_async_hook
-def _asked(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+def _without_views(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     with context_value(_VIEWING, True):
         yield
 
 
 def unseen(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of a coroutine function that asks a view for what is no part of a history."""
-    return _asked(original, instrumentation)
+    """Wrap a coroutine function so that views which are computed inside of it are not recorded."""
+    return _without_views(original, instrumentation)

@@ -1,4 +1,4 @@
-"""Microsoft's agent-framework 1.x: its instrumentor, its plug-in, and how its messages are read."""
+"""Support for Microsoft's agent-framework 1.x: instrumentor, plug-in and readers of its messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.agent_framework.hooks import AgentFrameworkIn
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.agent_framework.plugin import AssemblyMiddleware
 
-#: The plug-in imports agent-framework, which the instrumentor must not.
+#: Imported on first access: the plug-in imports agent-framework, which the instrumentor must not.
 __getattr__, __dir__ = lazy_attributes(__name__, {"AssemblyMiddleware": "plugin"})
 
 __all__ = ["AgentFrameworkInstrumentor", "AssemblyMiddleware"]

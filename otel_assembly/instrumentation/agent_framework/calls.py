@@ -1,4 +1,9 @@
-"""One run of an agent, in its session; its model calls, and what reduces the messages of each or what is stored."""
+"""Wrappers for agent-framework's agent runs, model calls, compaction and history providers.
+
+A run of an agent prepares its messages once (`RawAgent._prepare_run_context`), then calls the model in one or more
+rounds (`RawAgent._call_chat_client`). Reductions during the preparation are recorded in each of these model calls.
+Middleware and compaction strategies (`BaseChatClient._prepare_messages_for_model_call`) run for each call.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,11 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_framework import ResponseStream, normalize_messages, observability  # its settings are set anew
+from agent_framework import (
+    ResponseStream,
+    normalize_messages,
+    observability,
+)  # the module, because its settings are replaced
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
@@ -34,7 +43,10 @@ if TYPE_CHECKING:
 
 
 def attach_to_stream(run: Run, answer: Any) -> bool:
-    """A stream takes each of its steps inside of a run, and ends that: as it is read to its end, fails or is left."""
+    """Read each chunk of a `ResponseStream` inside of a run, and end the run with the stream.
+
+    The stream ends if it is exhausted, fails or is discarded. Return False if the answer is no `ResponseStream`.
+    """
     if not isinstance(answer, ResponseStream):
         return False
     stream = weakref.ref(answer)
@@ -43,87 +55,93 @@ def attach_to_stream(run: Run, answer: Any) -> bool:
     return True
 
 
-#: The hook of a function whose answer may be such a stream.
-_streamed: Final = partial(run_hook, attach_to_stream=attach_to_stream)
-#: The name that a workflow has where its program gives it none: another one for each.
-_NO_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
+#: Creates the hook of a function that can return a `ResponseStream`.
+_streaming_run_hook: Final = partial(run_hook, attach_to_stream=attach_to_stream)
+#: The generated name of a workflow without a name. It is unique per workflow, so telemetry leaves it out.
+_GENERATED_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 
 
-@_streamed
-def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run | None:
-    """One run of an agent or a workflow is one trace, where the framework's own telemetry gives it no span."""
-    unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    name = _NO_NAME.sub(type(runs).__name__, name_of(runs))
-    has_span = not unseen and observability.OBSERVABILITY_SETTINGS.ENABLED
+@_streaming_run_hook
+def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) -> Run | None:
+    """Record a run of an agent or workflow, with a span if the framework's own telemetry creates none."""
+    has_no_provider = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    name = _GENERATED_NAME.sub(type(runner).__name__, name_of(runner))
+    has_span = not has_no_provider and observability.OBSERVABILITY_SETTINGS.ENABLED
     return ContextBoundRun(instrumentation, None if has_span else name, {})
 
 
 def invoking_agent_of(agent: Any, session: Any) -> InvokingAgent:
-    """Who asks: an agent, in a session, which is known by its id, for it may be written down and read again."""
+    """Return the invoking agent. Its conversation is the session's id, because sessions can be stored and restored."""
     return InvokingAgent.of(
         getattr(session, "session_id", None), getattr(agent, "name", None), str(getattr(agent, "id", ""))
     )
 
 
-#: The runs of agents: providers load and reduce once, for all calls of a run.
+#: The model calls of agent runs. Providers load and reduce messages once per run, for all of its calls.
 RUNS: Final = CallsFromSharedStart("agent_framework")
 
 
 @run_hook
-def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Run:
-    """A run of an agent is prepared: its providers load and reduce; where one raises, no model is called."""
+def run_preparation(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Run:
+    """Record the preparation of a run, in which providers load and reduce. If a provider raises, no model is called."""
     return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
 
 
-@_streamed
-def calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> Run:
-    """A run of an agent calls its model, once or in rounds."""
+@_streaming_run_hook
+def model_rounds(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> Run:
+    """Connect the model calls of a run to its preparation."""
     return RUNS.run(instrumentation, context["session_context"], invoking_agent_of(agent, context.get("session")))
 
 
 @observe_async_hook
-def loads(_: Instrumentation, middleware: Any, messages: Any, /) -> Observation:
-    """Around what loads a history for one call of a model: it is held, too."""
-    context, handed = (yield), MIDDLEWARE_INPUT.get()
-    if handed is not None and same(handed.messages, messages):
-        handed.messages = context.get_messages(include_input=True)
+def loaded_history(_: Instrumentation, middleware: Any, messages: Any, /) -> Observation:
+    """Add history that is loaded for a single model call to that call's input, so that it is no edit by middleware."""
+    context, middleware_input = (yield), MIDDLEWARE_INPUT.get()
+    if middleware_input is not None and same(middleware_input.messages, messages):
+        middleware_input.messages = context.get_messages(include_input=True)
 
 
-def _given(client: Any, /, messages: Any = (), **given: Any) -> ClientRequest:
-    """What a client is called with; the window of its model is known to a strategy."""
-    strategy = given.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
+def _request(client: Any, /, messages: Any = (), **arguments: Any) -> ClientRequest:
+    """Return the request from the arguments of ``get_response``, with the model window from the compaction strategy."""
+    strategy = arguments.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
     window = limit_of(strategy, "max_context_window_tokens")
-    return ClientRequest(normalize_messages(messages), prompts_of(given.get("options")), window=window)
+    return ClientRequest(normalize_messages(messages), prompts_of(arguments.get("options")), window=window)
 
 
-def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> ClientRequest:
+def _inner_request(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> ClientRequest:
+    """Return the request from the arguments of ``_inner_get_response``, which sends it to the provider."""
     tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
-    held = (options or {}).get("conversation_id")  # of a thread that the service keeps, or of its last response
-    return ClientRequest(normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(held))
+    # The id of a thread that the service stores, or of its last response: the request has no earlier messages then.
+    service_conversation = (options or {}).get("conversation_id")
+    return ClientRequest(
+        normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(service_conversation)
+    )
 
 
-handing: Final = middleware_entry_hook(_given, attach_to_stream)
-call: Final = middleware_exit_hook(_given, RUNS.begins, "chat_middleware", attach_to_stream)
-#: What each class of clients is given.
+#: Wraps `ChatMiddlewareLayer.get_response`, which is called before chat middleware.
+middleware_entry: Final = middleware_entry_hook(_request, attach_to_stream)
+#: Wraps `BaseChatClient.get_response`, which is called after chat middleware.
+call: Final = middleware_exit_hook(_request, RUNS.begins, "chat_middleware", attach_to_stream)
+#: Wraps ``_inner_get_response`` of each class of clients.
 inner_client: Final = innermost_client_hook(
-    "_inner_get_response", _sent, lambda answer: str(answer.text), attach_to_stream=attach_to_stream
+    "_inner_get_response", _inner_request, lambda answer: str(answer.text), attach_to_stream=attach_to_stream
 )
 _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:
-    """The instructions of a call, which its client puts in front of the messages."""
+    """Return the instructions in a call's options; the client sends them before the messages."""
     return as_prompts((options or {}).get("instructions"))
 
 
 def schemas_of(tools: Any) -> list[Mapping[str, Any]]:
-    """The schemas of the tools that are known: a provider's own has none."""
+    """Return the schemas of the tools. A provider's own tools have none."""
     offered = _SCHEMAS.of(tools if isinstance(tools, list | tuple) else [tools])
     return [schema for schema in offered if "function" in schema or "parameters" in schema]
 
 
 _PACKAGES: Final = ("agent_framework",)
-#: By what a strategy notes on a message that it leaves out.
+#: The reason of a drop, by the value that a strategy stores in the message as ``_exclude_reason``.
 _REASONS: Final[Mapping[str, DecisionReason]] = {
     **dict.fromkeys(("sliding_window", "tool_call_compaction"), DecisionReason.OUTSIDE_WINDOW),
     **dict.fromkeys(
@@ -133,60 +151,70 @@ _REASONS: Final[Mapping[str, DecisionReason]] = {
 }
 
 
-def _said(before: Sequence[Any], after: Sequence[Any], by: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    """Why each message left, as the strategy noted on it; and the limit of one that has it in tokens."""
-    counts = getattr(by, "tokenizer", None) is not None
-    limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts else ()))
-    return {"verdicts": left_for(before, after, _why), "budget": limit_of(by, *limits)}
+def _strategy_report(
+    before: Sequence[Any], after: Sequence[Any], strategy: Any, *_: Any, **__: Any
+) -> Mapping[str, Any]:
+    """Return why the strategy dropped each message, and the strategy's limit if it is in tokens."""
+    counts_tokens = getattr(strategy, "tokenizer", None) is not None
+    limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts_tokens else ()))
+    return {"verdicts": left_for(before, after, _drop_reason), "budget": limit_of(strategy, *limits)}
 
 
-def _why(message: Any) -> DecisionReason | None:
-    """A truncation goes by messages where nothing has counted their tokens."""
-    noted = message.additional_properties
-    why = str(noted.get("_exclude_reason"))
-    counted = isinstance((noted.get("_group") or {}).get("token_count"), int)
-    return DecisionReason.OUTSIDE_WINDOW if why == "truncation" and not counted else _REASONS.get(why)
+def _drop_reason(message: Any) -> DecisionReason | None:
+    """Return why a strategy dropped a message. A truncation without token counts has a limit in messages."""
+    properties = message.additional_properties
+    reason = str(properties.get("_exclude_reason"))
+    has_token_count = isinstance((properties.get("_group") or {}).get("token_count"), int)
+    return DecisionReason.OUTSIDE_WINDOW if reason == "truncation" and not has_token_count else _REASONS.get(reason)
 
 
 def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:
-    """The hook of what applies a strategy, which is found among its arguments; for a reducer's own call it is left."""
+    """Return the hook of a function that applies a compaction strategy. Model calls by a reducer are not recorded.
+
+    Args:
+        strategy: Returns the strategy from the function's arguments; None if there is none.
+        before: Returns the messages that are compacted, from the same arguments.
+        reads: Further arguments of `Reducer`.
+    """
     return reducer(
         Reducer(
             before,
-            policy=lambda applied: policy_name(applied, _PACKAGES, "Strategy", "Compaction"),
-            config=lambda applied: settings_of(applied) if is_own(applied, _PACKAGES) else {},
-            said=_said,
+            policy=lambda used_strategy: policy_name(used_strategy, _PACKAGES, "Strategy", "Compaction"),
+            config=lambda used_strategy: settings_of(used_strategy) if is_own(used_strategy, _PACKAGES) else {},
+            said=_strategy_report,
             by=lambda *args, **kwargs: strategy(*args, **kwargs) if reducing() is None else None,
             **reads,
         )
     )
 
 
-def _stored(provider: Any, /, *, session: Any = None, **_: Any) -> Sequence[Any] | None:
+def _session_history(provider: Any, /, *, session: Any = None, **_: Any) -> Sequence[Any] | None:
     state = session.state.get(provider.history_source_id) if session is not None else None
-    found = state.get("messages") if isinstance(state, dict) else None
-    return found if isinstance(found, list) else None
+    messages = state.get("messages") if isinstance(state, dict) else None
+    return messages if isinstance(messages, list) else None
 
 
-def _in_state(provider: Any, *_: Any, state: Any = None, **__: Any) -> Sequence[Any] | None:
+def _history_with_excluded(provider: Any, *_: Any, state: Any = None, **__: Any) -> Sequence[Any] | None:
     return list(state.get("messages", ())) if provider.skip_excluded and isinstance(state, dict) else None
 
 
-#: A client compacts what it is about to send; what earlier rounds have left out is in the list still.
+#: Wraps a client's compaction before each call. Messages that earlier rounds dropped are in its input again.
 compaction: Final = _compaction(
     lambda *_, compaction_strategy=None, **__: compaction_strategy,
     lambda _, messages, **__: messages,
     after=lambda result, *_, **__: result,
 )
-#: A provider compacts what the providers in front of it have loaded, once for a run.
+#: Wraps `CompactionProvider.before_run`: compacts the messages that earlier providers loaded, once per run.
 before_run: Final = _compaction(
     lambda provider, **_: provider.before_strategy, lambda _, context, **__: context.get_messages()
 )
-#: A provider compacts what is stored, when a run is over: what that changes there, the next one finds.
+#: Wraps `CompactionProvider.after_run`: compacts the stored history after a run. The reduction belongs to the next run.
 after_run: Final = _compaction(
     lambda provider, **_: provider.after_strategy,
-    _stored,
+    _session_history,
     invoking_agent=lambda _, agent=None, session=None, **__: invoking_agent_of(agent, session),
 )
-#: A store leaves out what a compaction of what is stored has noted to be left out.
-skips_excluded: Final = reducer(Reducer(_in_state, lambda result, *_, **__: result, policy="skip_excluded", said=_said))
+#: Wraps `InMemoryHistoryProvider.get_messages`, which leaves out messages that `CompactionProvider.after_run` excluded.
+skips_excluded: Final = reducer(
+    Reducer(_history_with_excluded, lambda result, *_, **__: result, policy="skip_excluded", said=_strategy_report)
+)

@@ -1,4 +1,8 @@
-"""The hooks of agent-framework."""
+"""The table of hooks for agent-framework, and its instrumentor.
+
+The hooks wrap runs of agents and workflows, chat clients (`BaseChatClient`), chat middleware, compaction strategies and
+history providers.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ else:
 _INNER: Final = "_inner_get_response"
 _COMPACTED: Final = "BaseChatClient._prepare_messages_for_model_call"
 _PER_CALL: Final = "PerServiceCallHistoryPersistingMiddleware._prepare_service_call_context"
-_RUN: Final = "a run that has no span of the framework's as one trace"
+_RUN: Final = "runs without a span of the framework"
 
 
 class AgentFrameworkInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of Microsoft's agent-framework: its model calls, compaction, providers, runs."""
+    """Instruments the context assembly of Microsoft's agent-framework: model calls, compaction, providers, runs."""
 
     framework = "agent_framework"
     requires = ("agent-framework-core >= 1.11, < 2",)
@@ -27,17 +31,17 @@ class AgentFrameworkInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = in_package(
         "agent_framework",
         ("_clients", "BaseChatClient.get_response", calls.call, "model calls"),
-        ("_clients", f"BaseChatClient.{_INNER}", SubclassHook(_INNER, calls.inner_client), "what each client is given"),
-        ("_clients", _COMPACTED, calls.compaction, "what a strategy leaves out"),
-        ("_middleware", "ChatMiddlewareLayer.get_response", calls.handing, "what middleware edits"),
+        ("_clients", f"BaseChatClient.{_INNER}", SubclassHook(_INNER, calls.inner_client), "requests to the model"),
+        ("_clients", _COMPACTED, calls.compaction, "compaction before each model call"),
+        ("_middleware", "ChatMiddlewareLayer.get_response", calls.middleware_entry, "edits by middleware"),
         ("_middleware", "AgentMiddlewareLayer.run", calls.run, _RUN),
         ("_agents", "RawAgent.run", calls.run, _RUN),
-        ("_agents", "RawAgent._prepare_run_context", calls.prepares, "what providers leave out"),
-        ("_agents", "RawAgent._call_chat_client", calls.calls_client, "the agent's name and its session"),
-        ("_compaction", "CompactionProvider.before_run", calls.before_run, "what a provider leaves out"),
-        ("_compaction", "CompactionProvider.after_run", calls.after_run, "what it changes in what is stored"),
-        ("_sessions", "InMemoryHistoryProvider.get_messages", calls.skips_excluded, "what a store leaves out"),
-        ("_sessions", _PER_CALL, calls.loads, "what is loaded around each call"),
+        ("_agents", "RawAgent._prepare_run_context", calls.run_preparation, "reductions by providers"),
+        ("_agents", "RawAgent._call_chat_client", calls.model_rounds, "the agent's name and session"),
+        ("_compaction", "CompactionProvider.before_run", calls.before_run, "compaction before a run"),
+        ("_compaction", "CompactionProvider.after_run", calls.after_run, "compaction of the stored history"),
+        ("_sessions", "InMemoryHistoryProvider.get_messages", calls.skips_excluded, "messages that a store leaves out"),
+        ("_sessions", _PER_CALL, calls.loaded_history, "history that is loaded for each model call"),
         ("_workflows._workflow", "Workflow._run_core", calls.run, _RUN),
         ("_workflows._functional", "FunctionalWorkflow._run_core", calls.run, _RUN),
     )

@@ -1,4 +1,7 @@
-"""How agent-framework's messages are read, and how others stand for them; imported once agent-framework is."""
+"""Registers how `describe` reads agent-framework's messages, and how summaries and shortened results are created.
+
+This module imports agent-framework, so it is imported only if the program imports agent-framework.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ if TYPE_CHECKING:
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
-#: An id that a compaction has given to a message by its place, and that another message has in another list.
-_PLACE: Final = re.compile(r"msg_\d+")
-#: A message that does nothing but answer or ask for an approval is for the framework, and not for the model.
+#: Ids that compaction assigns to messages by position. They are not unique across lists of messages.
+_POSITION_ID: Final = re.compile(r"msg_\d+")
+#: Contents for the framework. A message that has only these is not sent to the model.
 _APPROVALS: Final = frozenset({"function_approval_response", "oauth_consent_request"})
 
 
-def _shown(content: Content) -> Sequence[Content]:
-    """What a tool has given beside the text that is its result."""
+def _files(content: Content) -> Sequence[Content]:
+    """Return the items of a tool result that are not text, such as images."""
     return [item for item in content.items or () if item.type != "text"]
 
 
-def _saying(content: Content, text: str) -> Content:
-    return edited(content, result=text, items=[Content.from_text(text), *_shown(content)])
+def _with_text(content: Content, text: str) -> Content:
+    return edited(content, result=text, items=[Content.from_text(text), *_files(content)])
 
 
-def _given_id(message: Message) -> str | None:
-    own = message.message_id
-    return own if own is not None and _PLACE.fullmatch(own) is None else None
+def _message_id(message: Message) -> str | None:
+    own_id = message.message_id
+    return own_id if own_id is not None and _POSITION_ID.fullmatch(own_id) is None else None
 
 
 def _kind(message: Message, draft: Draft) -> EventKind:
@@ -48,29 +51,29 @@ def _kind(message: Message, draft: Draft) -> EventKind:
     return ROLES.get(message.role, EventKind.RESPONSE)
 
 
-def _known(message: Message) -> dict[str, Any]:
-    return {"id": _given_id(message), "name": message.author_name or "" if message.role != "tool" else ""}
+def _fields(message: Message) -> dict[str, Any]:
+    return {"id": _message_id(message), "name": message.author_name or "" if message.role != "tool" else ""}
 
 
 def is_summary(message: Message) -> bool:
-    """Whether a message stands for others that a compaction has left out."""
-    known = message.additional_properties
-    group = known.get("_group")  # where a compaction of the framework's writes what it says of a message
-    return OUR_SUMMARY in known or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
+    """Return whether a message is a summary, created by the framework's compaction or by otel-assembly."""
+    properties = message.additional_properties
+    group = properties.get("_group")  # set by the framework's compaction
+    return OUR_SUMMARY in properties or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
 
 
 def _type(value: Any) -> str | None:
-    """What a content says that it is; a tool of the provider's may be given, and give, whatever else."""
+    """Return the type of a content; None for other values, which tools of a provider can receive and return."""
     return value.type if isinstance(value, Content) else None
 
 
 def _provider_call(draft: Draft, content: Any) -> None:
-    """A tool that the provider runs itself: nobody owes it a result."""
+    """Read the call of a tool that the provider runs itself, so that it needs no result."""
     draft.spell(content.tool_name or content.type.removesuffix("_tool_call"), content.arguments)
     read_each(draft, _ROWS, _type, (content.inputs, content.commands))
 
 
-_PROVIDERS: Final = ("code_interpreter", "image_generation", "mcp_server", "search", "shell")
+_PROVIDER_TOOLS: Final = ("code_interpreter", "image_generation", "mcp_server", "search", "shell")
 _ROWS: dict[str | None, Row] = {
     None: lambda draft, value: draft.text(spelled(value)),
     "text": says("text"),
@@ -84,18 +87,19 @@ _ROWS: dict[str | None, Row] = {
         "function_call.call_id", "function_call.name", "function_call.arguments", awaiting=True
     ),
     "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
-    **{f"{name}_tool_call": _provider_call for name in _PROVIDERS},
+    **{f"{name}_tool_call": _provider_call for name in _PROVIDER_TOOLS},
 }
-_given = holds(lambda content: (content.outputs, content.output, content.items or content.result), _ROWS, _type)
-_ROWS |= {f"{name}_tool_result": _given for name in _PROVIDERS}
+_provider_result = holds(
+    lambda content: (content.outputs, content.output, content.items or content.result), _ROWS, _type
+)
+_ROWS |= {f"{name}_tool_result": _provider_result for name in _PROVIDER_TOOLS}
 # Older releases have no screenshots.
-_answer = holds(lambda one: (one.result, _shown(one), getattr(one, "screenshot", None)), _ROWS, _type)
-_ROWS |= dict.fromkeys(("function_result", "computer_tool_result"), answers("call_id", held=_answer))
+_result = holds(lambda content: (content.result, _files(content), getattr(content, "screenshot", None)), _ROWS, _type)
+_ROWS |= dict.fromkeys(("function_result", "computer_tool_result"), answers("call_id", held=_result))
 
 
-# What a compaction notes on a message is no part of what is read of it.
-register_parts(Message, "contents", "type", _ROWS, _kind, _known, lambda message: (message.role, is_summary(message)))
-# Nothing of a message's additional properties is sent.
-register_summaries(lambda said: Message("user", [said], additional_properties={OUR_SUMMARY: True}), Message)
+# Additional properties are not sent to the model. Of these, only the mark of a summary is compared.
+register_parts(Message, "contents", "type", _ROWS, _kind, _fields, lambda message: (message.role, is_summary(message)))
+register_summaries(lambda text: Message("user", [text], additional_properties={OUR_SUMMARY: True}), Message)
 
-register_results(Message, "contents", result_text("type", "function_result", "result"), _saying)
+register_results(Message, "contents", result_text("type", "function_result", "result"), _with_text)

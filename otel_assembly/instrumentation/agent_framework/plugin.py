@@ -1,4 +1,4 @@
-"""`AssemblyMiddleware`: a chain of our policies as chat middleware of agent-framework, on its own messages."""
+"""The plug-in for agent-framework: `AssemblyMiddleware` runs otel-assembly's policies as chat middleware."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Message, ResponseStream
 
-import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
+import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # registers the messages
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
 from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
@@ -25,32 +25,33 @@ if TYPE_CHECKING:
 
 
 class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
-    """Our policies around each model call of an agent: agent-framework's messages go in and come out, the very objects.
+    """Runs a chain of otel-assembly's policies before each model call of an agent.
 
-    It is given to an agent, ``Agent(client, middleware=[plugin, plugin.tools])``, or to a client. What a policy drops
-    is out of this call's prompt, and still in the session. One object may serve any number of sessions. Put it behind
-    middleware that changes the messages, and use no ``compaction_strategy`` beside it, so that it has the last word on
-    what is sent. The instructions and the tools of the agent are counted with the messages.
+    Pass it to an agent, ``Agent(client, middleware=[plugin, plugin.tools])``, or to a client. The policies process
+    agent-framework's own message objects. Dropped messages are not sent to the model, but stay in the session. The
+    agent's instructions and tools count toward the budget. One `AssemblyMiddleware` can serve several sessions. Put it
+    after middleware that changes messages, and do not combine it with a ``compaction_strategy``, which would run later.
 
-    A FATAL alert, of an observer, or sent with ``context_of(session_id).send(…)``, halts the conversation: no model is
-    called any more, and, where `tools` is among the agent's middleware, no tool is; a run of the agent raises.
+    A FATAL alert halts the conversation. An observer sends it, or your program with
+    ``context_of(session_id).send(…)``. After that, no model is called, and runs of the agent raise `HaltedError`. If
+    `tools` is in the agent's middleware, no tool is called either.
 
     Args:
         policies: The chain, or an `Assembler`.
-        name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts; by default the client's, as far as it says its name.
-        agent_name: The agent's name, for telemetry; an instrumented agent says its own.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}``: a mapping, or a function of
-            the call's `ChatContext` that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
+        name: The assembler's name, as for `Assembler`.
+        model: The model whose tokenizer counts tokens. Default: the client's model, if its name is known.
+        agent_name: The agent's name in telemetry. Default: the name of the agent, while it is instrumented.
+        dependencies: Objects for the policies by type, such as ``{KnowledgeStore: store}``: a mapping, or a sync or
+            async function that returns one. The function is called with the call's `ChatContext` before each assembly.
+        variables: Values for the policies by name, likewise.
+        observers: Receive every message once, and every alert. They receive a response before its tools run.
 
     Attributes:
-        tools: Function middleware that answers tool calls of a halted conversation in the place of their tools.
+        tools: Function middleware for the agent. In a halted conversation, it answers tool calls without calling tools.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: A name or model is passed together with an `Assembler`, which has its own; or an argument
+            is invalid.
     """
 
     def __init__(
@@ -68,66 +69,67 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         self._agent_name = agent_name
-        #: The conversations of runs without a session, by their first message.
+        #: The conversations of runs without a session, by first message.
         self._runs: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
         self.tools: FunctionMiddleware = _Tools(self)
 
     def context_of(self, conversation: str) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a conversation. Use it to send alerts to the conversation, or to halt it.
 
         Args:
-            conversation: The ``session_id`` of its session.
+            conversation: The ``session_id`` of the conversation's session.
         """
         return self._conversation(conversation).context
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Work out what this call's model gets to see, and call it with that.
+        """Assemble the messages for a model call, then make the call with them. The framework calls this.
 
         Raises:
-            HaltedError: The conversation was halted, or its response halted it and asks for tools.
+            HaltedError: The conversation is halted, or the response halted it and contains tool calls.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation, options, invoking_agent = self._of(context), context.options or {}, RUNS.invoking_agent
+        conversation, options = self._conversation_of(context), context.options or {}
+        invoking_agent = RUNS.invoking_agent
         agent_name = self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None)
-        given, prompts = list(context.messages), prompts_of(options)
+        messages, prompts = list(context.messages), prompts_of(options)
         client, tools = context.client, schemas_of(options.get("tools"))
         async with conversation.turn(agent_name, model_in(options, client), tools, client):
-            await conversation.show(given)
-            assembly = await conversation.assemble(context, prompts, given)
+            await conversation.show(messages)
+            assembly = await conversation.assemble(context, prompts, messages)
         context.messages = _messages(assembly)
         if assembly.prompts != prompts:
             context.options = {**options, "instructions": "\n\n".join(assembly.prompts)}
-        handed = MIDDLEWARE_INPUT.get()
-        if handed is not None:
-            handed.plugin = given, list(context.messages), prompts_of(context.options)
+        middleware_input = MIDDLEWARE_INPUT.get()
+        if middleware_input is not None:
+            middleware_input.plugin = messages, list(context.messages), prompts_of(context.options)
         await call_next()
         if isinstance(context.result, ResponseStream):
-            context.result = context.result.with_result_hook(lambda answer: _answered(conversation, answer))
+            context.result = context.result.with_result_hook(lambda response: _show_response(conversation, response))
         elif context.result is not None:
-            await _answered(conversation, context.result)
+            await _show_response(conversation, context.result)
 
     def _begin(self, conversation_id: str | None) -> PluginConversation:
         return PluginConversation(self, "agent_framework", conversation_id, same=same_content)
 
-    def _of(self, context: Any) -> PluginConversation:
-        own = _session_id(context)
-        if own is not None:
-            return self._conversation(own)
+    def _conversation_of(self, context: Any) -> PluginConversation:
+        session_id = _session_id(context)
+        if session_id is not None:
+            return self._conversation(session_id)
         first = next(iter(context.messages), None)
         return self._runs.get(first) or self._runs.put(first, self._begin(None))
 
 
 class _Tools(FunctionMiddleware):
-    """No tool is called for a conversation that is halted."""
+    """Function middleware that calls no tool in a halted conversation."""
 
     def __init__(self, plugin: AssemblyMiddleware) -> None:
         self._plugin = plugin
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Call a tool, unless its conversation was halted since the model asked for it."""
-        own = _session_id(context)
-        halt = self._plugin.context_of(own).guard.halt if own is not None else None
+        """Call a tool, or answer with the reason of the halt if the conversation is halted."""
+        session_id = _session_id(context)
+        halt = self._plugin.context_of(session_id).guard.halt if session_id is not None else None
         if halt is None:
             await call_next()
         else:
@@ -135,17 +137,16 @@ class _Tools(FunctionMiddleware):
 
 
 def _session_id(context: Any) -> str | None:
-    """The id of the session that a call is made in."""
-    found: str | None = getattr(context.session, "session_id", None)
-    return found
+    session_id: str | None = getattr(context.session, "session_id", None)
+    return session_id
 
 
 def _messages(assembly: Assembly) -> list[Message]:
     return [event for event in assembly.events if isinstance(event, Message)]
 
 
-async def _answered(conversation: PluginConversation, answer: ChatResponse) -> None:
-    """Show observers what the model said; its tools are not called where that halted the conversation."""
-    await conversation.show(answer.messages)
-    if any(content.type == "function_call" for message in answer.messages for content in message.contents):
+async def _show_response(conversation: PluginConversation, response: ChatResponse) -> None:
+    """Show a response to the observers. Raise `HaltedError` if that halts the conversation and it has tool calls."""
+    await conversation.show(response.messages)
+    if any(content.type == "function_call" for message in response.messages for content in message.contents):
         conversation.context.guard.check()
