@@ -13,11 +13,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_framework import (
-    ResponseStream,
-    normalize_messages,
-    observability,
-)  # the module, because its settings are replaced
+from agent_framework import ResponseStream, normalize_messages, observability
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
@@ -66,6 +62,7 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) ->
     """Record a run of an agent or workflow, with a span if the framework's own telemetry creates none."""
     has_no_provider = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _GENERATED_NAME.sub(type(runner).__name__, name_of(runner))
+    # Read through the module: agent-framework replaces the object.
     has_span = not has_no_provider and observability.OBSERVABILITY_SETTINGS.ENABLED
     return ContextBoundRun(instrumentation, None if has_span else name, {})
 

@@ -162,7 +162,7 @@ def _in_pieces(*texts: str) -> list[Any]:
 
 
 @dataclass
-class GraphPosition:
+class Location:
     room: str
     floor: int
 
@@ -171,7 +171,7 @@ async def structured(log: Log) -> Any:
     agent = ag2.Agent(
         "support",
         config=log.model('{"room": 3}', "no idea", '{"room": "a", "floor": 1}'),
-        response_schema=GraphPosition,
+        response_schema=Location,
     )
     reply = await agent.ask("where?")
     return await reply.content(retries=2)
@@ -202,7 +202,7 @@ async def delegation(log: Log) -> Any:
     return (await boss.ask("is it there?")).body
 
 
-async def maintenance_hook(log: Log) -> Any:
+async def compacts_and_aggregates(log: Log) -> Any:
     """Compaction and aggregation, each with its own summariser, after each turn that needs it."""
     agent = ag2.Agent(
         "support",
@@ -324,7 +324,7 @@ PROGRAMS: dict[str, Program] = {
         parallel_tools,
         subtasks,
         delegation,
-        maintenance_hook,
+        compacts_and_aggregates,
         asks_a_summariser,
         is_guarded,
         halts,

@@ -90,7 +90,7 @@ async def test_alerts_and_halts_of_a_call_that_is_tried_again_are_told_once(tele
 
 async def test_a_compaction_is_told_apart_from_the_prompt_of_a_model_call(telemetry):
     log = Log(telemetry)
-    await PROGRAMS["keeps_up"](log)
+    await PROGRAMS["compacts_and_aggregates"](log)
     called = {received.assembly for received in log.calls}
     others = [span for span in telemetry.spans_named("assemble_context") if span.span_id not in called]
     assert {span.attributes["assembly.name"] for span in others} == {"compaction", "aggregation"}
