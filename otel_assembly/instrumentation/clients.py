@@ -1,4 +1,8 @@
-"""The one hook for the place where a model's client is called: there the messages of a call are final."""
+"""Hooks of model clients: the functions that send a request to a model.
+
+At that point the messages of a model call are final, so `client` records them and ends the call's assembly. If a
+reducer calls the client, for example to summarize messages, the call is recorded as a part of the reducer's step.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +34,29 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.reductions import Reduction
     from otel_assembly.instrumentation.runs import Run
 
-#: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
-#: One that has an agent of its own answer makes that agent's calls, too.
-_CALLED: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = ContextVar(
+#: The client call that runs in this context, and the model call that was prepared when it began. A client that calls
+#: another client is one call; but if an agent answers for the client, that agent's model calls are recorded separately.
+_CURRENT: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = ContextVar(
     "otel_assembly_client_called", default=None
 )
 
 
 class ClientCall:
-    """One call of a model's client: what it is given is told before it runs, or as it runs, where it summarises.
+    """One call of a model client, as a `Run`.
+
+    The request is recorded before the client runs, as the output of a model call's assembly. If a reducer calls the
+    client, a ``compact_block`` under the reducer's step is recorded instead.
 
     Args:
-        instrumentation: Where it is reported.
-        read: What the client is given; None where it is not to be told of.
-        text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
-        told: Tells what the client is given, and returns the call that this is.
-        chunk_text: The text in a part of an answer that comes in parts, likewise; None where there is none.
+        instrumentation: The instrumentation that records the call.
+        read: Returns the client request; None if the call is not to be recorded.
+        text_of: Returns the text of the client's answer, which may be a summary; None if the text is not known yet.
+        record: Records the client request and returns its model call; `_record_prepared_call` by default.
+        chunk_text: Returns the text of one chunk of a streamed answer; None if the chunk has no text.
 
     Attributes:
-        over: Whether it has answered: what it has started may still run, and make calls of its own.
+        streams: True if the answer is a stream. No context manager is then kept open between its chunks.
+        over: True after the client has answered. Tasks that it has started may go on and make calls of their own.
     """
 
     def __init__(
@@ -56,147 +64,154 @@ class ClientCall:
         instrumentation: Instrumentation,
         read: Callable[[], ClientRequest | None],
         text_of: Callable[[Any], str | None] | None = None,
-        told: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
+        record: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
         chunk_text: Callable[[Any], str | None] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._read = read
         self._text_of = text_of
-        self._said_in = chunk_text
-        self._said: list[str] = []
-        self._tell = told or tell
+        self._chunk_text = chunk_text
+        self._chunks: list[str] = []
+        self._record = record or _record_prepared_call
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
-        #: Whether it answers step by step: what is opened for it is then not held open in between.
         self.streams = False
         self.over = False
         self._began = False
-        self._told = False
-        self._called = CalledModel(prepared=False)
-        self._sent: ClientRequest | None = None
+        self._recorded = False
+        self._called_model = CalledModel(prepared=False)
+        self._request: ClientRequest | None = None
         self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
-        self._compacts: AbstractContextManager[Attempt | None] | None = None
-        #: Whether that was entered as the client was called: whoever answers step by step need not say so before.
-        self._entered = False
+        self._compaction: AbstractContextManager[Attempt | None] | None = None
+        #: True if the compaction was entered when the client was called, before the answer was known to be a stream.
+        self._compaction_entered = False
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The client runs in this block, the first of which is the call; never left open across a ``yield``."""
+        """Run the client in this block, which must not contain a ``yield``; the first such block begins the call."""
         if not self._began:
             self._began = True
             with self._instrumentation.suppress_errors():
                 self._begin()
-        if not self._told:
+        if not self._recorded:
             yield
             return
-        with context_value(_CALLED, (self, CALL.get())), self._calling(), self._called.current():
+        with context_value(_CURRENT, (self, CALL.get())), self._calling(), self._called_model.current():
             yield
 
     def _begin(self) -> None:
+        """Record the client request, or begin the compaction if a reducer makes this call."""
         if called():
             return
-        self._sent = sent = self._read()
-        if sent is None:
+        self._request = request = self._read()
+        if request is None:
             return
-        messages: object = sent.messages
-        if not isinstance(messages, Sequence):  # what can be read once is the client's to read
+        messages: object = request.messages
+        if not isinstance(messages, Sequence):  # an iterator can be read only once, by the client
             call = CALL.get()
-            if call is not None and reducing() is None and self._tell is not record_standalone_call:
-                call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
+            if call is not None and reducing() is None and self._record is not record_standalone_call:
+                call.fail(
+                    TypeError(
+                        f"the model client got its messages as {type(messages).__name__}, which is not a sequence, so "
+                        "they were not recorded; pass a list"
+                    )
+                )
             return
-        self._told, self._reduction = True, reducing()
+        self._recorded, self._reduction = True, reducing()
         reduction = self._reduction
         if reduction is None:
-            self._calling = self._tell(self._instrumentation, sent).calling
-            self._called = CalledModel()
+            self._calling = self._record(self._instrumentation, request).calling
+            self._called_model = CalledModel()
             return
-        reduction.read = sent.messages
-        # It may be the very list that the answer is added to, and is counted when that has happened.
-        tokens = partial(_tokens, sent=sent._replace(messages=list(sent.messages)))
+        reduction.read = request.messages
+        # The tokens are counted after the call, when the program may have added the answer to its list: copy the list.
+        tokens = partial(_count_tokens, request=request._replace(messages=list(request.messages)))
         self._instrumentation.watch_model_calls()
-        self._compacts = reduction.compacting(
-            sent.model or "model", tokens, started_ns=time.time_ns(), model_spans=self._called.model_spans
+        self._compaction = reduction.compacting(
+            request.model or "model", tokens, started_ns=time.time_ns(), model_spans=self._called_model.model_spans
         )
         if not self.streams:
-            self._entered, self._attempt = True, self._compacts.__enter__()
+            self._compaction_entered, self._attempt = True, self._compaction.__enter__()
 
     def returned(self, answer: Any) -> None:
-        """The client has answered, all at once."""
+        """Record an answer that the client returned as a whole, if it may be a summary."""
         if self._attempt is None or self._text_of is None:
             return
         with self._instrumentation.suppress_errors():
             text = self._text_of(answer)
             if text is not None:
-                self._answered(self._attempt, text)
+                self._record_summary(self._attempt, text)
 
-    def gave(self, part: Any) -> None:
-        """The client has given a part of its answer."""
-        if self._compacts is None or self._said_in is None:
+    def gave(self, chunk: Any) -> None:
+        """Collect the text of one chunk of a streamed answer, if the answer may be a summary."""
+        if self._compaction is None or self._chunk_text is None:
             return
         with self._instrumentation.suppress_errors():
-            self._said.append(self._said_in(part) or "")
+            self._chunks.append(self._chunk_text(chunk) or "")
 
-    def _answered(self, attempt: Attempt, text: str) -> None:
-        if self._sent is not None and self._reduction is not None:
+    def _record_summary(self, attempt: Attempt, text: str) -> None:
+        if self._request is not None and self._reduction is not None:
             self._reduction.answered(attempt, text)
-            attempt.outcome = no_summary(text, self._sent.messages)
+            attempt.outcome = no_summary(text, self._request.messages)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The client's call is over."""
+        """End the client's call, and the compaction if it is one."""
         self.over = True
-        self._called.end(error)
-        compacts, self._compacts = self._compacts, None
-        if compacts is not None:
+        self._called_model.end(error)
+        compaction, self._compaction = self._compaction, None
+        if compaction is not None:
             with self._instrumentation.suppress_errors():
-                attempt = self._attempt if self._entered else compacts.__enter__()
-                if error is None and attempt is not None and self._said:
-                    self._answered(attempt, "".join(self._said))
+                attempt = self._attempt if self._compaction_entered else compaction.__enter__()
+                if error is None and attempt is not None and self._chunks:
+                    self._record_summary(attempt, "".join(self._chunks))
                 try:
-                    compacts.__exit__(type(error) if error is not None else None, error, None)
+                    compaction.__exit__(type(error) if error is not None else None, error, None)
                 except BaseException as raised:
                     if raised is not error:
                         raise
 
 
 def called() -> bool:
-    """Whether a client is called here whose call is told: what it calls in its turn is no call of its own."""
-    around = _CALLED.get()
-    return around is not None and not around[0].over and around[1] is CALL.get()
+    """Return True inside a client call that is recorded; a client that is called there is not a separate call."""
+    current = _CURRENT.get()
+    return current is not None and not current[0].over and current[1] is CALL.get()
 
 
-def model_in(*held: Any) -> str | None:
-    """The name of the model that the first of these says, which has it as an attribute, or for a key; None of none."""
-    said = (one.get("model") if isinstance(one, dict) else getattr(one, "model", None) for one in held)
-    return next((name for name in said if isinstance(name, str) and name), None)
+def model_in(*sources: Any) -> str | None:
+    """Return the first model name among the attributes ``model`` of these objects, or the keys ``model`` of dicts."""
+    names = (source.get("model") if isinstance(source, dict) else getattr(source, "model", None) for source in sources)
+    return next((name for name in names if isinstance(name, str) and name), None)
 
 
-def _tokens(count: Callable[[str], int], sent: ClientRequest) -> int:
-    texts = (text for message in sent.messages for text in describe(message).texts)
-    return sum(count(text) for text in (*(sent.prompts or ()), *texts))
+def _count_tokens(count: Callable[[str], int], request: ClientRequest) -> int:
+    texts = (text for message in request.messages for text in describe(message).texts)
+    return sum(count(text) for text in (*(request.prompts or ()), *texts))
 
 
-def tell(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
-    """A client receives this: it is the end of the call that is prepared here, or of one that nothing prepared."""
-    call = CALL.get() or sent.call or ModelCall(instrumentation, sent.invoking_agent)
-    call.client_called(sent)
+def _record_prepared_call(instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
+    """Record a client request as the end of the model call prepared in this context; if there is none, of a new one."""
+    call = CALL.get() or request.call or ModelCall(instrumentation, request.invoking_agent)
+    call.client_called(request)
     return call
 
 
-def record_standalone_call(instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
-    """A client receives this for a call of its own, whatever is prepared here."""
-    call = ModelCall(instrumentation, sent.invoking_agent)
-    call.client_called(sent)
+def record_standalone_call(instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
+    """Record a client request as a separate model call, even if another call is prepared in this context."""
+    call = ModelCall(instrumentation, request.invoking_agent)
+    call.client_called(request)
     return call
 
 
 def summariser_call(
     reads: Callable[..., ClientRequest | None], text_of: Callable[[Any], str | None] | None = None
 ) -> Wrap:
-    """The hook of a reducer's own function that has a model summarise: a part of its step, and otherwise no call.
+    """Return a wrapper for a reducer's own function that calls a model to summarize messages.
+
+    The call is recorded as a part of the reducer's step. Outside of a reducer, the function is not recorded.
 
     Args:
-        reads: As for `client`.
-        text_of: Likewise.
+        reads: Returns the client request from the function's arguments; None if it is not to be recorded.
+        text_of: Returns the text of the summary from the function's result; None if the text is not known yet.
     """
 
     def read(*args: Any, **kwargs: Any) -> ClientRequest | None:
@@ -213,41 +228,46 @@ def client(
     prepared: Callable[..., Run | None] | None = None,
     chunk_text: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
-    """The hook of a function that calls a model: a coroutine function, a generator, or neither.
+    """Return a wrapper for a model client's function: a coroutine function, a generator function, or neither.
 
-    A client that another one calls, such as a cache, is told of once, with what the outer one was given, unless the
-    outer one is left out.
+    If a client such as a cache calls another client, only the outer client's request is recorded, unless `reads`
+    returns None for it.
 
     Args:
-        reads: What the client is given, from its arguments; None where that is left out.
-        text_of: The text of what it returns, for a summariser's; None of it where that is not known yet.
-        attach_to_stream: As for `run_hook`.
-        told: Instead of `tell`, if no context variable has the call: `record_standalone_call` if there is none.
-        prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
-            client is not called inside of it; the call ends with the client's. Or any other `Run` that the client is
-            called in.
-        chunk_text: As `text_of`, of each part of an answer that comes in parts.
+        reads: Returns the client request from the function's arguments; None if the call is not to be recorded.
+        text_of: Returns the text of the function's result if a reducer called the client for a summary; None if the
+            text is not known yet.
+        attach_to_stream: Attaches the call to an answer that is a stream of the framework's own type; see `run_hook`.
+        told: Records the client request and returns its model call. By default, the request ends the call that is
+            prepared in the current context, or a new one. `record_standalone_call` always records a new one.
+        prepared: Returns the prepared model call from the `Instrumentation` and the function's arguments, if the
+            call's context is not current when the client is called; the call then ends with the client's. Any other
+            `Run` in which the client is to be called is possible too.
+        chunk_text: Returns the text of one chunk of a streamed answer; None if the chunk has no text.
     """
 
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        def call_of(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
+        def begin_call(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
             read = partial(call_if_accepted, original, reads, args, kwargs)
-            return ClientCall(instrumentation, partial(_with_rules, read, args), text_of, told, chunk_text)
+            return ClientCall(instrumentation, partial(_read_with_rules, read, args), text_of, told, chunk_text)
 
-        return run_hook(call_of, attach_to_stream)(original, instrumentation)
+        return run_hook(begin_call, attach_to_stream)(original, instrumentation)
 
     if prepared is None:
         return hook
-    around = run_hook(prepared, attach_to_stream)
-    return lambda original, instrumentation: around(hook(original, instrumentation), instrumentation)
+    outer_hook = run_hook(prepared, attach_to_stream)
+    return lambda original, instrumentation: outer_hook(hook(original, instrumentation), instrumentation)
 
 
-def _with_rules(read: Callable[[], ClientRequest | None], args: Sequence[Any]) -> ClientRequest | None:
-    """What a client is given, with what the client adds to it: the client is the first argument of a method."""
-    sent = read()
-    if sent is None or sent.client is not None or not args:
-        return sent
-    return sent._replace(client=rules_of_client(args[0]))
+def _read_with_rules(read: Callable[[], ClientRequest | None], args: Sequence[Any]) -> ClientRequest | None:
+    """Return the client request, with the rules by which the client extends messages.
+
+    The client is the first of the arguments, because the hooked function is one of its methods.
+    """
+    request = read()
+    if request is None or request.client is not None or not args:
+        return request
+    return request._replace(client=rules_of_client(args[0]))
 
 
 def innermost_client_hook(
@@ -259,65 +279,79 @@ def innermost_client_hook(
     holds: Callable[[Any], bool] | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
-    """What a `SubclassHook` makes of a method of clients: a class that hands on to the one behind it is looked through.
+    """Return a wrapper for a `SubclassHook` of a client's method, so that only the innermost client's call is recorded.
 
-    So is a client that has others answer, such as a fallback, where it is known by which methods those are asked.
+    The call of a method that calls the inherited method of the same name is not recorded, because the inherited
+    method's call is. Nor is the call of a client that delegates to other clients, such as a fallback, if `asks` names
+    the methods by which it calls them.
 
     Args:
-        method: Its name.
-        reads: As for `client`.
-        text_of: As for `client`.
-        asks: The methods by which a client is asked, where a class whose code asks by them has others answer.
-        holds: Whether something is a client; then one has others answer if it has some, too.
-        more: What else `client` takes.
+        method: The method's name.
+        reads: Returns the client request from the method's arguments; None if the call is not to be recorded.
+        text_of: Returns the text of the method's result, as for `client`.
+        asks: Methods of clients. A class delegates to other clients if a function in its code uses one of these names
+            without ``super``.
+        holds: Returns True for an object that is a client. If given, a client delegates only if it also has such an
+            object as an attribute.
+        more: Further arguments for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        def sent(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-            behind = getattr(super(owner, self), method, None) if hands_on else None
-            if behind is not None and not getattr(behind, "__isabstractmethod__", False):
+        def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
+            inherited = getattr(super(owner, self), method, None) if calls_super else None
+            if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
                 return None
-            if asks_others and (holds is None or _holds(self, holds)):
+            if calls_clients and (holds is None or _has_client(self, holds)):
                 return None
             return reads(self, *args, **kwargs)
 
-        named = _names_by_function(owner)
-        hands_on = any({"super", method} <= names for names in named)
-        asks_others = any("super" not in names and not names.isdisjoint(asks) for names in named)
-        return client(sent, text_of, **more)(original, instrumentation)
+        names_by_function = _names_by_function(owner)
+        calls_super = any({"super", method} <= names for names in names_by_function)
+        calls_clients = any("super" not in names and not names.isdisjoint(asks) for names in names_by_function)
+        return client(read_innermost, text_of, **more)(original, instrumentation)
 
     return wrap
 
 
 def _names_by_function(owner: type) -> list[set[str]]:
-    """What each function in the code of a class names, as one does that calls it."""
-    codes = [code for one in vars(owner).values() for code in _codes(one)]
+    """Return the global and attribute names that are used in a class, as one set per function of its code."""
+    codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
     for code in codes:
-        codes += [inside for inside in code.co_consts if hasattr(inside, "co_names")]
+        codes += [inner_code for inner_code in code.co_consts if hasattr(inner_code, "co_names")]
     return [set(code.co_names) for code in codes]
 
 
-def _codes(one: Any, deep: int = 3) -> list[CodeType]:
-    """The code of a function, and of what a decorator around it holds that says nothing of it."""
-    function = inspect.unwrap(one)
-    function = function if callable(function) else one  # a framework may only note that it has wrapped it
-    cells = getattr(function, "__closure__", None) or () if deep else ()
-    held = [inside for cell in cells if inspect.isfunction(inside := _content(cell))]
+def _codes(attribute: Any, depth: int = 3) -> list[CodeType]:
+    """Return the code of a function, and of the functions in its closure.
+
+    A decorator without ``functools.wraps`` leaves the decorated function only in the closure. Closures are searched to
+    this depth.
+    """
+    function = inspect.unwrap(attribute)
+    function = function if callable(function) else attribute  # a framework may set `__wrapped__` to a mere flag
+    cells = getattr(function, "__closure__", None) or () if depth else ()
+    inner_functions = [content for cell in cells if inspect.isfunction(content := _content(cell))]
     code = getattr(function, "__code__", None)
-    return [*([] if code is None else [code]), *(inside for each in held for inside in _codes(each, deep - 1))]
+    return [
+        *([] if code is None else [code]),
+        *(inner_code for inner_function in inner_functions for inner_code in _codes(inner_function, depth - 1)),
+    ]
 
 
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # the cell is still empty
         return None
 
 
-def _holds(client: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether a client has one of these, by itself or among several; pydantic keeps what is private apart."""
-    held = (getattr(client, where, None) or {} for where in ("__dict__", "__pydantic_private__"))
-    values = (value for one in held for value in one.values())
-    several = ([*value.values()] if isinstance(value, dict) else value for value in values)
-    inside = (each for value in several for each in (value if isinstance(value, list | tuple) else (value,)))
-    return any(map(wanted, inside))
+def _has_client(delegating: Any, is_client: Callable[[Any], bool]) -> bool:
+    """Return True if an attribute of a client is another client, or a list, tuple or dict that contains one."""
+    # Pydantic keeps private attributes in a separate dict.
+    attributes = (getattr(delegating, name, None) or {} for name in ("__dict__", "__pydantic_private__"))
+    values = (value for namespace in attributes for value in namespace.values())
+    values_or_lists = ([*value.values()] if isinstance(value, dict) else value for value in values)
+    candidates = (
+        item for value in values_or_lists for item in (value if isinstance(value, list | tuple) else (value,))
+    )
+    return any(map(is_client, candidates))

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 #: The attribute of a replacement with the `Patches` that set it, the replacement's own `id`, and the original. The `id`
-#: tells the replacement from wrappers around it, which copy its attributes.
+#: distinguishes the replacement from wrappers around it, which copy its attributes.
 _ORIGINAL: Final = "_otel_assembly_before"
 
 
@@ -127,7 +127,8 @@ class Instrumentation:
             original.
         framework: The framework's name.
         patches: The replaced attributes.
-        ends: Functions that are called before the framework is uninstrumented, to record what is still pending.
+        ends: Functions that are called before the framework is uninstrumented, to record pending reductions or to undo
+            other changes.
     """
 
     def __init__(self, framework: str, recorder: Recorder | None = None) -> None:

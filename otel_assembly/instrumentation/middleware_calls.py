@@ -1,7 +1,7 @@
-"""Middleware that hands a model call's messages on, changed or not, to what stands behind it, once or several times.
+"""Hooks for middleware, which passes the messages of a model call to the next layer, perhaps changed or repeatedly.
 
-Each time is a step of the call, recorded as the messages are passed on (`MiddlewareCall`); or, if the call is not known
-before its client is called, when that has come to be known (`MiddlewareInput`).
+Each time that middleware passes messages on is a step of the model call. `MiddlewareCall` records the step immediately.
+If the model call is not known before its client is called, `MiddlewareInput` keeps the messages until then.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ if TYPE_CHECKING:
 
 
 class MiddlewareReduction(Reduction):
-    """What a middleware does to messages, which need be no reducer at all.
+    """The changes that a middleware makes to messages. It need not be a reducer.
 
     Args:
-        instrumentation: Where it is reported.
-        policy: Its name, of low cardinality.
-        before: What it takes in.
-        summarises: Whether a model that it calls is its own, such as a summariser's; else that is a call of its own.
-        kind: ``reduction`` where it is known to reduce: that it found nothing to do, or failed, is then worth telling.
-        said: What else `Reduction` takes.
+        instrumentation: The instrumentation that records the changes.
+        policy: The name of the step, of low cardinality.
+        before: The messages that the middleware receives.
+        summarises: True if a model call inside the middleware is a part of its step, such as a summarizer's. Otherwise
+            that is a separate model call.
+        kind: ``reduction`` if the middleware is known to be a reducer. It is then also recorded if it changed nothing
+            or failed.
+        more: Further arguments for `Reduction`.
     """
 
     __slots__ = ("_summarises",)
@@ -54,31 +56,34 @@ class MiddlewareReduction(Reduction):
         *,
         summarises: bool = False,
         kind: str | None = None,
-        **said: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(instrumentation, policy, before, kind=kind, **said)
+        super().__init__(instrumentation, policy, before, kind=kind, **more)
         self._summarises = summarises
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It runs in this block."""
+        """Run the middleware in this block."""
         with super().running() if self._summarises else nullcontext():
             yield
 
     def failed(self, error: BaseException) -> None:
-        """It raised; of what is not known to be a reducer that says nothing, unless it reduced."""
+        """Record an error, if the middleware is known to be a reducer or its step is open.
+
+        An error of other middleware need not concern its messages, so it is not recorded.
+        """
         if self._kind is not None or self.step is not None:
             super().failed(error)
 
-    def hands_on(
+    def record_output(
         self, prompts: Sequence[str] | None, after: ClientRequest, done: Callable[..., None] = Reduction.done
     ) -> None:
-        """It was handed these prompts beside the messages, and hands these on.
+        """Record the messages and system prompts that the middleware passes on.
 
         Args:
-            prompts: The system prompts.
-            after: What it hands on.
-            done: Says of it what it let out, in the place of `Reduction.done`.
+            prompts: The system prompts that the middleware received.
+            after: The messages and system prompts that it passes on.
+            done: Called in place of `Reduction.done` to record the result.
         """
         call = self.resolve_model_call() if prompts != after.prompts else None
         if call is not None:
@@ -87,16 +92,16 @@ class MiddlewareReduction(Reduction):
 
 
 class MiddlewareCall:
-    """One call of a middleware, as a `Run`: it goes on with a request, perhaps another one, and perhaps several times.
+    """One call of a middleware, as a `Run`: the middleware may call the next layer, with any request, repeatedly.
 
     Args:
-        instrumentation: Where it is reported.
-        reduces: Makes what is reported of it, from the messages that it takes in.
-        reads: The messages of a request, and the system prompts with them.
-        request: What it is called with.
-        inside: What context variables are in it.
-        behind: What they are behind it.
-        done: As `MiddlewareReduction.hands_on` takes it.
+        instrumentation: The instrumentation that records the call.
+        reduces: Makes the reduction to record from the messages that the middleware receives.
+        reads: Returns the messages and system prompts of a request.
+        request: The request that the middleware is called with.
+        inside: The values of context variables within the middleware.
+        behind: The values of context variables within the next layer.
+        done: Called in place of `Reduction.done` to record the result.
     """
 
     def __init__(
@@ -110,67 +115,67 @@ class MiddlewareCall:
         done: Callable[..., None] = Reduction.done,
     ) -> None:
         self._instrumentation = instrumentation
-        self._reduces = reduces
-        self._reads = reads
-        self._inside = ContextBoundRun(instrumentation, None, inside)
-        self._behind = {**behind, REDUCTION: None}
+        self._begin_reduction = reduces
+        self._read = reads
+        self._run_inside = ContextBoundRun(instrumentation, None, inside)
+        self._next_layer_context = {**behind, REDUCTION: None}
         self._done = done
-        given = reads(request)
-        self._prompts = given.prompts  # a middleware may change the very request
-        self._reduction = reduces(given.messages)
-        self._went_on = False
+        original_request = reads(request)
+        self._prompts = original_request.prompts  # read now, because a middleware may change the request in place
+        self._reduction = reduces(original_request.messages)
+        self._called_next = False
         call = self._reduction.call
-        self._put_back = call.checkpoint() if call is not None else None
+        self._rollback = call.checkpoint() if call is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The middleware runs in this block."""
-        with self._inside.current(), self._reduction.running():
+        """Run the middleware in this block."""
+        with self._run_inside.current(), self._reduction.running():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """It has answered, or raised."""
-        if error is not None and not self._went_on:
+        """End the call; an error is recorded only if the next layer was not called."""
+        if error is not None and not self._called_next:
             with self._instrumentation.suppress_errors():
                 self._reduction.failed(error)
 
     def call_next(self, _: Instrumentation, request: Any, *__: Any) -> ContextBoundRun:
-        """It asks for what is behind it with this request; it is told for each time that it does."""
-        reduction, self._went_on = self._reduction, True
-        reduction.hands_on(self._prompts, self._reads(request), self._done)
-        self._reduction = self._reduces(reduction.before)
-        return ContextBoundRun(self._instrumentation, None, self._behind, ends=self._came_back)
+        """Record the request with which the middleware calls the next layer, and return the run of that layer."""
+        reduction, self._called_next = self._reduction, True
+        reduction.record_output(self._prompts, self._read(request), self._done)
+        self._reduction = self._begin_reduction(reduction.before)
+        return ContextBoundRun(self._instrumentation, None, self._next_layer_context, ends=self._next_layer_ended)
 
-    def _came_back(self) -> None:
-        """What is behind it has answered or raised: if it goes on once more, that begins where it began itself."""
-        if self._put_back is not None:
-            self._put_back()
-            self._reduction = self._reduces(self._reduction.before)
+    def _next_layer_ended(self) -> None:
+        """Restore the state before the middleware, so that calling the next layer again starts from there."""
+        if self._rollback is not None:
+            self._rollback()
+            self._reduction = self._begin_reduction(self._reduction.before)
 
 
 def wrap_middleware(
-    original: Callable[..., Any], instrumentation: Instrumentation, begun: Callable[[Any], MiddlewareCall]
+    original: Callable[..., Any], instrumentation: Instrumentation, begin_call: Callable[[Any], MiddlewareCall]
 ) -> Callable[..., Any]:
-    """In the place of a middleware's function, awaited or not, which is called with a request and what is behind it.
+    """Return a wrapper for a middleware's function, sync or async, that is called with a request and the next layer.
 
     Args:
         original: The function.
-        instrumentation: Whom it serves.
-        begun: One call of it, by its request.
+        instrumentation: The instrumentation that records its calls.
+        begin_call: Makes the `MiddlewareCall` from the request.
     """
 
     @wraps(original)
-    def watched(request: Any, behind: Callable[..., Any], *beside: Any) -> Any:
+    def middleware(request: Any, next_layer: Callable[..., Any], *rest: Any) -> Any:
         run: MiddlewareCall | None = None
         if instrumentation.is_enabled():
             with instrumentation.suppress_errors():
-                run = begun(request)
+                run = begin_call(request)
         if run is None:
-            return original(request, behind, *beside)
-        call_next = run_hook(run.call_next)(behind, instrumentation)
-        return run_hook(lambda *_: run)(original, instrumentation)(request, call_next, *beside)
+            return original(request, next_layer, *rest)
+        call_next = run_hook(run.call_next)(next_layer, instrumentation)
+        return run_hook(lambda *_: run)(original, instrumentation)(request, call_next, *rest)
 
-    return watched
+    return middleware
 
 
 @contextmanager
@@ -182,16 +187,18 @@ def middleware_scope(
     prompts: Sequence[str] | None = None,
     conversation: Any = None,
 ) -> Iterator[ModelCall | None]:
-    """A middleware of a model call runs in this block, and what it stands around: the call that it prepares is bound.
+    """Run a middleware of a model call in this block, together with the layers that it calls.
 
-    What it does holds until its end. None where it works for no call, as in what a reducer runs.
+    The block yields the model call that is being prepared, which is current in the block. Changes of its messages
+    apply only until the end of the block. The block yields None inside a reducer, because the middleware then prepares
+    no model call of the agent.
 
     Args:
-        instrumentation: Where it is reported.
-        begin: Begins a call, where none is prepared yet.
-        messages: What the middleware is handed.
-        prompts: The system prompts with them.
-        conversation: What a halt that comes after it may halt, as `report_halt` is told.
+        instrumentation: The instrumentation that records the call.
+        begin: Begins a model call, if none is being prepared yet.
+        messages: The messages that the middleware receives.
+        prompts: The system prompts that the middleware receives.
+        conversation: The conversation that a later halt refers to, as passed to `report_halt`.
     """
     call = None
     if reducing() is None:
@@ -213,44 +220,48 @@ def middleware_scope(
 def reducing_middleware_hook(
     known: ReducerSpec, handled: Callable[..., AbstractContextManager[ModelCall | None]]
 ) -> Wrap:
-    """In the place of a middleware's coroutine function that is handed the next one, and calls it with fewer messages.
+    """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
 
     Args:
-        known: What is known of it.
-        handled: Binds the call that it prepares, from the `Instrumentation`, the next one, and what it is handed.
+        known: The specification of the reducer.
+        handled: Returns a context manager such as `middleware_scope`, from the `Instrumentation`, the next layer, the
+            messages and any further arguments.
     """
 
     @replace_hook
-    async def reduces(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        reducer, call_next, messages, *beside = inspect.signature(original).bind(*args, **kwargs).args
+    async def middleware(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
 
-        def reduction(before: Sequence[Any]) -> MiddlewareReduction:
+        def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
             config = known.config(reducer)
             return MiddlewareReduction(instrumentation, known.policy, before, kind="reduction", config=config)
 
-        def done(reduction: Reduction, after: Sequence[Any], **said: Any) -> None:
-            known.done(reduction, reducer, after, **said)
+        def done(reduction: Reduction, after: Sequence[Any], **report: Any) -> None:
+            known.done(reduction, reducer, after, **report)
 
-        def limits(messages: Any, behind: Any, *beside: Any) -> Any:
-            return original(reducer, behind, messages, *beside)
+        def messages_first(messages: Any, next_layer: Any, *rest: Any) -> Any:
+            """Call the original with its arguments in the order of `wrap_middleware`."""
+            return original(reducer, next_layer, messages, *rest)
 
-        begun = partial(MiddlewareCall, instrumentation, reduction, ClientRequest, done=done)
-        with handled(instrumentation, call_next, messages, *beside) as call:
-            watched = limits if call is None else wrap_middleware(limits, instrumentation, begun)
-            return await watched(messages, call_next, *beside)
+        begin_call = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, done=done)
+        with handled(instrumentation, call_next, messages, *rest) as call:
+            is_recorded = call is not None
+            reduce = wrap_middleware(messages_first, instrumentation, begin_call) if is_recorded else messages_first
+            return await reduce(messages, call_next, *rest)
 
-    return reduces
+    return middleware
 
 
 @dataclass(slots=True)
 class MiddlewareInput:
-    """What is handed to the middleware around a client, until that is called.
+    """The messages that a client passes to its middleware, kept until the model is called.
 
     Attributes:
-        client: Who hands it over.
+        client: The client.
         messages: The messages.
         prompts: The system prompts.
-        plugin: What a plug-in of ours has made an assembly of, what came out of it, and the prompts with it.
+        plugin: If a plug-in of this library ran in the middleware: its input messages, its output messages, and its
+            output system prompts.
     """
 
     client: Any
@@ -259,52 +270,53 @@ class MiddlewareInput:
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
     def record_forwarded(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
-        """What middleware hands on in the end: what it edited, in front of a plug-in of ours or behind, is a step.
+        """Record the messages that the last middleware passes on.
+
+        The edits of the middleware are a step; if a plug-in of this library ran, one step before and one after it.
 
         Args:
-            call: The call that comes of it.
-            messages: The messages.
-            prompts: The system prompts.
-            policy: The name of the step.
+            call: The model call.
+            messages: The messages that the last middleware passes on.
+            prompts: The system prompts that it passes on.
+            policy: The name of the steps.
         """
         before, prompts_before = self.messages, self.prompts
         call.set_input(before, prompts=prompts_before)
         if self.plugin is not None:
-            seen, out, prompts_out = self.plugin
-            _edited(call, policy, ClientRequest(before), ClientRequest(seen))
-            call.replaced_by_plugin(out, prompts=prompts_out)
-            before, prompts_before = out, prompts_out
-        _edited(call, policy, ClientRequest(before, prompts_before), ClientRequest(messages, prompts))
+            plugin_input, plugin_output, plugin_prompts = self.plugin
+            _record_edit(call, policy, ClientRequest(before), ClientRequest(plugin_input))
+            call.replaced_by_plugin(plugin_output, prompts=plugin_prompts)
+            before, prompts_before = plugin_output, plugin_prompts
+        _record_edit(call, policy, ClientRequest(before, prompts_before), ClientRequest(messages, prompts))
 
 
-def _edited(call: ModelCall, policy: str, before: ClientRequest, after: ClientRequest) -> None:
+def _record_edit(call: ModelCall, policy: str, before: ClientRequest, after: ClientRequest) -> None:
+    # If all earlier messages are still there, messages can only have been added.
     kind = "reduction" if locate(after.messages, before.messages) is None else "injection"
-    MiddlewareReduction(call.instrumentation, policy, before.messages, kind=kind, call=call).hands_on(
-        before.prompts, after
-    )
+    reduction = MiddlewareReduction(call.instrumentation, policy, before.messages, kind=kind, call=call)
+    reduction.record_output(before.prompts, after)
 
 
-#: What the client whose middleware runs here has handed to it.
-MIDDLEWARE_INPUT: Final[ContextVar[MiddlewareInput | None]] = ContextVar("otel_assembly_handed", default=None)
+#: The messages that the client of this context has passed to its middleware.
+MIDDLEWARE_INPUT: Final[ContextVar[MiddlewareInput | None]] = ContextVar("otel_assembly_middleware_input", default=None)
 
 
 def middleware_entry_hook(
     reads: Callable[..., ClientRequest], attach_to_stream: Callable[[Any, Any], bool] | None = None
 ) -> Wrap:
-    """The hook of a client's method that hands what it is called with to the middleware around the client.
+    """Return a wrapper for a client's method that calls the client's middleware.
 
     Args:
-        reads: What that is, from the method's arguments.
-        attach_to_stream: As for `run_hook`.
+        reads: Returns the messages and system prompts from the method's arguments.
+        attach_to_stream: Attaches the run to an answer that is a stream; see `run_hook`.
     """
 
-    def handed(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ContextBoundRun:
-        sent = reads(client, *args, **kwargs)
-        return ContextBoundRun(
-            instrumentation, None, {MIDDLEWARE_INPUT: MiddlewareInput(client, sent.messages, sent.prompts or ())}
-        )
+    def begin_run(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ContextBoundRun:
+        request = reads(client, *args, **kwargs)
+        middleware_input = MiddlewareInput(client, request.messages, request.prompts or ())
+        return ContextBoundRun(instrumentation, None, {MIDDLEWARE_INPUT: middleware_input})
 
-    return run_hook(handed, attach_to_stream)
+    return run_hook(begin_run, attach_to_stream)
 
 
 def middleware_exit_hook(
@@ -313,28 +325,30 @@ def middleware_exit_hook(
     policy: str,
     attach_to_stream: Callable[[Any, Any], bool] | None = None,
 ) -> Wrap:
-    """The hook of the method behind that middleware: a model is to be called, by no other client, and for no reducer.
+    """Return a wrapper for the client's method that the last middleware calls, and that sends the model request.
+
+    The method is not recorded inside another client's call or inside a reducer.
 
     Args:
-        reads: What middleware hands on to it, from the method's arguments, and the window of the model.
-        begins: The call that is prepared for the messages that the client was called with; None where none is.
-        policy: The name of the step in which middleware has edited them.
-        attach_to_stream: As for `run_hook`.
+        reads: Returns the messages and system prompts from the method's arguments, and the window of the model.
+        begins: Returns the model call that is prepared for the messages that the client received; None if none is.
+        policy: The name of the step that records the middleware's edits.
+        attach_to_stream: Attaches the run to an answer that is a stream; see `run_hook`.
     """
 
-    def begun(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
+    def begin_call(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
         if called() or reducing() is not None:
             return None
-        sent = reads(client, *args, **kwargs)
-        prompts, handed = sent.prompts or (), MIDDLEWARE_INPUT.get()
-        if handed is None or handed.client is not client:
-            handed = MiddlewareInput(client, sent.messages, prompts)  # there is no middleware
-        call = begins(handed.messages) or ModelCall(instrumentation)
-        call.set_model_info(window=sent.window)
-        handed.record_forwarded(call, sent.messages, prompts, policy)
+        request = reads(client, *args, **kwargs)
+        prompts, middleware_input = request.prompts or (), MIDDLEWARE_INPUT.get()
+        if middleware_input is None or middleware_input.client is not client:  # the client has no middleware
+            middleware_input = MiddlewareInput(client, request.messages, prompts)
+        call = begins(middleware_input.messages) or ModelCall(instrumentation)
+        call.set_model_info(window=request.window)
+        middleware_input.record_forwarded(call, request.messages, prompts, policy)
         return call
 
-    return run_hook(begun, attach_to_stream)
+    return run_hook(begin_call, attach_to_stream)
 
 
 hide_frames(globals())

@@ -58,7 +58,7 @@ def _is_same_kind(function: Callable[..., Any], original: Callable[..., Any]) ->
 
 
 def _receiver(original: Any) -> _Receiver:
-    """Return what an attribute binds to: a wrapper binds as the innermost function that it wraps."""
+    """Return the kind of receiver of an attribute; a wrapper has the kind of the innermost function that it wraps."""
     inner, visited = original, set[int]()
     while inner is not None and id(inner) not in visited:
         if isinstance(inner, staticmethod):
@@ -202,8 +202,8 @@ class _BoundReplacement(_LooksLike):
         """
         return self if self._instance is not None else self._descriptor.__get__(instance, owner)
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self.__wrapped__ == (other.__wrapped__ if type(other) is _BoundReplacement else other))
+    def __eq__(self, value: object) -> bool:
+        return bool(self.__wrapped__ == (value.__wrapped__ if type(value) is _BoundReplacement else value))
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
