@@ -1,4 +1,8 @@
-"""Runs of an agent, and in them each model call from the capabilities that prepare it to the model that receives it."""
+"""Hooks of Pydantic AI's agent runs and model requests.
+
+A model call begins in ``CombinedCapability.before_model_request``, in which the capabilities change the messages. It is
+recorded when ``Model.request`` or ``Model.request_stream`` receives the final messages.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
-from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
+from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, schemas_of, split_prompts
 from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.run_calls import SequentialCalls
 from otel_assembly.instrumentation.runs import run_argument_hook, run_hook
@@ -24,88 +28,99 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
 
-#: Whether a model hands on what it receives to others, which are told of; one sends it itself, with others' at once.
-_HANDS_ON: Final = {"BatchedModel": False, "WrapperModel": True, "FallbackModel": True}
-#: Known by the run context that is handed from where a call is prepared to where it is made. That a capability wants no
-#: model called, or another request made, is no failure.
+#: True for model classes that only forward a request to another model, where it is recorded. `BatchedModel` derives
+#: from `WrapperModel`, but sends its requests itself.
+_FORWARDING_MODELS: Final = {"BatchedModel": False, "WrapperModel": True, "FallbackModel": True}
+#: The prepared calls, by the run context that Pydantic AI passes to the capabilities and then to the model. A
+#: capability raises these two exceptions to request a retry, or to answer instead of the model; neither is a failure.
 CALLS: Final = SequentialCalls("pydantic_ai", (ModelRetry, SkipModelRequest))
 
 
-def _agent(ctx: Any) -> str | None:
+def _agent_name(ctx: Any) -> str | None:
     return getattr(ctx.agent, "name", None)
 
 
-def _prepares(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
-    """A call is prepared, each of whose steps is what a capability has done; what stands around all is the first."""
+def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
+    """Begin a model call; the changes that the agent's capabilities then make to the request become its steps.
 
-    def begun() -> ModelCall:
-        invoking_agent, given = InvokingAgent.of(ctx.conversation_id, _agent(ctx)), read(request)
-        held, prompts, *_ = _read(ctx.messages, request.model_request_parameters, request.model)
+    The call's input is the run's history. If the request already differs from it, a ``wrap_model_request`` that runs
+    around all capabilities has changed the messages, and that is the first step.
+    """
+
+    def create_call() -> ModelCall:
+        invoking_agent, received = InvokingAgent.of(ctx.conversation_id, _agent_name(ctx)), request_of(request)
+        history, prompts, *_ = _with_prompts(ctx.messages, request.model_request_parameters, request.model)
         call = ModelCall(
-            instrumentation, invoking_agent, messages=held, prompts=prompts, model=request.model.model_name
+            instrumentation, invoking_agent, messages=history, prompts=prompts, model=request.model.model_name
         )
-        if not same_objects(held, given.messages):
-            call.reduced("wrap_model_request", held, given.messages, kind=None, prompts=given.prompts)
+        if not same_objects(history, received.messages):
+            call.reduced("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
         return call
 
-    return CALLS.prepares(instrumentation, ctx, begun)
+    return CALLS.prepares(instrumentation, ctx, create_call)
 
 
-def read(request: Any) -> ClientRequest:
-    """What a request's messages are, as far as it is prepared, and what a model is told in front of them."""
-    return _read(request.messages, request.model_request_parameters, request.model)
+def request_of(request_context: Any) -> ClientRequest:
+    """Return the messages and prompts of a request that capabilities prepare (a `ModelRequestContext`)."""
+    return _with_prompts(request_context.messages, request_context.model_request_parameters, request_context.model)
 
 
-def _read(messages: Sequence[Any], parameters: Any, model: Any) -> ClientRequest:
-    system, held = behind_prompts(messages)
-    return ClientRequest(held, [*system, *instructions_of(messages, parameters, model)])
+def _with_prompts(messages: Sequence[Any], parameters: Any, model: Any) -> ClientRequest:
+    """Return the messages without leading system prompts, and as prompts these system prompts and the instructions."""
+    system, events = split_prompts(messages)
+    return ClientRequest(events, [*system, *instructions_of(messages, parameters, model)])
 
 
-def _call_of(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
-    """The call that was prepared for a request; None where there is none, as where a program calls a model itself."""
+def _prepared_call(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
+    """Return the call that was prepared for a request; None for a request by the program itself, without an agent."""
     return CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
 
 
-def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """What a model is given; None of one that hands it on."""
-    if known_of(type(model), _HANDS_ON, ("pydantic_ai.models",)):
+def _client_request(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> ClientRequest | None:
+    """Return the request that a model receives, from the arguments of ``Model.request``.
+
+    None if the model forwards the request, or if the request only polls a job that runs at the provider.
+    """
+    if known_of(type(model), _FORWARDING_MODELS, ("pydantic_ai.models",)):
         return None
     last = messages[-1] if messages else None
     if getattr(last, "state", "") == "suspended" and model.continuation_delay(last) is not None:
-        return None  # a job that runs at the provider is asked for what came of it: no model is called with that
+        return None  # a model with a polling interval: the messages were recorded when the job was submitted
     parameters = argument(args, kwargs, 1, "model_request_parameters")
-    conversation = next((one.conversation_id for one in reversed(messages) if one.conversation_id), None)
-    return _read(messages, parameters, model)._replace(
+    conversation = next((message.conversation_id for message in reversed(messages) if message.conversation_id), None)
+    return _with_prompts(messages, parameters, model)._replace(
         tools=schemas_of(parameters, model),
         model=model.model_name,
         window=limit_of(model.profile, "context_window"),
         invoking_agent=InvokingAgent.of(conversation),
-        unknown=_is_held(messages, argument(args, kwargs, 0, "model_settings")),
+        unknown=_has_provider_history(messages, argument(args, kwargs, 0, "model_settings")),
     )
 
 
-def _is_held(messages: Sequence[Any], settings: Any) -> bool:
-    """Whether OpenAI holds earlier messages of a request, so that it is sent the later ones alone."""
+def _has_provider_history(messages: Sequence[Any], settings: Any) -> bool:
+    """Return whether OpenAI stores the earlier messages of the conversation, so that only later ones are sent."""
     if not isinstance(settings, dict):
         return False
     for name in ("openai_previous_response_id", "openai_conversation_id"):
-        held = settings.get(name)
-        if held == "auto":
-            held = any(getattr(message, "provider_response_id", None) for message in messages)
-        if held:
+        reference = settings.get(name)
+        if reference == "auto":  # refers to the latest response that has an id
+            reference = any(getattr(message, "provider_response_id", None) for message in messages)
+        if reference:
             return True
     return False
 
 
-#: A run, around whose innermost handler the framework's own span is current.
+#: Hook of ``CombinedCapability.wrap_run``. The run begins in its argument ``handler``, because Pydantic AI's own span
+#: is current only there.
 run: Final = run_argument_hook(
-    lambda instrumentation, _, ctx, **__: CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id),
+    lambda instrumentation, _, ctx, **__: CALLS.run(instrumentation, _agent_name(ctx) or "agent", ctx.conversation_id),
     "handler",
 )
-prepared: Final = run_hook(_prepares)
-#: A model's request, streamed or not: the end of the call that was prepared for it.
-client_called: Final = client(_sent, lambda answer: answer.text or "", prepared=_call_of)
-#: What a provider is given to compact, where a capability asks for that.
-compaction_called: Final = summariser_call(
-    lambda model, request, *_, **__: _sent(model, request.messages, None, request.model_request_parameters)
+#: Hook of ``CombinedCapability.before_model_request``.
+prepare_call: Final = run_hook(_prepare_call)
+#: Hook of ``Model.request`` and ``Model.request_stream``: records the request, and ends the call prepared for it.
+model_request: Final = client(_client_request, lambda answer: answer.text or "", prepared=_prepared_call)
+#: Hook of ``Model.compact_messages``: records a capability's compaction request to the provider under its step.
+compaction_request: Final = summariser_call(
+    lambda model, request, *_, **__: _client_request(model, request.messages, None, request.model_request_parameters)
 )

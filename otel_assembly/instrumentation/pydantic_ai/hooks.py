@@ -1,4 +1,8 @@
-"""The hooks of Pydantic AI."""
+"""The table of Pydantic AI's functions that are instrumented.
+
+Hooks wrap ``before_model_request`` of capabilities, ``CombinedCapability.wrap_run``, and ``request``,
+``request_stream`` and ``compact_messages`` of models.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,36 @@ else:
     calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _BEFORE: Final = "before_model_request"
-#: What each capability does before a request; of some their own only asks others.
+#: Wraps the method in each class of capabilities, except in classes whose own method only calls other capabilities.
 _CAPABILITIES: Final = SubclassHook.for_method(
     _BEFORE, reducers.before_request, ("CombinedCapability", "WrapperCapability")
 )
 
 
 class PydanticAIInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of Pydantic AI's agents: capabilities, history processors, models, runs."""
+    """Records context assembly in Pydantic AI: changes by history processors and other capabilities, requests, runs."""
 
     framework = "pydantic_ai"
     requires = ("pydantic-ai-slim >= 2, < 3",)
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "pydantic_ai.capabilities.combined",
-            (f"AbstractCapability.{_BEFORE}", _CAPABILITIES, "history processors, compaction, other capabilities"),
-            (f"CombinedCapability.{_BEFORE}", calls.prepared, "who asks, and what capabilities are handed"),
-            ("CombinedCapability.wrap_run", calls.run, "a run that has no span of its own as one trace"),
+            (
+                f"AbstractCapability.{_BEFORE}",
+                _CAPABILITIES,
+                "changes by history processors, compaction and other capabilities",
+            ),
+            (f"CombinedCapability.{_BEFORE}", calls.prepare_call, "the invoking agent, and messages before any change"),
+            ("CombinedCapability.wrap_run", calls.run, "runs, as one span each if Pydantic AI records none"),
         ),
         *in_module(
             "pydantic_ai.models",
-            ("Model.request Model.request_stream", calls.client_called, "what a model receives, streamed or not"),
-            ("Model.compact_messages", calls.compaction_called, "compaction that a provider is asked for"),
+            (
+                "Model.request Model.request_stream",
+                calls.model_request,
+                "messages and tools of each request, streamed or not",
+            ),
+            ("Model.compact_messages", calls.compaction_request, "compaction requests to the provider"),
             followed=True,
         ),
     )

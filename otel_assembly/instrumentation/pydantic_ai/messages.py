@@ -1,4 +1,7 @@
-"""How Pydantic AI's messages are read, and what stands for them; importing this module imports ``pydantic_ai``."""
+"""Registers how Pydantic AI's messages are read, and creates its summary messages.
+
+Also reads the prompts and tool schemas of a request. Importing this module imports ``pydantic_ai``.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +38,26 @@ if TYPE_CHECKING:
 read_from(ModelRequest, "parts", "metadata")
 read_from(ModelResponse, "parts", "usage")
 
-
-#: `behind_prompts` gives the system prompts in front of everything else, and the messages behind them.
-behind_prompts: Final = PromptsInFront(
+#: Splits a history into the texts of the system prompts at its start, and the remaining messages. A request that starts
+#: with system prompts is replaced with a copy without them, always the same object.
+split_prompts: Final = PromptsInFront(
     ModelRequest, "parts", lambda part: part.content if part.part_kind == "system-prompt" else None
 ).split
 
 
-def completed(parameters: Any, model: Any) -> Any:
-    """The parameters of a request as its model completes them, as far as that says how it is asked for an output."""
+def _with_output_mode(parameters: Any, model: Any) -> Any:
+    """Return a request's parameters with the output mode resolved: output tools, native output or a prompt.
+
+    Pydantic AI resolves the mode inside ``Model.request``, after the hook has run. This function repeats that for the
+    fields that are recorded.
+    """
     profile: Mapping[str, Any] = {}
-    with suppress(NotImplementedError):  # a model that falls back to others has none
+    with suppress(NotImplementedError):  # raised by `FallbackModel`
         profile = model.profile
     parameters = parameters.with_default_output_mode(profile.get("default_structured_output_mode", "tool"))
     mode, template = parameters.output_mode, parameters.prompted_output_template
-    described = mode == "native" and profile.get("native_output_requires_schema_in_instructions")
-    if template is None and (mode == "prompted" or described):
+    needs_schema_text = mode == "native" and profile.get("native_output_requires_schema_in_instructions")
+    if template is None and (mode == "prompted" or needs_schema_text):
         template = profile.get("prompted_output_template", DEFAULT_PROMPTED_OUTPUT_TEMPLATE)
     return replace(
         parameters,
@@ -60,27 +67,31 @@ def completed(parameters: Any, model: Any) -> Any:
 
 
 def instructions_of(messages: Sequence[Any], parameters: Any, model: Any) -> list[str]:
-    """What a model is told beside the messages: the instructions, and how to write an output."""
-    sent = getattr(parameters, "instruction_visibility", None) or {}
-    asked = model._get_instruction_parts(messages, parameters) or ()  # noqa: SLF001  # as every model does
-    parts = [one for one in asked if sent.get(str(getattr(one, "id", None)), "prefix") == "prefix"]
-    output = completed(parameters, model).prompted_output_instructions
+    """Return the instructions of a request as one text in a list, including how to write a prompted output.
+
+    Instructions that Pydantic AI does not send in front of the messages are left out. The list is empty if there are
+    none.
+    """
+    visibility = getattr(parameters, "instruction_visibility", None) or {}
+    declared = model._get_instruction_parts(messages, parameters) or ()  # noqa: SLF001  # as every model does
+    parts = [part for part in declared if visibility.get(str(getattr(part, "id", None)), "prefix") == "prefix"]
+    output = _with_output_mode(parameters, model).prompted_output_instructions
     if output:
         parts = InstructionPart.sorted([*parts, InstructionPart(content=output)])
     return as_prompts("\n\n".join(part.content for part in parts if part.content).strip())
 
 
 def schemas_of(parameters: Any, model: Any) -> list[dict[str, Any]]:
-    """The schemas of the tools that a request offers, those included that give its output."""
-    declared = getattr(parameters, "declared_function_tools", None)  # what is withheld is not among them
-    if declared is None:
+    """Return the schemas of the function tools and output tools that a request offers."""
+    declared = getattr(parameters, "declared_function_tools", None)
+    if declared is None:  # a release without this property
         declared = [tool for tool in parameters.function_tools if not tool.defer_loading]
-    offered = (*declared, *completed(parameters, model).output_tools)
+    offered = (*declared, *_with_output_mode(parameters, model).output_tools)
     return [function_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
 
 
-def _what(part: Any) -> str:
-    """What a part is: as it says, but for what is told to a tool's call, and what is asked for instead of nothing."""
+def _part_type(part: Any) -> str:
+    """Return a part's kind, with own kinds for a retry request that answers a tool call or a missing output."""
     if part.part_kind == "retry-prompt" and part.tool_name:
         return "retry-return"
     if part.part_kind == "retry-feedback" and part.retry.cause == "no_output":
@@ -88,36 +99,38 @@ def _what(part: Any) -> str:
     return str(part.part_kind)
 
 
-def _sealed(part: Any) -> Any:
+def _encrypted_content(part: Any) -> Any:
     return None if part.content else (part.provider_details or {}).get("encrypted_content")
 
 
-#: What stands in a prompt beside texts, by its ``kind``.
-_ITEMS: Final[Mapping[str, Row]] = {
+#: Readers of the parts of a prompt's content that are not plain strings, by ``kind``.
+_CONTENT_ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"), shows),
     **dict.fromkeys(("text-content", "structured-content"), says("content")),
     "cache-point": is_silent,
 }
-#: As the model reads them; what a provider answers itself, nobody owes a result.
-_returned, _arguments = methodcaller("model_response_str"), methodcaller("args_as_json_str")
-_retry: Final = methodcaller("model_response")
+# Pydantic AI's own methods that return the texts as the model receives them.
+_result_text, _arguments_text = methodcaller("model_response_str"), methodcaller("args_as_json_str")
+_retry_text: Final = methodcaller("model_response")
+#: Readers of the parts of requests and responses, by `_part_type`. Calls of builtin tools have no call id, because the
+#: provider runs these tools, so no result has to follow.
 _ROWS: Final[Mapping[str, Row]] = {
-    **dict.fromkeys(("user-prompt", "system-prompt"), holds("content", _ITEMS, "kind")),
+    **dict.fromkeys(("user-prompt", "system-prompt"), holds("content", _CONTENT_ROWS, "kind")),
     **dict.fromkeys(("text", "instruction-delta"), says("content")),
     "thinking": thinks("content", sealed="signature"),
-    "tool-call": asks("tool_call_id", "tool_name", _arguments),
-    "tool-return": answers("tool_call_id", _returned, shown="files"),
-    "builtin-tool-call": asks(None, "tool_name", _arguments),
-    "builtin-tool-return": answers(None, _returned, shown="files"),
-    "retry-return": answers("tool_call_id", _retry),
-    **dict.fromkeys(("retry-prompt", "retry-feedback", "no-output"), says(_retry)),
-    "compaction": says("content", sealed=_sealed),
+    "tool-call": asks("tool_call_id", "tool_name", _arguments_text),
+    "tool-return": answers("tool_call_id", _result_text, shown="files"),
+    "builtin-tool-call": asks(None, "tool_name", _arguments_text),
+    "builtin-tool-return": answers(None, _result_text, shown="files"),
+    "retry-return": answers("tool_call_id", _retry_text),
+    **dict.fromkeys(("retry-prompt", "retry-feedback", "no-output"), says(_retry_text)),
+    "compaction": says("content", sealed=_encrypted_content),
     "speech": says("transcript", shown="audio"),
     "file": shows,
-    # Records of what the framework did, which say nothing to a model in the place where they stand.
+    # Records of what the framework changed. The model receives no text at their place in the history.
     **dict.fromkeys(("tool-availability-delta", "model-settings-delta", "instruction-baseline"), is_silent),
 }
-#: What a part makes of its request; of several the one that stands first here.
+#: The kind that a part gives its request. If the parts differ, the first kind in this table applies.
 _KINDS: Final = {
     **dict.fromkeys(("user-prompt", "speech", "retry-prompt", "retry-feedback"), EventKind.REQUEST),
     "compaction": EventKind.SUMMARY,
@@ -126,22 +139,22 @@ _KINDS: Final = {
 }
 
 
-def _request(request: ModelRequest, _: Any) -> EventKind:
+def _request_kind(request: ModelRequest, _: Any) -> EventKind:
     if (request.metadata or {}).get(OUR_SUMMARY):
         return EventKind.SUMMARY
-    kinds = {_KINDS.get(_what(part)) for part in request.parts}
+    kinds = {_KINDS.get(_part_type(part)) for part in request.parts}
     return next((kind for kind in _KINDS.values() if kind in kinds), EventKind.OTHER)
 
 
-def _response(response: ModelResponse, _: Any) -> EventKind:
+def _response_kind(response: ModelResponse, _: Any) -> EventKind:
     return EventKind.SUMMARY if {part.part_kind for part in response.parts} == {"compaction"} else EventKind.RESPONSE
 
 
-_USED: Final = {"billed_tokens": "usage.input_tokens", "output_tokens": "usage.output_tokens"}
-register_parts(ModelRequest, "parts", _what, _ROWS, _request)
-register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response, _USED)
-# A summary is a user's message, as where somebody says it: it means the same to every provider.
+_USAGE_FIELDS: Final = {"billed_tokens": "usage.input_tokens", "output_tokens": "usage.output_tokens"}
+register_parts(ModelRequest, "parts", _part_type, _ROWS, _request_kind)
+register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response_kind, _USAGE_FIELDS)
+# A summary is a user message, because all providers treat user messages the same.
 register_summaries(
-    lambda said: ModelRequest(parts=[UserPromptPart(said)], metadata={OUR_SUMMARY: True}), ModelRequest, ModelResponse
+    lambda text: ModelRequest(parts=[UserPromptPart(text)], metadata={OUR_SUMMARY: True}), ModelRequest, ModelResponse
 )
 register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", "content"), "content")

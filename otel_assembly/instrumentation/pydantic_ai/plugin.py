@@ -1,4 +1,7 @@
-"""`AssemblyCapability`: a chain of our policies as a capability of a Pydantic AI agent, on its own messages."""
+"""`AssemblyCapability`, the plug-in for Pydantic AI: runs a policy chain before each model request of an agent.
+
+It implements ``before_model_request`` (or ``wrap_model_request``), ``after_model_request`` and ``before_tool_execute``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from pydantic_ai.models import Model
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.pydantic_ai.calls import CALLS, read
-from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
+from otel_assembly.instrumentation.pydantic_ai.calls import CALLS, request_of
+from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, schemas_of, split_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,38 +30,42 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
-#: Whether a model's messages are prepared with what else it is sent.
+#: Whether ``Model.prepare_messages`` also takes the request's parameters, which depends on the release.
 _WITH_PARAMETERS: Final = "model_request_parameters" in signature(Model.prepare_messages).parameters
 
-#: Whether what is done before a request is done to that alone; in earlier releases the run's history keeps it.
-_SENDS_ALONE: Final = hasattr(ModelRequestNode, "_apply_before_model_request")
+#: Whether ``before_model_request`` changes only the request. In earlier releases its changes are kept in the run's
+#: history, so the plug-in uses ``wrap_model_request`` there.
+_CHANGES_REQUEST_ONLY: Final = hasattr(ModelRequestNode, "_apply_before_model_request")
 
 
 class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
-    """Our policies before each of an agent's requests: Pydantic AI's messages go in and come out, the very objects.
+    """A Pydantic AI capability that runs a policy chain on the messages of each model request.
 
-    The message history is left alone: what a policy drops is out of this request, and still in ``all_messages()``. What
-    policies add to the prompts is added to the instructions. One object may serve any number of agents and of
-    conversations, each of which is one ``conversation_id``. It is put behind all other capabilities, so that it has the
-    last word on what is sent; what is enqueued for the request that is being made is added after it.
+    The chain receives and returns Pydantic AI's own message objects. The run's history stays complete: a message that a
+    policy drops is missing from the request, but not from ``all_messages()``. Prompts that policies inject are added to
+    the instructions.
 
-    A FATAL alert, of an observer, or sent with ``context_of(conversation).send(…)``, halts the conversation: no model
-    and no tool is called any more, and the run raises `HaltedError`. `ContextOverflowError` of a budget that cannot
-    hold goes through to whoever runs the agent as well.
+    One object can serve any number of agents and conversations; a conversation is identified by its
+    ``conversation_id``. The capability runs after all others. Only messages that are enqueued while the request is
+    prepared are added after it, so the chain does not process them.
+
+    An alert of severity FATAL halts the conversation: no model and no tool is called after it, and the run raises
+    `HaltedError`. An observer sends the alert, or your program with ``context_of(conversation).send(…)``. If a budget
+    cannot be met, the run raises `ContextOverflowError`.
 
     Args:
-        policies: The chain, or an `Assembler`.
+        policies: The policy chain, or an `Assembler`.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts; by default the one that is called.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
-            mapping, or a function of the `RunContext` that returns one, async or not, called before each assembly. The
-            run's own ``deps`` are there by their type.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
+        model: The name of the model whose tokenizer counts the tokens; by default the model that is called.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}`` for the memory policies.
+            Either a mapping, or a sync or async function that takes the `RunContext` and returns a mapping; it is
+            called before each assembly. The run's ``deps`` are added by their type.
+        variables: Values for policies, by name: a mapping, or a function as for `dependencies`.
+        observers: Receive each message once, and each alert. They receive a response before its tools run.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: `name` or `model` is passed together with an `Assembler`, which has its own; or an argument
+            has the wrong type.
     """
 
     def __init__(
@@ -76,101 +83,112 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
         )
 
     def context_of(self, conversation: str) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a conversation, which sends alerts and contains the guard that halts the conversation.
 
         Args:
-            conversation: Its ``conversation_id``.
+            conversation: The conversation's ``conversation_id``.
         """
         return self._conversation(conversation).context
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Where it stands among the agent's capabilities: behind all others."""
+        """Return the capability's position among those of the agent: after all others."""
         return CapabilityOrdering(position="innermost")
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """It is given in code, and never by a specification."""
+        """Return None: an agent specification cannot contain this capability, because policies are objects."""
         return None
 
-    if _SENDS_ALONE:
+    if _CHANGES_REQUEST_ONLY:
 
         async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
-            """Work out what this request's model gets to see.
+            """Run the policy chain on a request, and replace the request's messages and instructions with the output.
 
             Raises:
-                HaltedError: The conversation was halted; nothing is to be called for it any more.
-                ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-                PolicyFailedError: A policy raised.
+                HaltedError: The conversation is halted.
+                ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
+                PolicyFailedError: A policy raised an exception.
             """
-            return await self._assembled(ctx, request_context)
+            return await self._assemble(ctx, request_context)
 
     else:
 
         async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
-            """Work out what this request's model gets to see, and request that.
+            """Run the policy chain on a request, and send the request with the output.
 
             Raises:
-                HaltedError: The conversation was halted; nothing is to be called for it any more.
-                ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-                PolicyFailedError: A policy raised.
+                HaltedError: The conversation is halted.
+                ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
+                PolicyFailedError: A policy raised an exception.
             """
-            return await handler(await self._assembled(ctx, request_context))
+            return await handler(await self._assemble(ctx, request_context))
 
-    async def _assembled(self, ctx: Any, request_context: Any) -> Any:
-        conversation, parameters, model = self._of(ctx), request_context.model_request_parameters, request_context.model
-        # As the model will be sent them: the framework says some things at greater length than they are kept.
+    async def _assemble(self, ctx: Any, request_context: Any) -> Any:
+        """Replace the messages and instructions of a request with the output of the policy chain."""
+        parameters, model = request_context.model_request_parameters, request_context.model
+        conversation = self._conversation_of(ctx)
+        # The prepared messages can be longer than those in the history, and a budget has to count the prepared ones.
         messages = model.prepare_messages(list(request_context.messages), *([parameters] if _WITH_PARAMETERS else []))
-        system, held = behind_prompts(messages)
+        system, history = split_prompts(messages)
         prompts = [*system, *instructions_of(messages, parameters, model)]
         dependencies = {} if ctx.deps is None else {type(ctx.deps): ctx.deps}
         name, tools = getattr(ctx.agent, "name", None), schemas_of(parameters, model)
         async with conversation.turn(name, model.model_name, tools, model):
             await conversation.show(ctx.messages)
-            assembly = await conversation.assemble(ctx, prompts, held, dependencies=dependencies)
+            assembly = await conversation.assemble(ctx, prompts, history, dependencies=dependencies)
         events = [event for event in assembly.events if isinstance(event, ModelRequest | ModelResponse)]
-        made = list(assembly.prompts)
-        if made != prompts:
+        new_prompts = list(assembly.prompts)
+        if new_prompts != prompts:
             parts = model._get_instruction_parts(messages, parameters) or []  # noqa: SLF001  # as every model does
-            if made[: len(prompts)] == prompts:
-                made = made[len(prompts) :]
-            else:
+            if new_prompts[: len(prompts)] == prompts:  # the chain only added prompts: keep the instructions' parts
+                new_prompts = new_prompts[len(prompts) :]
+            else:  # all prompts become instructions
                 system, parts = [], []
-            parts = [*parts, *(InstructionPart(content=prompt, dynamic=True) for prompt in made)]
+            parts = [*parts, *(InstructionPart(content=prompt, dynamic=True) for prompt in new_prompts)]
             request_context.model_request_parameters = replace(parameters, instruction_parts=parts)
-        if assembly.prompts != prompts or not same_objects(events, held):
-            request_context.messages = _in_front(messages, held, events, prompted=bool(system))
-        CALLS.replaced_by_plugin(lambda: read(request_context).messages)
+        if assembly.prompts != prompts or not same_objects(events, history):
+            request_context.messages = _with_system_prompts(messages, history, events, keeps_prompts=bool(system))
+        CALLS.replaced_by_plugin(lambda: request_of(request_context).messages)
         return request_context
 
     async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:
-        """Show the observers what the model has answered."""
-        await self._of(ctx).show([response])
+        """Pass the model's response to the observers."""
+        await self._conversation_of(ctx).show([response])
         return response
 
     async def before_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
-        """Call no tool once the conversation is halted.
+        """Prevent a tool call if the conversation is halted.
 
         Raises:
-            HaltedError: It is.
+            HaltedError: The conversation is halted.
         """
-        halt = self._of(ctx).context.guard.halt
+        halt = self._conversation_of(ctx).context.guard.halt
         if halt is not None:
             raise HaltedError(halt.reason, halt.source)
         return args
 
     def _begin(self, conversation_id: str | None) -> PluginConversation:
-        return PluginConversation(self, "pydantic_ai", conversation_id, same=_same)
+        return PluginConversation(self, "pydantic_ai", conversation_id, same=_is_same_message)
 
-    def _of(self, ctx: Any) -> PluginConversation:
+    def _conversation_of(self, ctx: Any) -> PluginConversation:
         return self._begin(None) if ctx.conversation_id is None else self._conversation(ctx.conversation_id)
 
 
-def _in_front(messages: Sequence[Any], held: Sequence[Any], events: list[Any], *, prompted: bool) -> list[Any]:
-    """What is sent: the messages that stay, and the system prompts that were in front of all, if those stay."""
-    if not prompted:
+def _with_system_prompts(
+    messages: Sequence[Any], history: Sequence[Any], events: list[Any], *, keeps_prompts: bool
+) -> list[Any]:
+    """Return the chain's output with the system prompts that the request began with.
+
+    Args:
+        messages: The request's messages before the chain ran.
+        history: These messages without the system prompts at their start.
+        events: The chain's output.
+        keeps_prompts: Whether the system prompts are kept; if not, the output is returned as it is.
+    """
+    if not keeps_prompts:
         return events
-    first = len(messages) - len(held)
-    if held and events and events[0] is held[0]:
+    first = len(messages) - len(history)  # the first message that contains more than system prompts
+    if history and events and events[0] is history[0]:
         return [*messages[: first + 1], *events[1:]]
     parts: list[Any] = []
     for message in messages[: first + 1]:
@@ -181,6 +199,6 @@ def _in_front(messages: Sequence[Any], held: Sequence[Any], events: list[Any], *
     return [ModelRequest(parts=parts), *events]
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two objects are the same message: of a response, the run keeps a copy."""
-    return type(one) is type(other) and one.timestamp is not None and one.timestamp == other.timestamp
+def _is_same_message(left: Any, right: Any) -> bool:
+    """Return whether two objects are the same message, by their time: the run keeps a copy of a response."""
+    return type(left) is type(right) and left.timestamp is not None and left.timestamp == right.timestamp

@@ -152,15 +152,15 @@ def test_the_system_prompts_in_front():
     asked = ModelRequest(parts=[SystemPromptPart("One."), SystemPromptPart("Two."), UserPromptPart("hello")])
     later = ModelRequest(parts=[SystemPromptPart("Three."), UserPromptPart("and?")])
     alone = ModelRequest(parts=[SystemPromptPart("Zero.")])
-    prompts, held = rows.behind_prompts([alone, asked, later])
+    prompts, held = rows.split_prompts([alone, asked, later])
     assert prompts == ["Zero.", "One.", "Two."]
     assert describe(held[0]).texts == ("hello",)
     assert held[1] is later
-    assert rows.behind_prompts([asked])[1][0] is held[0]
+    assert rows.split_prompts([asked])[1][0] is held[0]
     asked.parts = [*asked.parts, UserPromptPart("more")]
-    assert describe(rows.behind_prompts([asked])[1][0]).texts == ("hello", "more")
-    assert rows.behind_prompts([alone]) == (["Zero."], [])
-    assert rows.behind_prompts([]) == ([], [])
+    assert describe(rows.split_prompts([asked])[1][0]).texts == ("hello", "more")
+    assert rows.split_prompts([alone]) == (["Zero."], [])
+    assert rows.split_prompts([]) == ([], [])
 
 
 @pytest.mark.parametrize("message", [ModelRequest(parts=[UserPromptPart("x")]), ModelResponse(parts=[TextPart("x")])])

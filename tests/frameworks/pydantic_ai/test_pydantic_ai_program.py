@@ -78,7 +78,7 @@ def test_a_sync_run_is_seen_as_well(assembly_telemetry):
     assert told.parent.name == "invoke_agent sync"
 
 
-@pytest.mark.parametrize("breaks", ["behind_prompts", "instructions_of", "schemas_of"])
+@pytest.mark.parametrize("breaks", ["split_prompts", "instructions_of", "schemas_of"])
 async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     import otel_assembly.instrumentation.pydantic_ai.calls as calls
 
