@@ -1,4 +1,9 @@
-"""The hooks of the OpenAI Agents SDK."""
+"""The table of the SDK's functions that are instrumented.
+
+Hooks wrap the functions that run an agent (``AgentRunner.run``, ``run_single_turn``), the functions that change the
+input of a model (sessions, handoffs, filters, sandbox capabilities), and ``get_response`` and ``stream_response`` of
+models.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +17,58 @@ if TYPE_CHECKING:
 else:
     reducers, runs = (LazyWrappers(f"{__package__}.{module}") for module in ("reducers", "runs"))
 
-_RUN: Final = "a run that has no span of its own as one trace"
-_MADE: Final = "which call is made, and whether the provider holds what was said before"
-_GIVEN: Final = "what a model receives"
-_SESSION: Final = "what a session's limit and callback leave out"
-_COMPACTION: Final = "memory.openai_responses_compaction_session"
-_COMPACTED: Final = "what a session has compacted"
-_CUTS: Final = SubclassHook.for_method("process_context", reducers.cuts)
+_RUNS: Final = "runs, as one span each if no other tracer records them"
+_REQUEST_MODE: Final = "whether the provider stores the earlier items of a call"
+_REQUESTS: Final = "items, instructions and tools of each model call"
+_SESSION: Final = "items dropped or changed by a session's limit and callback"
+_COMPACTION_MODULE: Final = "memory.openai_responses_compaction_session"
+_COMPACTION: Final = "items compacted by a session"
+_CAPABILITIES: Final = SubclassHook.for_method("process_context", reducers.process_context)
 
 
 class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of the OpenAI Agents SDK: its model calls, sessions, handoffs, filters, runs."""
+    """Records context assembly in the OpenAI Agents SDK: model calls, sessions, handoffs, filters and runs."""
 
     framework = "openai_agents"
     requires = ("openai-agents >= 0.12, < 1",)
     rows: ClassVar = {"agents": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "agents",
-        ("models.interface", "Model.get_response", SubclassHook("get_response", runs.get_response), _GIVEN),
-        ("models.interface", "Model.stream_response", SubclassHook("stream_response", runs.stream_response), _GIVEN),
-        ("run", "AgentRunner.run start_streaming", runs.run, _RUN),
-        ("run", "run_single_turn", runs.turn, _RUN),
-        ("run", "prepare_input_with_session", reducers.loads, _SESSION),
-        ("run_internal.run_loop", "run_single_turn_streamed", runs.turn, _RUN),
-        ("run_internal.run_loop", "prepare_input_with_session", reducers.loads, _SESSION),
-        ("run_internal.run_loop", "maybe_filter_model_input", reducers.prepared, "who asks, and what a filter changes"),
-        ("run_internal.run_loop", "get_response_with_retry stream_response_with_retry", runs.made, _MADE),
-        ("run_internal.turn_resolution", "execute_handoffs", reducers.hands_off, "what a handoff leaves out"),
-        (_COMPACTION, "OpenAIResponsesCompactionSession.run_compaction", reducers.compacts, _COMPACTED),
-        ("sandbox.capabilities.capability", "Capability.process_context", _CUTS, "what a sandbox cuts", ">= 0.14"),
+        ("models.interface", "Model.get_response", SubclassHook("get_response", runs.get_response), _REQUESTS),
+        ("models.interface", "Model.stream_response", SubclassHook("stream_response", runs.stream_response), _REQUESTS),
+        ("run", "AgentRunner.run start_streaming", runs.run, _RUNS),
+        ("run", "run_single_turn", runs.turn, _RUNS),
+        ("run", "prepare_input_with_session", reducers.prepare_input, _SESSION),
+        ("run_internal.run_loop", "run_single_turn_streamed", runs.turn, _RUNS),
+        ("run_internal.run_loop", "prepare_input_with_session", reducers.prepare_input, _SESSION),
+        (
+            "run_internal.run_loop",
+            "maybe_filter_model_input",
+            reducers.filter_input,
+            "the invoking agent, and changes by a filter",
+        ),
+        (
+            "run_internal.run_loop",
+            "get_response_with_retry stream_response_with_retry",
+            runs.request_model,
+            _REQUEST_MODE,
+        ),
+        (
+            "run_internal.turn_resolution",
+            "execute_handoffs",
+            reducers.execute_handoffs,
+            "items dropped or changed by a handoff",
+        ),
+        (_COMPACTION_MODULE, "OpenAIResponsesCompactionSession.run_compaction", reducers.run_compaction, _COMPACTION),
+        (
+            "sandbox.capabilities.capability",
+            "Capability.process_context",
+            _CAPABILITIES,
+            "changes by sandbox capabilities",
+            ">= 0.14",
+        ),
     ) + in_module(
         "openai.resources.responses.responses",
-        ("AsyncResponses.compact", reducers.compaction_called, "what a provider is given to compact"),
+        ("AsyncResponses.compact", reducers.compaction_request, "compaction requests to the provider"),
         after="agents",
     )

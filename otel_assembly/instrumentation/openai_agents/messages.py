@@ -1,4 +1,8 @@
-"""How the SDK's items are read that are no dicts, and the schemas of its tools; importing this imports ``openai``."""
+"""Registers how the SDK's items are read, and reads the schemas of its tools.
+
+Most items are dicts, which need no registration; the others are models of the ``openai`` package, which this module
+imports.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +21,37 @@ if TYPE_CHECKING:
 
 @describe.register(BaseModel)
 def _(item: BaseModel) -> EventFacts:
-    """What a model has answered, as the client has it: the provider is sent it as a dict."""
+    """Read an item of a model's response, which the client sends back to the provider as a dict."""
     return describe(item.to_dict(mode="json"))
 
 
 @summary_like.register(BaseModel)
 def _(item: BaseModel, text: str, events: Sequence[Any]) -> Any:
-    return summary_like({}, text, ())  # an item of the input is a dict
+    return summary_like({}, text, ())  # the model's input accepts dicts
 
 
 read_as(BaseModel, lambda item: item.to_dict(mode="json"))
 
 
-def items_of(given: Any, made: Iterable[Any] = ()) -> list[Any]:
-    """The items of an input, and behind them those that a run has made, as a model is given them."""
-    held = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    return [*held, *(one.to_input_item() for one in made if one.type != "tool_approval_item")]
+def items_of(model_input: Any, run_items: Iterable[Any] = ()) -> list[Any]:
+    """Return the items that a model receives: those of the input, then those that the run has produced.
+
+    Args:
+        model_input: The text or the items of a run's input.
+        run_items: The SDK's `RunItem` objects. Approval requests are left out, because no model receives them.
+    """
+    items = [{"role": "user", "content": model_input}] if isinstance(model_input, str) else model_input
+    return [*items, *(item.to_input_item() for item in run_items if item.type != "tool_approval_item")]
 
 
 def _schema(tool: Any) -> dict[str, Any] | None:
-    """The schema of a function, or of a handoff; of what a provider runs itself, or is told of later, there is none."""
-    if hasattr(tool, "tool_name"):
+    """Return the schema of a function tool or a handoff; None for a hosted tool, or one that is loaded later."""
+    if hasattr(tool, "tool_name"):  # a handoff
         return function_schema(tool.tool_name, tool.tool_description, tool.input_json_schema)
     if hasattr(tool, "params_json_schema") and not getattr(tool, "defer_loading", False):
         return function_schema(tool.name, tool.description, tool.params_json_schema)
     return None
 
 
-#: The schemas of tools and handoffs.
+#: The schemas of tools and handoffs, cached per tool object.
 SCHEMAS = ToolSchemas(_schema)

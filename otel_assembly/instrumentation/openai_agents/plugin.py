@@ -1,4 +1,7 @@
-"""`AssemblyInputFilter`: a chain of our policies as the model input filter of a run, on its own items."""
+"""`AssemblyInputFilter`, the plug-in for the OpenAI Agents SDK: runs a policy chain before each model call of a run.
+
+It is a ``call_model_input_filter``, and a `RunHooks` with ``on_llm_end`` and ``on_tool_start``.
+"""
 
 from __future__ import annotations
 
@@ -32,85 +35,95 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
-#: What a message takes beside its texts.
-_FRAMING: Final = 4
-
 
 class _HaltedToolError(HaltedError, AgentsException):
-    """A halt inside of a tool, where the SDK hands on its own errors alone as they are."""
+    """A halt that is raised during a turn. The SDK replaces errors of tools that are no `AgentsException`."""
 
 
 class _Conversation(PluginConversation):
-    """One conversation, whose items are other objects on each turn."""
+    """One conversation. The SDK creates new objects for its items on each turn, so items are compared by content."""
 
     def __init__(self, plugin: AssemblyInputFilter, conversation_id: str | None) -> None:
         super().__init__(plugin, "openai_agents", conversation_id)
-        #: What its model was last held ready for, before any policy.
+        #: The items of the last model call, before any policy ran.
         self.items: Sequence[Any] = ()
-        #: What its model has answered to that; empty until it has.
+        #: The items of the model's response to that call; empty until the model has responded.
         self.answers: Sequence[Any] = ()
-        self._seen: Counter[int] = Counter()
+        #: How often each content was passed to the observers.
+        self._shown_counts: Counter[int] = Counter()
 
     async def show(self, events: Sequence[Any]) -> None:
-        """Show the observers each of these that stands there more often than it was shown."""
-        there: Counter[int] = Counter()
+        """Pass to the observers each event that they have not received yet.
+
+        Args:
+            events: All events of the conversation. If several are equal, each of them is passed once.
+        """
+        counts: Counter[int] = Counter()
         for event in events if self._plugin._observers else ():  # noqa: SLF001  # a plug-in and its conversation
             facts = describe(event)
-            said = hash((facts.kind, facts.id, facts.texts, *facts.opens, *facts.closes))
-            there[said] += 1
-            if there[said] > self._seen[said]:
-                self._seen[said] = there[said]
+            content = hash((facts.kind, facts.id, facts.texts, *facts.opens, *facts.closes))
+            counts[content] += 1
+            if counts[content] > self._shown_counts[content]:
+                self._shown_counts[content] = counts[content]
                 await self.stream.show(event)
 
-    def leads_to(self, items: Sequence[Any]) -> bool:
-        """Whether these are what its model was called with, and more."""
-        held = len(self.items)
-        return held < len(items) and list(items[:held]) == list(self.items)
+    def is_continued_by(self, items: Sequence[Any]) -> bool:
+        """Return whether items begin with those of the last model call, and contain more."""
+        length = len(self.items)
+        return length < len(items) and list(items[:length]) == list(self.items)
 
-    def was_answered(self, items: Sequence[Any]) -> bool:
-        """Whether its model has answered, and that stands in these behind what it was called with."""
+    def is_answered_in(self, items: Sequence[Any]) -> bool:
+        """Return whether items contain the model's response directly after the items of the last model call."""
         start, answers = len(self.items), list(self.answers)
         return bool(answers) and list(items[start : start + len(answers)]) == answers
 
-    def ends(self) -> None:
-        """Go no further, once it is halted."""
+    def raise_if_halted(self) -> None:
+        """Raise an error if the conversation is halted.
+
+        Raises:
+            HaltedError: The conversation is halted.
+        """
         halt = self.context.guard.halt
         if halt is not None:
             raise _HaltedToolError(halt.reason, halt.source)
 
 
-#: The conversation without an id whose model was last called here, and whose it is.
-_HERE: Final[ContextVar[tuple[Any, _Conversation] | None]] = ContextVar("otel_assembly_openai_agents", default=None)
+#: The conversation without an id that last called a model in this context, and its plug-in.
+_CURRENT: Final[ContextVar[tuple[Any, _Conversation] | None]] = ContextVar("otel_assembly_openai_agents", default=None)
 
 
 class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
-    """Our policies before each of a run's model calls: the SDK's items go in and come out, the very objects.
+    """A filter of the OpenAI Agents SDK that runs a policy chain on the items of each model call.
 
-    It is given to a run twice, ``Runner.run(agent, …, hooks=plugin, run_config=RunConfig(call_model_input_filter=
-    plugin))``: as the filter it says what a model gets to see; as the hooks, which observers and halts need, it sees
-    what the model answers, and keeps tools from being called. What a policy drops is out of this call, and still in the
-    session and the run's result. What policies add to the prompts is added to the instructions. An item that a model
-    has reasoned for stands and falls with its reasoning. One object may serve any number of agents and conversations.
+    Pass the object to a run twice: ``Runner.run(agent, …, hooks=plugin,
+    run_config=RunConfig(call_model_input_filter=plugin))``. The filter runs the chain. The hooks receive the model's
+    responses and can prevent tool calls; observers and halts need them.
 
-    A FATAL alert, of an observer, or sent with ``context_of(conversation).send(…)``, halts the conversation: no model
-    and no tool is called any more, and the run raises `HaltedError`. `ContextOverflowError` of a budget that cannot
-    hold goes through to whoever runs the agent as well.
+    The chain receives and returns the SDK's own item objects. An item that a policy drops is missing from this call,
+    but not from the session and the run's result. Prompts that policies inject are added to the instructions. A
+    reasoning item is kept or dropped together with the item that follows it. One object can serve any number of agents
+    and conversations.
+
+    An alert of severity FATAL halts the conversation: no model and no tool is called after it, and the run raises
+    `HaltedError`. An observer sends the alert, or your program with ``context_of(conversation).send(…)``. If a budget
+    cannot be met, the run raises `ContextOverflowError`.
 
     Args:
-        policies: The chain, or an `Assembler`.
-        conversation: The conversation's id, or a function that says it of the run's ``context``. Without one, a run is
-            a conversation, and so are all in one trace of the SDK's, ``with trace(…):``, that go on with its items.
+        policies: The policy chain, or an `Assembler`.
+        conversation: The conversation's id, or a function that takes the run's ``context`` and returns the id. Without
+            an id, each run is a conversation; runs in one trace of the SDK (``with trace(…):``) that continue each
+            other's items are one conversation.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts; by default the agent's, as far as that says its name.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
-            mapping, or a function of the `CallModelData` that returns one, async or not, called before each assembly.
-            The run's own ``context`` is there by its type.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every item once, a response as soon as it is there, before its tools run; and every alert.
+        model: The name of the model whose tokenizer counts the tokens; by default the agent's model, if it has a name.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}`` for the memory policies.
+            Either a mapping, or a sync or async function that takes the `CallModelData` and returns a mapping; it is
+            called before each assembly. The run's ``context`` is added by its type.
+        variables: Values for policies, by name: a mapping, or a function as for `dependencies`.
+        observers: Receive each item once, and each alert. They receive a response before its tools run.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: `name` or `model` is passed together with an `Assembler`, which has its own; or an argument
+            has the wrong type.
     """
 
     def __init__(
@@ -127,90 +140,99 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         super().__init__(
             policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
-        self._said = conversation
-        #: The conversations without an id, by the trace that they are in.
-        self._talks: IdentityWeakMap[list[_Conversation]] = IdentityWeakMap()
+        self._conversation_setting = conversation
+        #: The conversations without an id, by the SDK's trace of their runs.
+        self._unnamed_conversations: IdentityWeakMap[list[_Conversation]] = IdentityWeakMap()
 
     def context_of(self, conversation: str) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a conversation, which sends alerts and contains the guard that halts the conversation.
 
         Args:
-            conversation: Its id, as ``conversation`` says it.
+            conversation: The conversation's id, as the plug-in's argument ``conversation`` determines it.
         """
         return self._conversation(conversation).context
 
     async def __call__(self, data: Any) -> ModelInputData:
-        """Work out what this call's model gets to see.
+        """Run the policy chain on the items of a model call, and return the items and instructions to send.
 
         Raises:
-            HaltedError: The conversation was halted; nothing is to be called for it any more.
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
+            HaltedError: The conversation is halted.
+            ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
+            PolicyFailedError: A policy raised an exception.
         """
         agent, items, prompts = data.agent, data.model_data.input, as_prompts(data.model_data.instructions)
-        conversation = self._of(data.context, items)
+        conversation = self._conversation_of(data.context, items)
         run = RunContextWrapper(data.context)
         dependencies = {} if data.context is None else {type(data.context): data.context}
         tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
         async with conversation.turn(agent.name, model_in(agent, agent.model), tools, agent.model):
             await conversation.show(items)
             assembly = await conversation.assemble(data, prompts, items, dependencies=dependencies)
-        sent: list[Any] = [event for event in assembly.events if isinstance(event, dict | BaseModel)]
+        output: list[Any] = [event for event in assembly.events if isinstance(event, dict | BaseModel)]
         instructions = data.model_data.instructions
         if list(assembly.prompts) != prompts:
             instructions = "\n\n".join(assembly.prompts) or None
-        going = RUN.get()
-        if going is not None and going.call is not None:
-            with going.instrumentation.suppress_errors():
-                going.call.replaced_by_plugin(sent, prompts=as_prompts(instructions))
-        return ModelInputData(input=sent, instructions=instructions)
+        instrumented_run = RUN.get()
+        if instrumented_run is not None and instrumented_run.call is not None:
+            with instrumented_run.instrumentation.suppress_errors():
+                instrumented_run.call.replaced_by_plugin(output, prompts=as_prompts(instructions))
+        return ModelInputData(input=output, instructions=instructions)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        """Show the observers what the model has answered; where that halts the conversation, its tools are not called.
+        """Pass the model's response to the observers, and prevent its tool calls if the conversation is halted.
 
         Raises:
-            HaltedError: It is halted, and asks for tools.
+            HaltedError: The conversation is halted, and the response contains tool calls.
         """
-        conversation = self._of(context.context)
-        conversation.answers = answered = response.to_input_items()
-        await conversation.show([*conversation.items, *answered])
-        if any(describe(item).opens for item in answered):
-            conversation.ends()
+        conversation = self._conversation_of(context.context)
+        conversation.answers = answers = response.to_input_items()
+        await conversation.show([*conversation.items, *answers])
+        if any(describe(item).opens for item in answers):
+            conversation.raise_if_halted()
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-        """Call no tool once the conversation is halted.
+        """Prevent a tool call if the conversation is halted.
 
         Raises:
-            HaltedError: It is.
+            HaltedError: The conversation is halted.
         """
-        self._of(context.context).ends()
+        self._conversation_of(context.context).raise_if_halted()
 
     def _begin(self, conversation_id: str | None) -> _Conversation:
         return _Conversation(self, conversation_id)
 
-    def _of(self, context: Any, items: Sequence[Any] | None = None) -> _Conversation:
-        """The conversation of a run: by its id; else what goes on in the SDK's trace, which every run has.
+    def _conversation_of(self, context: Any, items: Sequence[Any] | None = None) -> _Conversation:
+        """Return the conversation of a run.
+
+        Without an id, it is the conversation in the SDK's current trace whose last model call the items continue, or
+        else a new one.
 
         Args:
             context: The run's context.
-            items: What the model is to be called with; None where that is done, and the conversation known.
+            items: The items of the model call that begins; None after that call.
+
+        Raises:
+            HaltedError: A conversation without an id in the current trace is halted.
         """
-        own = self._said(context) if callable(self._said) else self._said
-        if own is not None:
-            known = self._conversation(own)
+        setting = self._conversation_setting
+        conversation_id = setting(context) if callable(setting) else setting
+        if conversation_id is not None:
+            conversation = self._conversation(conversation_id)
         elif items is None:
-            here = _HERE.get()
-            return here[1] if here is not None and here[0] is self else self._begin(None)
+            current = _CURRENT.get()
+            return current[1] if current is not None and current[0] is self else self._begin(None)
         else:
-            talks = self._talks.get_or_create(get_current_trace(), lambda _: [])
-            for one in talks:
-                one.ends()
-            leading = [one for one in talks if one.leads_to(items)]
-            if leading:  # among runs that were asked the same, the one whose model has answered what follows
-                known = max(leading, key=lambda one: (len(one.items), one.was_answered(items)))
+            in_trace = self._unnamed_conversations.get_or_create(get_current_trace(), lambda _: [])
+            for candidate in in_trace:
+                candidate.raise_if_halted()
+            continued = [candidate for candidate in in_trace if candidate.is_continued_by(items)]
+            if continued:  # runs with equal inputs are distinguished by the model's response
+                conversation = max(
+                    continued, key=lambda candidate: (len(candidate.items), candidate.is_answered_in(items))
+                )
             else:
-                talks.append(known := self._begin(None))
-            _HERE.set((self, known))
+                in_trace.append(conversation := self._begin(None))
+            _CURRENT.set((self, conversation))
         if items is not None:
-            known.items, known.answers = items, ()
-        return known
+            conversation.items, conversation.answers = items, ()
+        return conversation

@@ -1,4 +1,9 @@
-"""What reduces in a run: sessions, handoffs and the sandbox for all calls that follow, a filter for each by itself."""
+"""Hooks of the SDK's functions that change the items of a run before a model receives them.
+
+Sessions (``prepare_input_with_session``), handoffs (``execute_handoffs``) and sandbox capabilities
+(``Capability.process_context``) change the items of all later calls of the run. A ``call_model_input_filter`` changes
+one call.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.message_alignment import locate, same
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.openai_agents.messages import items_of
-from otel_assembly.instrumentation.openai_agents.runs import RUN, id_of, prepares
+from otel_assembly.instrumentation.openai_agents.runs import RUN, prepare_call, session_id_of
 from otel_assembly.instrumentation.openai_agents.stored_histories import StoredHistories
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours, is_own, left_for, policy_name, settings_of
@@ -30,86 +35,101 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("agents",)
 
 
-def _named(by: Any, otherwise: str = "") -> str:
-    """The name of what a program gives, which may be a function without one."""
-    name = policy_name(by, _PACKAGES)
-    return otherwise if name.startswith("<") else name
+def _policy_name(reducer_object: Any, default: str = "") -> str:
+    """Return the policy name of a function or object; the default for a lambda, which has no name."""
+    name = policy_name(reducer_object, _PACKAGES)
+    return default if name.startswith("<") else name
 
 
-def _filter(*_: Any, run_config: Any, **__: Any) -> Any:
-    """What a program filters each call with; a plug-in of ours tells itself what it does."""
-    by = run_config.call_model_input_filter
-    return None if is_ours(by) else by
+def _recorded_filter(*_: Any, run_config: Any, **__: Any) -> Any:
+    """Return the run's ``call_model_input_filter``; None for the plug-in, which records its own changes."""
+    input_filter = run_config.call_model_input_filter
+    return None if is_ours(input_filter) else input_filter
 
 
-_filtered: Final = reducer(
+_record_filter: Final = reducer(
     Reducer(
         lambda *_, input_items, system_instructions, **__: ClientRequest(input_items, as_prompts(system_instructions)),
         lambda result, *_, **__: ClientRequest(result.input, as_prompts(result.instructions)),
-        lambda by: _named(by, "call_model_input_filter"),
-        config=lambda by: settings_of(by) if is_own(by, _PACKAGES) else {},
-        by=_filter,
+        lambda input_filter: _policy_name(input_filter, "call_model_input_filter"),
+        config=lambda input_filter: settings_of(input_filter) if is_own(input_filter, _PACKAGES) else {},
+        by=_recorded_filter,
     )
 )
 
 
-def prepared(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of what prepares a call, in which a program's filter runs."""
-    return prepares(_filtered(original, instrumentation), instrumentation)
+def filter_input(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Hook of ``maybe_filter_model_input``: begin a model call, and record the filter's changes as a step of it."""
+    return prepare_call(_record_filter(original, instrumentation), instrumentation)
 
 
-def _waits(*_: Any, **__: Any) -> InvokingAgent | None:
+def _run_agent(*_: Any, **__: Any) -> InvokingAgent | None:
+    """Return the current run as an invoking agent: reductions deferred for it are applied to the run's next call."""
     run = RUN.get()
     return run.waits if run is not None else None
 
 
-#: A capability of the sandbox cuts what an agent goes on with.
-cuts: Final = reducer(
-    Reducer(lambda _, context: context, lambda result, *_: result, lambda by, _: _named(by), invoking_agent=_waits)
+#: Hook of ``Capability.process_context``: a capability of a sandbox agent changes the run's items.
+process_context: Final = reducer(
+    Reducer(
+        lambda _, context: context,
+        lambda result, *_: result,
+        lambda capability, _: _policy_name(capability),
+        invoking_agent=_run_agent,
+    )
 )
 
 
 @observe_async_hook
-def hands_off(_: Instrumentation, *__: Any, **given: Any) -> Observation:
-    """A handoff, of which a filter, or the history that is nested for it, changes what the next agent goes on with."""
-    result, invoking_agent = (yield), _waits()
-    before = items_of(given["original_input"], [*given["pre_step_items"], *given["new_step_items"]])
+def execute_handoffs(_: Instrumentation, *__: Any, **kwargs: Any) -> Observation:
+    """Record how a handoff changes the run's items for the next agent, by an input filter or by nesting the history."""
+    result, invoking_agent = (yield), _run_agent()
+    before = items_of(kwargs["original_input"], [*kwargs["pre_step_items"], *kwargs["new_step_items"]])
     after = items_of(result.original_input, [*result.pre_step_items, *result.new_step_items])
     if invoking_agent is not None and not same(before, after):
-        by = given["run_handoffs"][0].handoff.input_filter or given["run_config"].handoff_input_filter
-        policy = "nest_handoff_history" if by is None else _named(by, "handoff_input_filter")
+        input_filter = kwargs["run_handoffs"][0].handoff.input_filter or kwargs["run_config"].handoff_input_filter
+        policy = "nest_handoff_history" if input_filter is None else _policy_name(input_filter, "handoff_input_filter")
         DEFERRED_REDUCTIONS.put(invoking_agent, DeferredReduction(policy, before, after))
 
 
-#: Where that goes which a run reads of its session.
+#: Collects the items that the session returns while a run's input is prepared; None at any other time.
 _LOADED: Final[ContextVar[list[Any] | None]] = ContextVar("otel_assembly_openai_agents_loaded", default=None)
-_ADDS: Final = ContextVar("otel_assembly_openai_agents_adds", default=False)
-_STORED: Final = StoredHistories("session_limit")
+#: Whether a session's ``add_items`` is running.
+_ADDING: Final = ContextVar("otel_assembly_openai_agents_adding", default=False)
+_HISTORIES: Final = StoredHistories("session_limit")
 
 
 @observe_async_hook
-def loads(instrumentation: Instrumentation, *args: Any, **given: Any) -> Observation:
-    """A run begins with what its session holds, as far as a program's callback, or the framework, leaves it in."""
-    invoking_agent, session, loaded = _waits(), argument(args, given, 1, "session"), list[Any]()
+def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -> Observation:
+    """Hook of ``prepare_input_with_session``: record how a run's input differs from the session's items and new input.
+
+    The program's ``session_input_callback`` may have changed the items, or the SDK has removed orphaned ones. The
+    session's class is known only now, so its ``get_items`` and ``add_items`` are wrapped here.
+    """
+    invoking_agent, session, loaded = _run_agent(), argument(args, kwargs, 1, "session"), list[Any]()
     if invoking_agent is None or session is None:
         return
-    instrumentation.take(type(session), "get_items", _reads)
-    instrumentation.take(type(session), "add_items", _adds)
-    callback = argument(args, given, 2, "session_input_callback")
-    policy, kind = (FRAMEWORK, None) if callback is None else (_named(callback, "session_input_callback"), "reduction")
+    instrumentation.take(type(session), "get_items", _get_items)
+    instrumentation.take(type(session), "add_items", _add_items)
+    callback = argument(args, kwargs, 2, "session_input_callback")
+    policy, kind = FRAMEWORK, None
+    if callback is not None:
+        policy, kind = _policy_name(callback, "session_input_callback"), "reduction"
     reduction = Reduction(instrumentation, policy, (), kind=kind)
     with context_value(_LOADED, loaded), reduction.tracked():
         result = yield
-    if given.get("include_history_in_prepared_input", True):
-        reduction.before, after = [*loaded, *items_of(argument(args, given, 0, "input"))], items_of(result[0])
+    if kwargs.get("include_history_in_prepared_input", True):
+        reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
         if callback is None:
             places = locate(reduction.before, after) or ()
-            reduction.verdicts = left_for(reduction.before, [reduction.before[place] for place in places], _orphaned)
+            reduction.verdicts = left_for(
+                reduction.before, [reduction.before[place] for place in places], _orphan_reason
+            )
         reduction.done(after, invoking_agent=invoking_agent)
 
 
-def _orphaned(item: Any) -> DecisionReason | None:
-    """Why the framework leaves an item of a session out: it has lost its other half."""
+def _orphan_reason(item: Any) -> DecisionReason | None:
+    """Return why the SDK drops a session's item: its call or result is missing. None for other items."""
     facts = describe(item)
     if facts.closes:
         return DecisionReason.ORPHANED_TOOL_RESULT
@@ -117,38 +137,40 @@ def _orphaned(item: Any) -> DecisionReason | None:
 
 
 @observe_any_hook
-def _reads(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
+def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
+    """Hook of a session's ``get_items``: collect the items, and record those that a limit or a compaction left out."""
     loaded = _LOADED.get()
-    if loaded is None:  # for something else, or by a session that stands around this one
+    if loaded is None:  # not called for a run's input, or called by another session that wraps this one
         return
     with context_value(_LOADED, None):
         items = yield
     loaded += items
-    invoking_agent, name = _waits(), id_of(session)
+    invoking_agent, name = _run_agent(), session_id_of(session)
     limit = limit if limit is not None else getattr(getattr(session, "session_settings", None), "limit", None)
     if invoking_agent is not None and name is not None and (limit is not None or hasattr(session, "run_compaction")):
-        _STORED.read(name, items, invoking_agent, limit)
+        _HISTORIES.read(name, items, invoking_agent, limit)
 
 
 @observe_any_hook
-def _adds(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    if _ADDS.get():  # by a session that stands around this one, and may have encrypted them
+def _add_items(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
+    """Hook of a session's ``add_items``: remember the items."""
+    if _ADDING.get():  # called by another session that wraps this one, and may have encrypted the items
         return
-    with context_value(_ADDS, True):
+    with context_value(_ADDING, True):
         yield
-    _STORED.added(id_of(session) or "", items)
+    _HISTORIES.added(session_id_of(session) or "", items)
 
 
 @observe_async_hook
-def compacts(instrumentation: Instrumentation, session: Any, *_: Any, **__: Any) -> Observation:
-    """A session may have the provider compact what it holds."""
+def run_compaction(instrumentation: Instrumentation, session: Any, *_: Any, **__: Any) -> Observation:
+    """Hook of ``run_compaction``: a session may have the provider compact its items, which its next read shows."""
     reduction = Reduction(instrumentation, "responses_compaction", ())
     with reduction.tracked():
         yield
-    _STORED.changed(id_of(session) or "", reduction)
+    _HISTORIES.changed(session_id_of(session) or "", reduction)
 
 
-#: What the provider is given to compact; nothing that is known where it goes by what it holds itself.
-compaction_called: Final = summariser_call(
-    lambda _, *, model, input=None, **__: ClientRequest(items_of(input or []), model=model)  # noqa: A006  # as it is named there
+#: Hook of ``AsyncResponses.compact``: records a compaction request. It has no items if the provider stores them.
+compaction_request: Final = summariser_call(
+    lambda _, *, model, input=None, **__: ClientRequest(items_of(input or []), model=model)  # noqa: A006  # OpenAI's name
 )

@@ -1,4 +1,8 @@
-"""Runs of agents, and in them each model call from what prepares it to the model that receives it."""
+"""Hooks of the SDK's agent runs, turns and model calls.
+
+A model call begins in ``maybe_filter_model_input``, with all items of the run. It is recorded when ``get_response`` or
+``stream_response`` of a `Model` receives the final items.
+"""
 
 from __future__ import annotations
 
@@ -22,74 +26,84 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ModelCall
 
+#: The current run of an agent.
 RUN: Final[ContextVar[MultiCallRun | None]] = ContextVar("otel_assembly_openai_agents_run", default=None)
 
 
-def id_of(session: Any) -> str | None:
-    """A session's id; one that the provider holds has none before it is first read."""
+def session_id_of(session: Any) -> str | None:
+    """Return a session's id; None without a session, or if the provider has not assigned the id yet."""
     try:
-        found = getattr(session, "session_id", None)
-    except ValueError:
+        session_id = getattr(session, "session_id", None)
+    except ValueError:  # `OpenAIConversationsSession` raises it before its first request
         return None
-    return found if isinstance(found, str) and found else None
+    return session_id if isinstance(session_id, str) and session_id else None
 
 
 @run_hook
 def run(
-    instrumentation: Instrumentation, *args: Any, session: Any = None, conversation_id: str | None = None, **named: Any
+    instrumentation: Instrumentation, *args: Any, session: Any = None, conversation_id: str | None = None, **kwargs: Any
 ) -> MultiCallRun:
-    """One run, streamed or not: `AgentRunner.run` has its agent, and what it is asked, behind itself."""
-    state = named.get("run_state") or argument(args, named, 2, "input")  # of a run that is resumed
-    agent = getattr(state, "_current_agent", None) or argument(args, named, 1, "starting_agent")
-    conversation_id = conversation_id or getattr(state, "_conversation_id", None) or id_of(session)
+    """Hook of ``AgentRunner.run`` and ``start_streaming``: begin a run of an agent.
+
+    A resumed run gets its agent and conversation id from the `RunState`, which is the input.
+    """
+    state = kwargs.get("run_state") or argument(args, kwargs, 2, "input")
+    agent = getattr(state, "_current_agent", None) or argument(args, kwargs, 1, "starting_agent")
+    conversation_id = conversation_id or getattr(state, "_conversation_id", None) or session_id_of(session)
     return MultiCallRun(instrumentation, name_of(agent), conversation_id, RUN)
 
 
-def wrap_middleware() -> MultiCallRun | None:
-    """The run that goes on here; none where it works for a reducer, such as a summariser's."""
+def current_run() -> MultiCallRun | None:
+    """Return the current run; None inside a reducer, because its calls (such as a summarizer's) are not the run's."""
     return RUN.get() if reducing() is None else None
 
 
 @run_hook
 def turn(_: Instrumentation, *__: Any, **___: Any) -> ContextBoundRun | None:
-    """One turn of a run."""
-    of = wrap_middleware()
-    return None if of is None else of.turn()
+    """Hook of ``run_single_turn`` and ``run_single_turn_streamed``: one turn, a model call and its tools."""
+    agent_run = current_run()
+    return None if agent_run is None else agent_run.turn()
 
 
 @run_hook
-def prepares(instrumentation: Instrumentation, *_: Any, agent: Any, **given: Any) -> Preparing | None:
-    """A call is prepared, with all that the run holds."""
-    of = wrap_middleware()
-    if of is None:
+def prepare_call(instrumentation: Instrumentation, *_: Any, agent: Any, **kwargs: Any) -> Preparing | None:
+    """Hook of ``maybe_filter_model_input``: begin a model call with all items of the run as its input."""
+    agent_run = current_run()
+    if agent_run is None:
         return None
-    call = of.begins(agent.name)
-    call.set_input(given["input_items"], prompts=as_prompts(given["system_instructions"]))
+    call = agent_run.begins(agent.name)
+    call.set_input(kwargs["input_items"], prompts=as_prompts(kwargs["system_instructions"]))
     return Preparing(instrumentation, call)
 
 
 @run_hook
-def made(_: Instrumentation, *__: Any, **given: Any) -> ModelCall | None:
-    """The model is called, and again where that fails; where the provider holds what was said, with what is new."""
-    of = wrap_middleware()
-    call = of.call if of is not None else None
+def request_model(_: Instrumentation, *__: Any, **kwargs: Any) -> ModelCall | None:
+    """Hook of ``get_response_with_retry`` and its streaming variant: make the prepared call, with all its retries.
+
+    If the provider stores the conversation, the SDK sends only new items. The call's input is then marked as unknown.
+    """
+    agent_run = current_run()
+    call = agent_run.call if agent_run is not None else None
     if call is not None:
-        call.unknown = bool(given.get("previous_response_id") or given.get("conversation_id"))
+        call.unknown = bool(kwargs.get("previous_response_id") or kwargs.get("conversation_id"))
     return call
 
 
-def _sent(model: Any, *args: Any, **named: Any) -> ClientRequest:
-    tools = [*argument(args, named, 3, "tools", ()), *argument(args, named, 5, "handoffs", ())]
-    prompts = as_prompts(argument(args, named, 0, "system_instructions"))
-    return ClientRequest(items_of(argument(args, named, 1, "input")), prompts, SCHEMAS.of(tools), model_in(model))
+def _client_request(model: Any, *args: Any, **kwargs: Any) -> ClientRequest:
+    """Return the request that a model receives, from the arguments of ``get_response`` or ``stream_response``."""
+    tools = [*argument(args, kwargs, 3, "tools", ()), *argument(args, kwargs, 5, "handoffs", ())]
+    prompts = as_prompts(argument(args, kwargs, 0, "system_instructions"))
+    return ClientRequest(items_of(argument(args, kwargs, 1, "input")), prompts, SCHEMAS.of(tools), model_in(model))
 
 
-def _said(answer: Any) -> str:
-    parts = (part for item in answer.output for part in getattr(item, "content", None) or ())
+def _response_text(response: Any) -> str:
+    parts = (part for item in response.output for part in getattr(item, "content", None) or ())
     return "".join(getattr(part, "text", "") for part in parts)
 
 
-_MODELS: Final[Any] = {"holds": lambda one: isinstance(one, Model)}
-#: What each class of models is given; one that asks another is looked through.
-get_response: Final = innermost_client_hook("get_response", _sent, _said, asks=("get_response",), **_MODELS)
-stream_response: Final = innermost_client_hook("stream_response", _sent, asks=("stream_response",), **_MODELS)
+_MODELS: Final[Any] = {"holds": lambda value: isinstance(value, Model)}
+#: Hooks of a model class's methods. If a model calls another one, only the inner model is recorded.
+get_response: Final = innermost_client_hook(
+    "get_response", _client_request, _response_text, asks=("get_response",), **_MODELS
+)
+stream_response: Final = innermost_client_hook("stream_response", _client_request, asks=("stream_response",), **_MODELS)

@@ -1,7 +1,7 @@
-"""Histories in stores of a framework's, of which only the newest items may be read: what was left in the store.
+"""Finds out which stored items a session's limit or a compaction keeps from a model, without reading the store.
 
-A store is not read for it. What this process has read of a history before, and added to it, is known; what comes to
-light by that has happened outside of any model call, and waits for the next one.
+`StoredHistories` remembers the items that this process has read from each stored history or added to it. If a later
+read returns fewer or other items, the difference is recorded as a step of the next model call.
 """
 
 from __future__ import annotations
@@ -20,55 +20,69 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.reductions import Reduction
 
-#: Histories that are known; beyond it the least recently used ones are forgotten.
+#: Maximum number of remembered histories; if there are more, the least recently used ones are forgotten.
 _HISTORIES: Final = 1_000
-#: Items that all of them hold together, as in `observe.conversations`; beyond it the same. A history is forgotten as a
-#: whole: a list of which only the oldest items are forgotten reports too few items, and each turn moves all its items.
+#: Maximum number of items of all remembered histories together, as in `observe.conversations`. Whole histories are
+#: forgotten, because a history without its oldest items would report too few dropped items.
 _ITEMS: Final = 200_000
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredHistory:
+    """One remembered history: its items, and a change by a reducer that no read has confirmed yet."""
+
     items: list[Any] = field(default_factory=list)
     change: Reduction | None = None
 
 
 class StoredHistories:
-    """What is known of stored histories, by their names.
+    """The remembered items of stored histories, by the histories' names.
 
     Args:
-        policy: The name of the step in which a limit has left items in the store.
+        policy: The policy name of steps in which a limit drops items.
     """
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
-        self._of: Registry[str, _Stored] = Registry(_HISTORIES, clear_after_fork=True)
+        self._histories: Registry[str, _StoredHistory] = Registry(_HISTORIES, clear_after_fork=True)
 
     def read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
-        """These items were read of a history, for the next call of this asker: the newest ones, up to a limit."""
-        stored = self._of.of(name, _Stored)
-        held, change, stored.change = stored.items, stored.change, None
-        if change is not None and locate(held, items) is None:  # what only lost items was not changed by a reducer
-            change.before = held
+        """Record that items were read from a history, and compare them with the remembered items.
+
+        If a reducer has changed the history, or the limit excluded older items, that is a step of the next model call.
+
+        Args:
+            name: The history's name.
+            items: The items that were read.
+            invoking_agent: The invoking agent of the next model call.
+            limit: The maximum number of newest items that were requested; None for all.
+        """
+        history = self._histories.of(name, _StoredHistory)
+        known_items, change, history.change = history.items, history.change, None
+        # Without a new item, the history was at most shortened, and a reducer does not only shorten it.
+        if change is not None and locate(known_items, items) is None:
+            change.before = known_items
             change.done(items, invoking_agent=invoking_agent)
-        elif limit is not None and limit == len(items) < len(held) and same(held[-limit:], items):
-            said = {"reason": DecisionReason.OUTSIDE_WINDOW}
-            DEFERRED_REDUCTIONS.put(
-                invoking_agent, DeferredReduction(self._policy, held, list(items), config={"limit": limit}, said=said)
-            )
-            return
-        stored.items = list(items)
-        self._of.weigh(name, len(stored.items), _ITEMS)
+        elif limit is not None and limit == len(items) < len(known_items) and same(known_items[-limit:], items):
+            report = {"reason": DecisionReason.OUTSIDE_WINDOW}
+            reduction = DeferredReduction(self._policy, known_items, list(items), config={"limit": limit}, said=report)
+            DEFERRED_REDUCTIONS.put(invoking_agent, reduction)
+            return  # the older items are still stored
+        history.items = list(items)
+        self._histories.weigh(name, len(history.items), _ITEMS)
 
     def added(self, name: str, items: Sequence[Any]) -> None:
-        """These items were added to a history, of which something was read before."""
-        stored = self._of.get(name)
-        if stored is not None:
-            stored.items = [*stored.items, *items]
-            self._of.weigh(name, len(stored.items), _ITEMS)
+        """Add items to the remembered ones; ignored if the history has never been read."""
+        history = self._histories.get(name)
+        if history is not None:
+            history.items = [*history.items, *items]
+            self._histories.weigh(name, len(history.items), _ITEMS)
 
     def changed(self, name: str, change: Reduction) -> None:
-        """A reducer may have changed what is stored: if it has, that shows as the history is next read."""
-        stored = self._of.get(name)
-        if stored is not None and (stored.change is None or change.attempt is not None):
-            stored.change = change
+        """Note that a reducer has run on a history; the next read shows whether it changed the items.
+
+        If several reducers run before that read, the last one that called a model is kept, or else the first.
+        """
+        history = self._histories.get(name)
+        if history is not None and (history.change is None or change.attempt is not None):
+            history.change = change

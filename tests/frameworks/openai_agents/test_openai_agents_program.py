@@ -83,7 +83,8 @@ def test_a_sync_run_is_seen_as_well(assembly_telemetry):
 
 
 @pytest.mark.parametrize(
-    "breaks", ["runs.items_of", "runs.as_prompts", "runs.id_of", "runs.name_of", "reducers.items_of", "reducers.same"]
+    "breaks",
+    ["runs.items_of", "runs.as_prompts", "runs.session_id_of", "runs.name_of", "reducers.items_of", "reducers.same"],
 )
 async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     def broken(*_: Any, **__: Any) -> Any:
