@@ -74,13 +74,13 @@ class Pretend:
             said=lambda before, after, store: {"reason": DecisionReason.OUTSIDE_WINDOW},
             invoking_agent=lambda store: InvokingAgent(store),
         )  # fmt: skip
-        hook = self.readings.store(reads, keeps=lambda _: keeps)
+        hook = self.readings.store_hook(reads, keeps=lambda _: keeps)
         self.get, self.aget, self.failing = (
             hook(item, instrumentation) for item in (Store.get, Store.aget, Store.failing)
         )
-        Store.all = self.readings.kept(Store.all, instrumentation) if holds is None else Store.all
+        Store.all = self.readings.contents_hook(Store.all, instrumentation) if holds is None else Store.all
         self.call = client(
-            lambda model, messages: ClientRequest(messages, model="gpt-4o"), str, told=self.readings.told
+            lambda model, messages: ClientRequest(messages, model="gpt-4o"), str, told=self.readings.record_call
         )(Model.call, instrumentation)
 
 
@@ -196,7 +196,7 @@ def test_a_model_that_is_asked_as_a_store_is_read_is_a_part_of_that(instrumentat
         return [said("summary")]
 
     reads = Reducer(lambda store: None, policy="sums", invoking_agent=InvokingAgent)
-    pretend.call(Model(), pretend.readings.store(reads)(summed, instrumentation)(store))
+    pretend.call(Model(), pretend.readings.store_hook(reads)(summed, instrumentation)(store))
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     [step] = assembly.children
     assert [step.name, *(child.name for child in step.children)] == ["apply_policy sums", "compact_block summary"]
@@ -215,7 +215,7 @@ def test_a_store_that_raises_ends_the_call_that_is_not_made(instrumentation, ass
 
 def test_what_a_plug_in_of_ours_has_given_is_told_by_itself(instrumentation, assembly_telemetry):
     pretend, messages = Pretend(instrumentation), [said("one")]
-    pretend.readings.given(Read(InvokingAgent.of("c-1"), messages, replaced_by_plugin=True))
+    pretend.readings.record_read(Read(InvokingAgent.of("c-1"), messages, replaced_by_plugin=True))
     pretend.call(Model(), messages)
     assert told(assembly_telemetry) == []
 
@@ -224,9 +224,9 @@ def test_an_agent_in_a_run_of_several_asks_by_its_own_name(instrumentation, asse
     pretend = Pretend(instrumentation)
     run = pretend.readings.run(instrumentation, "team")
     with run.current():
-        token = pretend.readings.agent.set("writer")
+        token = pretend.readings.agent_name.set("writer")
         pretend.call(Model(), [said("one")])
-        pretend.readings.agent.reset(token)
+        pretend.readings.agent_name.reset(token)
         pretend.call(Model(), [said("one")])
     run.end()
     names = [span.attributes["gen_ai.agent.name"] for span in assembly_telemetry.spans_named("assemble_context")]

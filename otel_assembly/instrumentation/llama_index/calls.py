@@ -1,4 +1,8 @@
-"""Runs of agents, chat engines and query engines, and in them each call of a model."""
+"""Hooks of LlamaIndex's runs and model calls.
+
+Runs are those of workflows (``Workflow.run``, which includes agents), chat engines and query engines. A model call is
+recorded when the class that sends it receives the messages in ``chat``, ``complete`` or a variant of these.
+"""
 
 from __future__ import annotations
 
@@ -28,95 +32,123 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun
 
-#: What a memory's key in a store is where nobody gives it one; imported while LlamaIndex is, this imports little of it.
-_NO_KEY: Final = "chat_history"
-#: Memories are read in one step of an agent, and its model is called in another, in a context of its own.
+#: The default ``chat_store_key`` of memories. Not imported, because its module would import more of LlamaIndex.
+_DEFAULT_KEY: Final = "chat_history"
+#: Connects reads of memories with model calls, because an agent makes them in separate steps with separate contexts.
 READINGS: Final = Readings("llama_index", prompt_of, snapshot)
-#: Handlers of spans that note them, and open none.
-_NO_SPANS: Final = ("llama_index_instrumentation", "llama_index.core")
-#: A model that has another one answer.
-_HANDS_ON: Final = {"StructuredLLM": True}
+#: Packages whose span handlers open no OpenTelemetry spans.
+_SPANLESS_HANDLERS: Final = ("llama_index_instrumentation", "llama_index.core")
+#: Model classes that forward each call to another model.
+_FORWARDING_MODELS: Final = {"StructuredLLM": True}
 
 
 def invoking_agent_of(memory: Any) -> InvokingAgent:
-    """Whose memory it is: that of a session, of what has a key in a store, or of the object itself."""
-    inside = getattr(memory, "memory" if is_ours(memory) else "primary_memory", None)
-    if inside is not None:
-        return invoking_agent_of(inside)
+    """Return the conversation of a memory, as an invoking agent without a name.
+
+    It is the ``session_id`` of a `Memory`, or the key that the program chose in a chat store. Without either, it is the
+    store object, or the memory itself. A memory that wraps another one has that one's conversation.
+    """
+    wrapped = getattr(memory, "memory" if is_ours(memory) else "primary_memory", None)
+    if wrapped is not None:
+        return invoking_agent_of(wrapped)
     key, store = getattr(memory, "chat_store_key", None), getattr(memory, "chat_store", None)
-    known = getattr(memory, "session_id", None) or (key if key != _NO_KEY else None)
-    return InvokingAgent.of(known) if isinstance(known, str) else InvokingAgent(memory if store is None else store)
+    conversation = getattr(memory, "session_id", None) or (key if key != _DEFAULT_KEY else None)
+    if isinstance(conversation, str):
+        return InvokingAgent.of(conversation)
+    return InvokingAgent(memory if store is None else store)
 
 
-def _begins(
-    memory: Callable[..., Any], instrumentation: Instrumentation, run: Any, /, *args: Any, **kwargs: Any
-) -> Any:
-    """A run begins; a query, or a workflow that is no agent's, has a span only from the first call of a model on."""
-    of, is_agent = memory(run, *args, **kwargs), is_in(type(run), ("llama_index.core.agent",)) or hasattr(run, "achat")
-    conversation_id = invoking_agent_of(of).conversation_id if of is not None else None
-    # What makes spans of LlamaIndex's own instrumentation makes them inside of this.
-    theirs = any(not is_own(handler, _NO_SPANS) for handler in root_dispatcher.span_handlers)
-    return READINGS.run(instrumentation, name_of(run), conversation_id, at_once=is_agent and not theirs)
+def _begin_run(
+    memory_of: Callable[..., Any], instrumentation: Instrumentation, runner: Any, /, *args: Any, **kwargs: Any
+) -> ReadingRun:
+    """Begin a run of a workflow or an engine.
+
+    The span of an agent or a chat engine starts immediately. Queries and other workflows may call no model, so their
+    span starts with the first model call.
+
+    Args:
+        memory_of: Returns the run's memory, from the runner and the arguments of the run.
+        instrumentation: The instrumentation that records the run.
+        runner: The workflow or engine.
+        args: The positional arguments of the run.
+        kwargs: The keyword arguments of the run.
+    """
+    memory = memory_of(runner, *args, **kwargs)
+    is_agent = is_in(type(runner), ("llama_index.core.agent",)) or hasattr(runner, "achat")
+    conversation_id = invoking_agent_of(memory).conversation_id if memory is not None else None
+    # Other tracers of LlamaIndex open their spans inside this hook. At the first model call such a span is current, and
+    # no span is added.
+    is_traced = any(not is_own(handler, _SPANLESS_HANDLERS) for handler in root_dispatcher.span_handlers)
+    return READINGS.run(instrumentation, name_of(runner), conversation_id, at_once=is_agent and not is_traced)
 
 
-def _memory_of(_: Any, ctx: Any = None, start_event: Any = None, **given: Any) -> Any:
-    return given.get("memory") or (start_event.get("memory", None) if hasattr(start_event, "get") else None)
+def _workflow_memory(_: Any, ctx: Any = None, start_event: Any = None, **kwargs: Any) -> Any:
+    """Return the memory that a workflow's run is called with, as an argument or in its start event."""
+    return kwargs.get("memory") or (start_event.get("memory", None) if hasattr(start_event, "get") else None)
 
 
-def _carries(run: Any, answer: Any) -> bool:
-    """A run of a workflow ends as its handler is done; a chat that streams, as its answer is in the memory."""
+def _ends_later(run: Any, answer: Any) -> bool:
+    """Return whether a run continues after its function has returned.
+
+    A workflow's run ends when the handler that it returned is done. A streamed chat ends in `write_history`.
+    """
     task = getattr(answer, "_result_task", answer)
-    handled = hasattr(task, "add_done_callback")
-    if handled:
+    is_handler = hasattr(task, "add_done_callback")
+    if is_handler:
         task.add_done_callback(lambda done: run.end(None if done.cancelled() else done.exception()))
-    return handled or hasattr(answer, "write_response_to_history")
+    return is_handler or hasattr(answer, "write_response_to_history")
 
 
-run: Final = run_hook(partial(_begins, _memory_of), _carries)
-chats: Final = run_hook(partial(_begins, lambda engine, *_, **__: getattr(engine, "_memory", None)), _carries)
-queries: Final = run_hook(partial(_begins, lambda *_, **__: None))
-
-
-@run_hook
-def written(*_: Any, **__: Any) -> ReadingRun | None:
-    """What a chat streams is written into its memory, and that is the end of its run."""
-    return READINGS.in_run.get()
+run_workflow: Final = run_hook(partial(_begin_run, _workflow_memory), _ends_later)
+chat: Final = run_hook(partial(_begin_run, lambda engine, *_, **__: getattr(engine, "_memory", None)), _ends_later)
+query: Final = run_hook(partial(_begin_run, lambda *_, **__: None))
 
 
 @run_hook
-def step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-    """An agent takes a step, perhaps of a run of several agents."""
-    return ContextBoundRun(instrumentation, None, {READINGS.agent: agent.name})
+def write_history(*_: Any, **__: Any) -> ReadingRun | None:
+    """Hook of ``write_response_to_history``: end a streamed chat's run when its answer is in the memory."""
+    return READINGS.current_run.get()
 
 
-def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **more: Any) -> ClientRequest | None:
-    if is_ours(llm) or known_of(type(llm), _HANDS_ON, ("llama_index.core",)):
+@run_hook
+def take_step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
+    """Hook of ``take_step``: make an agent the invoking agent, because a run may have several agents."""
+    return ContextBoundRun(instrumentation, None, {READINGS.agent_name: agent.name})
+
+
+def _chat_request(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **kwargs: Any) -> ClientRequest | None:
+    """Return the request that a model's ``chat`` receives; None for a model that forwards it to another one."""
+    if is_ours(llm) or known_of(type(llm), _FORWARDING_MODELS, ("llama_index.core",)):
         return None
-    offered = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    return ClientRequest(messages, tools=offered, model=model_of(llm), window=_window(llm), unknown=_is_held(llm, more))
+    schemas = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
+    has_provider_history = _has_provider_history(llm, kwargs)
+    return ClientRequest(
+        messages, tools=schemas, model=model_of(llm), window=_window(llm), unknown=has_provider_history
+    )
 
 
-def _is_held(llm: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether the provider holds earlier messages: LlamaIndex's client of Responses goes on from the last response."""
+def _has_provider_history(llm: Any, settings: Mapping[str, Any]) -> bool:
+    """Return whether the provider stores earlier messages: `OpenAIResponses` can continue from the last response."""
     previous = getattr(llm, "_previous_response_id", None)
     return bool(settings.get("previous_response_id") or (isinstance(previous, str) and previous))
 
 
-def _completes(llm: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-    prompt = argument(args, kwargs, 0, "prompt")  # what stands around the method takes anything, and refuses it later
-    return None if prompt is None else _sent(llm, [ChatMessage(role="user", content=str(prompt))])
+def _completion_request(llm: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
+    """Return the request that a model's ``complete`` receives, with the prompt as a user message."""
+    prompt = argument(args, kwargs, 0, "prompt")  # missing in a wrong call, which LlamaIndex rejects only later
+    return None if prompt is None else _chat_request(llm, [ChatMessage(role="user", content=str(prompt))])
 
 
 def model_of(llm: Any) -> str | None:
-    """The name of a model, where it has one."""
+    """Return the name of a model; None if it has none."""
     name = model_in(llm)
-    with suppress(Exception):  # a provider's class may know no models but those of its own list
+    with suppress(Exception):  # some provider classes raise an error for a model that is not in their list
         name = name or llm.metadata.model_name
     return name if name != "unknown" else None
 
 
 def _window(llm: Any) -> int | None:
-    """The window that a program has set, or a provider's class lists; what stands where nobody knows it is none."""
+    """Return the model window that the program set or the model's class lists; None if it is LlamaIndex's default."""
     with suppress(Exception):  # as above
         window = llm.metadata.context_window
         if "context_window" in llm.model_fields_set:
@@ -125,13 +157,13 @@ def _window(llm: Any) -> int | None:
     return None
 
 
-def _text(answer: Any) -> str | None:
-    message = getattr(answer, "message", None)
-    return getattr(answer, "text", None) if message is None else message.content or ""
+def _response_text(response: Any) -> str | None:
+    message = getattr(response, "message", None)
+    return getattr(response, "text", None) if message is None else message.content or ""
 
 
-def client(method: str, *met: Any) -> Any:
-    """The hook of a model's method, in each class that has it."""
-    return innermost_client_hook(
-        method, _completes if method.endswith("complete") else _sent, _text, told=READINGS.told
-    )(*met)
+def wrap_model_method(method: str, original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Any:
+    """Wrap a model class's method, such as ``achat``; the argument `wrap` of `SubclassHook`, once `method` is bound."""
+    request_of = _completion_request if method.endswith("complete") else _chat_request
+    hook = innermost_client_hook(method, request_of, _response_text, told=READINGS.record_call)
+    return hook(original, owner, instrumentation)

@@ -1,4 +1,8 @@
-"""The hooks of LlamaIndex."""
+"""The table of LlamaIndex's functions that are instrumented.
+
+Hooks wrap ``get`` and ``aget`` of memories, the chat stores behind them, the methods of models (``chat``, ``complete``
+and their variants), and the functions that run an agent, a workflow, a chat engine or a query engine.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,18 @@ else:
     calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _CHATS: Final = ("chat", "achat", "stream_chat", "astream_chat")
-_MODEL: Final = (*_CHATS, "complete", "acomplete", "stream_complete", "astream_complete")
-_HELD: Final = "BaseChatStore.get_messages BaseChatStore.aget_messages"
-_SUMS: Final = "ChatSummaryMemoryBuffer._summarize_oldest_chat_history"
-_WRITES: Final = " ".join(f"StreamingAgentChatResponse.{twin}write_response_to_history" for twin in ("", "a"))
+_MODEL_METHODS: Final = (*_CHATS, "complete", "acomplete", "stream_complete", "astream_complete")
+_GET_MESSAGES: Final = "BaseChatStore.get_messages BaseChatStore.aget_messages"
+_SUMMARIZE: Final = "ChatSummaryMemoryBuffer._summarize_oldest_chat_history"
+_WRITE_HISTORY: Final = " ".join(
+    f"StreamingAgentChatResponse.{prefix}write_response_to_history" for prefix in ("", "a")
+)
+_STORED: Final = "the messages in a memory, before it is read"
 _QUERIES: Final = "BaseQueryEngine.query BaseQueryEngine.aquery"
 
 
 class LlamaIndexInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of LlamaIndex: memories and their blocks, models, agents and engines."""
+    """Records context assembly in LlamaIndex: memories and their blocks, models, agents and engines."""
 
     framework = "llama_index"
     requires = ("llama-index-core >= 0.14.5, < 0.15",)
@@ -30,22 +37,22 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = [
         *in_package(
             "llama_index.core",
-            ("memory.types", "BaseMemory.get", reducers.get, "what a memory leaves out, and puts in"),
-            ("memory.types", "BaseMemory.aget", reducers.aget, "the same, awaited"),
-            ("storage.chat_store.base", _HELD, reducers.kept, "what a memory holds"),
-            ("storage.chat_store.base_db", "AsyncDBChatStore.get_messages", reducers.kept, "what a memory holds"),
+            ("memory.types", "BaseMemory.get", reducers.get, "messages that a memory drops or injects"),
+            ("memory.types", "BaseMemory.aget", reducers.aget, "messages that a memory drops or injects, async"),
+            ("storage.chat_store.base", _GET_MESSAGES, reducers.get_messages, _STORED),
+            ("storage.chat_store.base_db", "AsyncDBChatStore.get_messages", reducers.get_messages, _STORED),
             (
                 "storage.chat_store.base_db",
                 "AsyncDBChatStore.archive_oldest_messages",
-                reducers.archived,
-                "what leaves",
+                reducers.archive_messages,
+                "messages that a memory archives",
             ),
-            ("agent.workflow.base_agent", "BaseWorkflowAgent.take_step", calls.step, "which agent asks"),
+            ("agent.workflow.base_agent", "BaseWorkflowAgent.take_step", calls.take_step, "the invoking agent"),
             (
                 "chat_engine.types",
                 " ".join(map("BaseChatEngine.{}".format, _CHATS)),
-                calls.chats,
-                "a chat as one trace",
+                calls.chat,
+                "chats, as one span each if no other tracer records them",
             ),
             followed=True,
         ),
@@ -54,16 +61,26 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
             *(
                 (
                     "base.llms.base",
-                    f"BaseLLM.{one}",
-                    SubclassHook(one, partial(calls.client, one)),
-                    "what a model receives",
+                    f"BaseLLM.{method}",
+                    SubclassHook(method, partial(calls.wrap_model_method, method)),
+                    "messages and tools of each model call",
                 )
-                for one in _MODEL
+                for method in _MODEL_METHODS
             ),
-            ("memory.memory", "Memory._manage_queue", reducers.flushed, "what leaves a queue"),
-            ("memory.chat_summary_memory_buffer", _SUMS, reducers.summarised, "what a summary stands for"),
-            ("workflow.workflow", "Workflow.run", calls.run, "a run of an agent as one trace"),
-            ("chat_engine.types", _WRITES, calls.written, "the end of a chat that streams"),
-            ("base.base_query_engine", _QUERIES, calls.queries, "a query as one trace"),
+            ("memory.memory", "Memory._manage_queue", reducers.manage_queue, "messages that leave a memory's queue"),
+            ("memory.chat_summary_memory_buffer", _SUMMARIZE, reducers.summarize, "messages that a summary replaces"),
+            (
+                "workflow.workflow",
+                "Workflow.run",
+                calls.run_workflow,
+                "runs of agents, as one span each if no other tracer records them",
+            ),
+            ("chat_engine.types", _WRITE_HISTORY, calls.write_history, "the end of streamed chats"),
+            (
+                "base.base_query_engine",
+                _QUERIES,
+                calls.query,
+                "queries, as one span each if no other tracer records them",
+            ),
         ),
     ]

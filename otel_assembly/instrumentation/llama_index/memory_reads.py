@@ -1,8 +1,8 @@
-"""Stores of messages that are read in one place, and a model that is called in another with what they gave.
+"""Connects reads of a message store, such as a memory, with the model call that later receives the messages.
 
-What a store does as it is read, such as to leave out the oldest, is told with the call that is made with what it gave:
-that is known by the messages, or, where a framework makes others of them, as what was read last in the run. What is
-read for no call is not told; what a store does to what it keeps waits for its next one.
+A store may drop messages when it is read. That becomes a step of the model call that receives the read messages. The
+call's read is found by the messages; if the framework sends new messages instead, it is the last read of the run. A
+read that no model call follows is not recorded. A change of the stored messages themselves is a step of the next call.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reducer
 
-#: Conversations whose last reading is remembered outside of any run; beyond it the least recently used ones' are not.
-_REMEMBERED: Final = 100
+#: Maximum number of conversations whose last read outside any run is kept; the least recently used is dropped first.
+_MAX_CONVERSATIONS: Final = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """What a store has given.
+    """One read of a store.
 
     Attributes:
-        invoking_agent: Whose store it is.
-        out: The messages.
-        steps: What was done to those that it holds.
-        replaced_by_plugin: Whether it is a plug-in of ours, which has told that itself.
+        invoking_agent: The conversation of the store, as an invoking agent without a name.
+        out: The messages that the store returned.
+        steps: The reductions between the stored messages and the returned ones.
+        replaced_by_plugin: Whether the store is the plug-in, which records its own assembly.
     """
 
     invoking_agent: InvokingAgent
@@ -54,21 +54,25 @@ class Read:
     steps: Sequence[DeferredReduction] = ()
     replaced_by_plugin: bool = False
 
-    def went_into(self, messages: Sequence[Any]) -> bool:
-        """Whether these are made of what was given, and of nothing that was left out for it."""
-        left = {id(one) for step in self.steps for one in step.before} - set(map(id, self.out))
-        return left.isdisjoint(map(id, messages)) and (
+    def is_source_of(self, messages: Sequence[Any]) -> bool:
+        """Return whether the messages of a model call come from this read.
+
+        They must contain no message that the read dropped. Unless the read was empty, they must also contain one of
+        its messages, or a copy of its last one.
+        """
+        dropped = {id(message) for step in self.steps for message in step.before} - set(map(id, self.out))
+        return dropped.isdisjoint(map(id, messages)) and (
             not self.out
             or bool(identity_keys(self.out) & identity_keys(messages))
-            or any(same_content(self.out[-1], one) for one in messages)
+            or any(same_content(self.out[-1], message) for message in messages)
         )
 
 
 class ReadingRun(LazyRun):
-    """One run, a `Run` as `within` takes it, in whose name a model is called; `Readings.run` makes it.
+    """One run of an agent or engine, for `run_hook`. Created by `Readings.run`.
 
     Attributes:
-        read: What was read in it last.
+        read: The last read of a store in this run.
     """
 
     read: Read | None = None
@@ -81,207 +85,236 @@ class ReadingRun(LazyRun):
         conversation_id: str | None,
         at_once: bool,
     ) -> None:
-        super().__init__(instrumentation, name, conversation_id, parent=readings.in_run.get(), at_once=at_once)
+        super().__init__(instrumentation, name, conversation_id, parent=readings.current_run.get(), at_once=at_once)
         self._readings = readings
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """One step of it."""
-        with context_value(self._readings.in_run, self), context_value(self._readings.agent, None), super().current():
+        """Make this run the current one in the block, which is one step of the run."""
+        readings = self._readings
+        with context_value(readings.current_run, self), context_value(readings.agent_name, None), super().current():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """The run came to its end, which more than one of its parts may say."""
+        """End the run; only the first call has an effect, because several hooks may see the end."""
         if not self.ended:
             super().end(error)
 
 
 class Reading:
-    """One store while it is read, or cares for what it keeps.
+    """A read of a store while it runs, or a maintenance of the store's messages.
 
     Args:
-        reduction: What it does.
-        snapshot: Copies a message, whose original may be written into.
+        reduction: The reduction that the store performs.
+        snapshot: Copies a message, because the store may change the original.
 
     Attributes:
-        reduction: What it does.
-        inner: What stores inside of it have given.
+        reduction: The reduction that the store performs.
+        inner: Reads of other stores that this store has read from.
     """
 
     def __init__(self, reduction: Reduction, snapshot: Callable[[Any], Any]) -> None:
         self.reduction = reduction
         self.inner: list[Read] = []
         self._snapshot = snapshot
-        self._held: list[tuple[Any, Any]] | None = None
+        #: The stored messages with their copies.
+        self._stored: list[tuple[Any, Any]] | None = None
 
-    def sees(self, messages: Sequence[Any]) -> None:
-        """These are held: the first that are seen are all, before anything is done to them."""
-        if self._held is None:
-            self._held = [(message, self._snapshot(message)) for message in messages]
+    def set_stored(self, messages: Sequence[Any]) -> None:
+        """Set the stored messages; only the first call has an effect, because later the store may have changed them."""
+        if self._stored is None:
+            self._stored = [(message, self._snapshot(message)) for message in messages]
 
     @property
-    def held(self) -> list[Any] | None:
-        """What was held, in the very objects as far as they say the same still; None where that was not seen."""
-        held = self._held
-        return held and [message if _untouched(message, was) else was for message, was in held]
+    def stored(self) -> list[Any] | None:
+        """The stored messages before any change; None if they are unknown.
 
-    def before(self, after: Sequence[Any]) -> Sequence[Any] | None:
-        """What it has made these of: of what a store inside has given, or of what it holds itself.
-
-        Of several that have given the same messages it is one that has given the fewest beside them.
+        A message that was changed since is represented by its copy.
         """
-        known = identity_keys(after)
-        read = max(self.inner, key=lambda one: (len(identity_keys(one.out) & known), -len(one.out)), default=None)
-        self.inner = [read] if read is not None and identity_keys(read.out) & known else []
-        return self.inner[0].out if self.inner else self.held
+        stored = self._stored
+        return stored and [message if _is_unchanged(message, copied) else copied for message, copied in stored]
+
+    def input_of(self, after: Sequence[Any]) -> Sequence[Any] | None:
+        """Return the messages that the store derived its output from: an inner read, or the stored messages.
+
+        Of several inner reads, it is the one that has most messages of the output; of these, the shortest. Other inner
+        reads are discarded.
+
+        Args:
+            after: The store's output.
+        """
+        keys = identity_keys(after)
+        source = max(self.inner, key=lambda read: (len(identity_keys(read.out) & keys), -len(read.out)), default=None)
+        self.inner = [source] if source is not None and identity_keys(source.out) & keys else []
+        return self.inner[0].out if self.inner else self.stored
 
 
-def _untouched(message: Any, was: Any) -> bool:
-    """Whether a message says what its copy says; what it holds is compared first, which is done in C."""
-    held = getattr(message, "__dict__", None)
-    return (held is not None and equal(held, getattr(was, "__dict__", None))) or same_content(message, was)
+def _is_unchanged(message: Any, copied: Any) -> bool:
+    """Return whether a message equals its copy. The attributes are compared first, because that is fast."""
+    attributes = getattr(message, "__dict__", None)
+    if attributes is not None and equal(attributes, getattr(copied, "__dict__", None)):
+        return True
+    return same_content(message, copied)
 
 
 class Readings:
-    """The stores of one framework.
+    """Hooks for the stores and model clients of one framework, which connect reads with model calls.
 
     Args:
         framework: The framework's name.
-        prompt_of: What a message says that is a system prompt; None of any other. One that a store gives is an item.
+        prompt_of: Returns the text of a system prompt; None for any other message. System prompts at the start of a
+            request are prompts, unless a store returned them; then they are items.
         snapshot: Copies a message.
 
     Attributes:
-        reading: The store that is read here.
-        in_run: The run that goes on here.
-        agent: The name of the agent in it that asks, where that is another one's than the run's.
+        current_reading: The read that is running in this context.
+        current_run: The run in this context.
+        agent_name: The name of the invoking agent, if it is not the run's agent.
     """
 
     def __init__(
         self, framework: str, prompt_of: Callable[[Any], str | None], snapshot: Callable[[Any], Any] = copy
     ) -> None:
-        self.reading: ContextVar[Reading | None] = ContextVar(f"otel_assembly_{framework}_reading", default=None)
-        self.in_run: ContextVar[ReadingRun | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self.agent: ContextVar[str | None] = ContextVar(f"otel_assembly_{framework}_agent", default=None)
+        self.current_reading: ContextVar[Reading | None] = ContextVar(
+            f"otel_assembly_{framework}_reading", default=None
+        )
+        self.current_run: ContextVar[ReadingRun | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
+        self.agent_name: ContextVar[str | None] = ContextVar(f"otel_assembly_{framework}_agent", default=None)
         self._prompt_of = prompt_of
         self._snapshot = snapshot
-        #: By the messages, which it must not keep alive.
-        self._reads: IdentityWeakMap[weakref.ref[Read]] = IdentityWeakMap()
-        self._last: Registry[Any, list[Read]] = Registry(_REMEMBERED, clear_after_fork=True)
-        #: The hook of what gives all that is held, to a store that is read.
-        self.kept: Wrap = observe_any_hook(self._kept)
+        #: The latest read that returned a message. Weak, because a read contains the message.
+        self._read_by_message: IdentityWeakMap[weakref.ref[Read]] = IdentityWeakMap()
+        #: Keeps the last read of each conversation alive.
+        self._last_reads: Registry[Any, list[Read]] = Registry(_MAX_CONVERSATIONS, clear_after_fork=True)
+        #: The hook of a function that returns all stored messages of the store that is being read.
+        self.contents_hook: Wrap = observe_any_hook(self._observe_contents)
 
     def run(
         self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None, *, at_once: bool = True
     ) -> ReadingRun:
-        """One run, in which stores may be read; its span begins at once, or with the first call of a model."""
+        """Begin a run in which stores may be read.
+
+        Args:
+            instrumentation: The instrumentation that records the run.
+            name: The agent's name.
+            conversation_id: The conversation's id, if there is one.
+            at_once: Whether the span starts with the run; otherwise it starts with the first model call.
+        """
         return ReadingRun(self, instrumentation, name, conversation_id, at_once)
 
-    def given(self, read: Read) -> None:
-        """A store has given this, to whoever calls a model next with it."""
+    def record_read(self, read: Read) -> None:
+        """Remember a read for the model call that receives its messages."""
         for message in read.out:
-            self._reads.put(message, weakref.ref(read))
-        run, key = self.in_run.get(), read.invoking_agent.ledger()
+            self._read_by_message.put(message, weakref.ref(read))
+        run, key = self.current_run.get(), read.invoking_agent.ledger()
         if run is not None:
             run.read = read
         elif key is not None:
-            self._last.of(key, list)[:] = [read]
+            self._last_reads.of(key, list)[:] = [read]
 
-    def named(self, invoking_agent: InvokingAgent) -> InvokingAgent:
-        """Who asks, by the name of the agent, or else of the run."""
-        run = self.in_run.get()
-        return invoking_agent._replace(agent_name=self.agent.get() or (run.name if run is not None else None))
+    def with_agent_name(self, invoking_agent: InvokingAgent) -> InvokingAgent:
+        """Return an invoking agent with the name of the agent in this context, or else of the run."""
+        run = self.current_run.get()
+        return invoking_agent._replace(agent_name=self.agent_name.get() or (run.name if run is not None else None))
 
     @contextmanager
-    def reads(self, reduction: Reduction) -> Iterator[Reading]:
-        """A store is read in this block, or cares for what it keeps."""
+    def reading_scope(self, reduction: Reduction) -> Iterator[Reading]:
+        """Make a new `Reading` the current one in the block, in which a store is read or maintains its messages."""
         reading = Reading(reduction, self._snapshot)
-        with context_value(self.reading, reading), reduction.running():
+        with context_value(self.current_reading, reading), reduction.running():
             yield reading
 
-    def store(self, reads: Reducer, keeps: Callable[[Any], Any] = lambda _: False) -> Wrap:
-        """The hook of what gives a store's messages, awaited or not.
+    def store_hook(self, reads: Reducer, keeps: Callable[[Any], Any] = lambda _: False) -> Wrap:
+        """Return the hook of a function that returns a store's messages, sync or async.
 
         Args:
-            reads: How it is read, from the store: `by` may leave it out, and `before` is what it holds where nobody
-                has seen that; None where that is not known.
-            keeps: Whether it keeps what it lets out in the place of what it held.
+            reads: Describes the store; its functions take the store. `before` returns the stored messages if
+                `contents_hook` has not observed them, or None if they are unknown. If `by` returns None, the store is
+                not observed.
+            keeps: Returns whether the store replaces its stored messages with those that it returns. Then the change
+                affects all later reads, not only this one.
         """
-
-        def remap_verdicts(setting: Any, store: Any) -> Any:
-            return setting(store) if callable(setting) else setting
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:
             if reads.by is not None and reads.by(store) is None:
                 return
+            settings: tuple[Any, ...] = (reads.policy, reads.kind, reads.config, reads.invoking_agent)
             policy, kind, config, invoking_agent = (
-                remap_verdicts(setting, store)
-                for setting in (reads.policy, reads.kind, reads.config, reads.invoking_agent)
+                setting(store) if callable(setting) else setting for setting in settings
             )
-            outer, reduction = self.reading.get(), Reduction(instrumentation, policy, (), kind=kind, config=config)
+            outer = self.current_reading.get()
+            reduction = Reduction(instrumentation, policy, (), kind=kind, config=config)
             try:
-                with self.reads(reduction) as reading:
+                with self.reading_scope(reduction) as reading:
                     result = yield
             except BaseException as error:
-                reduction.before = list(reading.held or [one for read in reading.inner for one in read.out])
-                if outer is None:
-                    reduction.ended(error, self.named(invoking_agent))
-                else:
+                reduction.before = list(reading.stored or [message for read in reading.inner for message in read.out])
+                if outer is None:  # no model call will follow: an assembly without one records the error
+                    reduction.ended(error, self.with_agent_name(invoking_agent))
+                else:  # the outer store may handle the error
                     outer.inner.append(Read(invoking_agent, reduction.before))
                     outer.reduction.takes_over(reduction)
                 raise
             after = list(result)
-            before = reading.before(after)
+            before = reading.input_of(after)
             before = reads.before(store) if before is None else before
             reduction.before = list(after if before is None else before)
-            said = dict(reads.said(reduction.before, after, store)) if reads.said is not None else {}
+            report = dict(reads.said(reduction.before, after, store)) if reads.said is not None else {}
             steps = [step for read in reading.inner for step in read.steps]
-            if same(reduction.before, after) or keeps(store):
-                reduction.done(
-                    after, **({} if same(reduction.before, after) else {"invoking_agent": invoking_agent, **said})
-                )
+            if same(reduction.before, after):
+                reduction.done(after)
+            elif keeps(store):  # a step of the next call, even if this read is never sent to a model
+                reduction.done(after, invoking_agent=invoking_agent, **report)
             else:
-                steps.append(reduction.waiting(after, said))
+                steps.append(reduction.waiting(after, report))
             read = Read(invoking_agent, after, steps)
             if outer is not None:
                 outer.inner.append(read)
             elif reducing() is None:
-                self.given(read)
+                self.record_read(read)
 
         return observe_any_hook(observe)
 
-    def told(self, instrumentation: Instrumentation, sent: ClientRequest) -> ModelCall:
-        """A model is called with these, some of which a store may have given: as `client` takes it."""
-        run, read = self.in_run.get(), self._read_of(sent.messages)
+    def record_call(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
+        """Record a model call, with the steps of the read that its messages come from.
+
+        Pass this method to `client` as its argument ``told``.
+        """
+        run, read = self.current_run.get(), self._source_of(request.messages)
         invoking_agent = (
             InvokingAgent(conversation_id=run.conversation_id if run is not None else None)
             if read is None
             else read.invoking_agent
         )
-        held = () if read is None else read.out
-        items = [one for one in held if self._prompt_of(one) is not None]
-        prompts, messages = in_front(
-            sent.messages,
-            lambda one: self._prompt_of(one) is not None and not any(same_content(one, other) for other in items),
+        read_messages = () if read is None else read.out
+        system_items = [message for message in read_messages if self._prompt_of(message) is not None]
+        leading, messages = in_front(
+            request.messages,
+            lambda message: (
+                self._prompt_of(message) is not None and not any(same_content(message, item) for item in system_items)
+            ),
         )
-        said = [str(self._prompt_of(one)) for one in prompts]
-        call = ModelCall(instrumentation, self.named(invoking_agent), prompts=said, model=sent.model)
+        prompts = [str(self._prompt_of(message)) for message in leading]
+        call = ModelCall(instrumentation, self.with_agent_name(invoking_agent), prompts=prompts, model=request.model)
         call.run = run if run is not None and not run.ended else None
         if read is not None and read.replaced_by_plugin:
-            call.replaced_by_plugin(held, prompts=said)
+            call.replaced_by_plugin(read_messages, prompts=prompts)
         for step in read.steps if read is not None else ():
             call.replay_deferred(step)
-        if held:
-            call.observe_messages(held)
-        call.client_called(sent._replace(messages=messages, prompts=said))
+        if read_messages:
+            call.observe_messages(read_messages)
+        call.client_called(request._replace(messages=messages, prompts=prompts))
         return call
 
-    def _read_of(self, messages: Sequence[Any]) -> Read | None:
-        run = self.in_run.get()
-        reads = (read() for one in reversed(messages) if (read := self._reads.get(one)) is not None)
-        found = next(filter(None, reads), None), run.read if run is not None else None
-        return next((one for one in found if one is not None and one.went_into(messages)), None)
+    def _source_of(self, messages: Sequence[Any]) -> Read | None:
+        """Return the read that messages come from: the read of the newest known message, or the run's last read."""
+        run = self.current_run.get()
+        references = (self._read_by_message.get(message) for message in reversed(messages))
+        reads = (reference() for reference in references if reference is not None)
+        candidates = next(filter(None, reads), None), run.read if run is not None else None
+        return next((read for read in candidates if read is not None and read.is_source_of(messages)), None)
 
-    def _kept(self, _: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-        messages, reading = (yield), self.reading.get()
+    def _observe_contents(self, _: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+        messages, reading = (yield), self.current_reading.get()
         if reading is not None:
-            reading.sees(messages)
+            reading.set_stored(messages)

@@ -1,4 +1,7 @@
-"""How LlamaIndex's messages are read, and what stands for them; imported once ``llama_index.core`` is."""
+"""Registers how LlamaIndex's messages are read, and creates its summary messages.
+
+Also reads system prompts and tool schemas. Importing this module imports ``llama_index.core``.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
     from otel_assembly.messages.rows import Row
 
 _ROLES: Final = {**ROLES, "chatbot": EventKind.RESPONSE, "model": EventKind.RESPONSE}
-_RESULTS: Final = {role for role, kind in _ROLES.items() if kind is EventKind.TOOL_RESULT}
-#: What of a message's keywords is read; others are for stores, and for the program.
+_RESULT_ROLES: Final = {role for role, kind in _ROLES.items() if kind is EventKind.TOOL_RESULT}
+#: Keys in a message's ``additional_kwargs`` that contain tool calls.
 _CALL_KEYS: Final = frozenset({"tool_calls", "function_call"})
-_KEYWORDS: Final = ("tool_calls", "function_call", "tool_call_id", "name")
+#: Keys in ``additional_kwargs`` that affect what the model receives.
+_READ_KEYS: Final = ("tool_calls", "function_call", "tool_call_id", "name")
 _BLOCKS: dict[str, Row] = {
     "text": says("text"),
     **dict.fromkeys(("image", "audio", "video", "document"), shows),
@@ -33,74 +37,76 @@ _BLOCKS: dict[str, Row] = {
     "tool_call": asks("tool_call_id", "tool_name", "tool_kwargs"),
 }
 _BLOCKS |= {
-    # A source that a model may cite is sent with its title.
+    # A source that the model may cite is sent with its title.
     "citable": holds(lambda block: [block.title, block.source, block.content], _BLOCKS, "block_type"),
     "citation": holds("cited_content", _BLOCKS, "block_type"),
 }
-#: The messages of which it is known that they are summaries: nothing in them says so, and all that is in them is sent.
+#: The messages that are summaries. A mark inside a message is not possible, because its whole content is sent.
 _SUMMARIES: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 
 def _kind(message: ChatMessage, draft: Draft) -> EventKind:
     for call in _calls(message.additional_kwargs):
-        if call[0] not in draft.opens:  # one that stands in a block as well is one
+        if call[0] not in draft.opens:  # some messages contain a call in a block, too
             draft.call(*call)
-    if _role(message) in _RESULTS:
+    if _role(message) in _RESULT_ROLES:
         draft.result(message.additional_kwargs.get("tool_call_id"))
     return EventKind.SUMMARY if _SUMMARIES.get(message) else _ROLES.get(_role(message), EventKind.OTHER)
 
 
 def _calls(keywords: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """The calls that a model's class has kept beside the blocks, in the form of its provider or of LlamaIndex."""
+    """Yield the id, name and arguments of each tool call in ``additional_kwargs``, in any provider's format."""
     calls = keywords.get("tool_calls")
     for call in (*(calls if isinstance(calls, list) else ()), *filter(None, [keywords.get("function_call")])):
-        asked = _first(call, "function") or call
+        function = _first_value(call, "function") or call
         yield (
-            _first(call, "id", "tool_id"),
-            _first(asked, "name", "tool_name"),
-            _first(asked, "arguments", "tool_kwargs", "input"),
+            _first_value(call, "id", "tool_id"),
+            _first_value(function, "name", "tool_name"),
+            _first_value(function, "arguments", "tool_kwargs", "input"),
         )
 
 
-def _first(held: Any, *names: str) -> Any:
-    found = (held.get(name) if isinstance(held, Mapping) else getattr(held, name, None) for name in names)
-    return next((one for one in found if one is not None), None)
+def _first_value(source: Any, *names: str) -> Any:
+    """Return the first of these keys or attributes that is not None."""
+    values = (source.get(name) if isinstance(source, Mapping) else getattr(source, name, None) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 def _role(message: ChatMessage) -> str:
     return str(message.role.value)
 
 
-def _name(message: ChatMessage) -> dict[str, str]:
-    """The speaker: LlamaIndex's clients send what a message's keywords hold only if they hold calls."""
+def _author(message: ChatMessage) -> dict[str, str]:
+    """Return the author's name. LlamaIndex's clients send it only with ``additional_kwargs`` that contain calls."""
     keywords = message.additional_kwargs
-    sent = _role(message) not in _RESULTS and not _CALL_KEYS.isdisjoint(keywords)
-    return {"name": str(keywords.get("name") or "") if sent else ""}
+    is_sent = _role(message) not in _RESULT_ROLES and not _CALL_KEYS.isdisjoint(keywords)
+    return {"name": str(keywords.get("name") or "") if is_sent else ""}
 
 
-def _read(message: ChatMessage) -> Any:
-    return _role(message), [message.additional_kwargs.get(name) for name in _KEYWORDS], _SUMMARIES.get(message)
+def _compared_values(message: ChatMessage) -> Any:
+    """Return the values outside the blocks in which unequal messages can differ."""
+    return _role(message), [message.additional_kwargs.get(name) for name in _READ_KEYS], _SUMMARIES.get(message)
 
 
-register_parts(ChatMessage, "blocks", "block_type", _BLOCKS, _kind, _name, _read)
+register_parts(ChatMessage, "blocks", "block_type", _BLOCKS, _kind, _author, _compared_values)
 
 
 def as_summary(message: ChatMessage) -> ChatMessage:
-    """This message is a summary."""
+    """Mark a message as a summary, and return it."""
     _SUMMARIES.put(message, True)
     return message
 
 
 def snapshot(message: ChatMessage) -> ChatMessage:
-    """The same message, which stays as it is whatever is written into that one."""
+    """Copy a message, so that later changes of the original do not affect the copy."""
     return as_summary(copy(message)) if _SUMMARIES.get(message) else copy(message)
 
 
-# A summary is a user's message: it means the same to every provider.
-register_summaries(lambda said: as_summary(ChatMessage(said, role="user")), ChatMessage)
+# A summary is a user message, because all providers treat user messages the same.
+register_summaries(lambda text: as_summary(ChatMessage(text, role="user")), ChatMessage)
 register_results(
     ChatMessage,
-    lambda message: message.blocks if _role(message) in _RESULTS else (),
+    lambda message: message.blocks if _role(message) in _RESULT_ROLES else (),
     result_text("block_type", "text", "text"),
     "text",
     lambda message, blocks: edited(message, blocks=blocks),
@@ -108,11 +114,11 @@ register_results(
 
 
 def prompt_of(message: Any) -> str | None:
-    """What a system prompt says; None of any other message, and of one that is more than text."""
-    system = isinstance(message, ChatMessage) and _ROLES.get(_role(message)) is EventKind.SYSTEM
-    said = system and all(isinstance(block, TextBlock) for block in message.blocks)
-    return message.content or "" if said else None
+    """Return the text of a system message; None for other messages, and for one with other content than text."""
+    is_system = isinstance(message, ChatMessage) and _ROLES.get(_role(message)) is EventKind.SYSTEM
+    is_prompt = is_system and all(isinstance(block, TextBlock) for block in message.blocks)
+    return message.content or "" if is_prompt else None
 
 
-#: The schemas of the tools that a model is offered, as its class has them or as LlamaIndex's own.
+#: Returns the schemas of tools, which are LlamaIndex's tools or already schemas of the provider.
 schemas_of: Final = ToolSchemas(lambda tool: tool.metadata.to_openai_tool()).of

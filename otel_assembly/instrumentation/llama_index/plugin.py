@@ -1,4 +1,7 @@
-"""`AssemblyMemory`: a chain of our policies as a memory of LlamaIndex, and in front of a model, on its own messages."""
+"""`AssemblyMemory`, the plug-in for LlamaIndex: a memory that runs a policy chain on the messages of another memory.
+
+The chain runs in ``aget`` and ``get``, or, with the model that ``memory.llm(…)`` returns, before each ``chat`` call.
+"""
 
 from __future__ import annotations
 
@@ -29,50 +32,57 @@ if TYPE_CHECKING:
 
 
 class AssemblyMemory(BaseMemory):
-    """Our policies on all that a memory holds: LlamaIndex's messages go in and come out, the very objects.
+    """A LlamaIndex memory that wraps another memory and runs a policy chain on all its messages.
 
-    It stands in the place of a memory, which it asks for all that it holds; what a policy drops is still in there. By
-    itself it assembles what it gives, with the prompts and tools that it was told of. An agent adds to that what its
-    tools have answered in this run, and its system prompt: give it ``memory.llm(model)`` as well, and the policies
-    stand in front of each call of the model, where all of that is known. Then a budget holds whatever the agent does.
+    The chain receives and returns LlamaIndex's own message objects. A message that a policy drops stays in the wrapped
+    memory.
 
-    A FATAL alert, of an observer, or sent with ``context.send(…)``, halts the conversation: no model is called any
-    more, and, with ``memory.llm(…)``, no tool is. Whoever runs the agent is raised `HaltedError`; so it is with the
-    `ContextOverflowError` of a budget that cannot hold.
+    Use ``memory.llm(model)`` as the model of the agent or engine: then the chain runs before each model call, and a
+    budget covers the system prompt, the tools and the tool results of the current run. With any other model the chain
+    runs when the memory is read. A budget then covers the history, with the arguments `prompts` and `tools`, but no
+    messages that the agent adds later.
+
+    An alert of severity FATAL halts the conversation: no model is called after it, and with ``memory.llm(…)`` no tool
+    either. The agent's run raises `HaltedError`. An observer sends the alert, or your program with
+    ``context.send(…)``. If a budget cannot be met, the run raises `ContextOverflowError`.
 
     Args:
-        policies: The chain, or an `Assembler`.
-        memory: What holds the messages; by default a `ChatMemoryBuffer`.
-        name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts; by default that of ``memory.llm(…)``.
-        agent_name: The agent's name, for telemetry; an instrumented agent says its own.
-        prompts: System prompts that will be sent with what it gives, where no ``memory.llm(…)`` sees them.
-        tools: Tools that will be offered, likewise.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}``: a mapping, or a function of
-            this memory that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, with ``memory.llm(…)`` a response before its tools run; and every alert.
+        policies: The policy chain, or an `Assembler`.
+        memory: The memory to wrap; by default a new `ChatMemoryBuffer`.
+        name: The assembler's name in telemetry.
+        model: The name of the model whose tokenizer counts the tokens; by default the model passed to ``llm``.
+        agent_name: The agent's name in telemetry, if the agent is not instrumented.
+        prompts: System prompts that are sent with the messages. Not needed with ``memory.llm(…)``.
+        tools: Tools that are offered to the model. Not needed with ``memory.llm(…)``.
+        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
+            sync or async function that takes this memory and returns a mapping; it is called before each assembly.
+        variables: Values for policies, by name: a mapping, or a function as for `dependencies`.
+        observers: Receive each message once, and each alert. With ``memory.llm(…)`` they receive a response before its
+            tools run.
 
     Attributes:
-        context: The context of the conversation, whose guard ends it and through which alerts can be sent.
+        context: The context of the conversation, which sends alerts and contains the guard that halts it.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: `name` or `model` is passed together with an `Assembler`, which has its own; or an argument
+            has the wrong type.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
-    #: By this the instrumentation knows that its assemblies are told of already.
+    #: Marks the class as a plug-in, which records its own assemblies, so that the instrumentation does not.
     otel_assembly_plugin: ClassVar[bool] = True
 
     memory: SerializeAsAny[BaseMemory]
     _conversation: PluginConversation = PrivateAttr()
     _agent_name: str | None = PrivateAttr()
-    _beside: Any = PrivateAttr()
+    _prompts: Any = PrivateAttr()
     _tools: Any = PrivateAttr()
-    _before_model: bool = PrivateAttr(default=False)
+    #: Whether `llm` was called: the chain then runs before each model call, and not when the memory is read.
+    _runs_in_llm: bool = PrivateAttr(default=False)
+    #: The messages that the observers have received.
     _shown: IdentityWeakMap[bool] = PrivateAttr(default_factory=IdentityWeakMap)
-    _gave: list[ChatMessage] = PrivateAttr(default_factory=list)
+    #: The messages that the wrapped memory returned last, and those added since.
+    _latest: list[ChatMessage] = PrivateAttr(default_factory=list)
 
     def __init__(
         self,
@@ -93,7 +103,7 @@ class AssemblyMemory(BaseMemory):
         )
         super().__init__(memory=ChatMemoryBuffer.from_defaults() if memory is None else memory)
         self._conversation = PluginConversation(plugin, "llama_index", invoking_agent_of(self.memory).conversation_id)
-        self._agent_name, self._beside, self._tools = agent_name, prompts, tools
+        self._agent_name, self._prompts, self._tools = agent_name, prompts, tools
 
     @property
     def context(self) -> Context:
@@ -101,193 +111,235 @@ class AssemblyMemory(BaseMemory):
         return self._conversation.context
 
     @classmethod
-    def from_defaults(cls, policies: Sequence[AssemblyPolicy] | Assembler = (), **given: Any) -> AssemblyMemory:
-        """One with these policies; the rest is for it, or else for the `ChatMemoryBuffer` that it stands for."""
-        own: dict[str, Any] = {name: given.pop(name) for name in _OWN & given.keys()}
-        if given:
-            own["memory"] = ChatMemoryBuffer.from_defaults(**given)
+    def from_defaults(cls, policies: Sequence[AssemblyPolicy] | Assembler = (), **kwargs: Any) -> AssemblyMemory:
+        """Create a memory from keyword arguments, as other memories of LlamaIndex have it.
+
+        Args:
+            policies: The policy chain, or an `Assembler`.
+            kwargs: Arguments of this class. All others are passed to ``ChatMemoryBuffer.from_defaults``, which creates
+                the wrapped memory.
+        """
+        own: dict[str, Any] = {name: kwargs.pop(name) for name in _OWN_ARGUMENTS & kwargs.keys()}
+        if kwargs:
+            own["memory"] = ChatMemoryBuffer.from_defaults(**kwargs)
         return cls(policies, **own)
 
     def llm(self, model: LLM) -> LLM:
-        """The model with the policies in front of each of its calls, for an agent or an engine that has this memory."""
-        self._before_model = True
-        return _Assembling(self, model)
+        """Wrap a model so that the policy chain runs before each of its calls.
+
+        Args:
+            model: The model of an agent or engine whose memory is this one.
+        """
+        self._runs_in_llm = True
+        return _AssemblingLLM(self, model)
 
     async def aget(self, input: str | None = None, **_: Any) -> list[ChatMessage]:  # noqa: A002  # as a memory has it
-        """What is to be sent to a model; with ``memory.llm(…)`` all that is held, for that to assemble.
+        """Return the output of the policy chain; all messages if ``memory.llm(…)`` runs the chain later.
 
         Raises:
-            HaltedError: The conversation was halted.
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
+            HaltedError: The conversation is halted.
+            ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
+            PolicyFailedError: A policy raised an exception.
         """
-        held = list(await self.memory.aget_all())
-        await self.show(held)
-        self._gave = [*held]
-        if self._before_model:
-            READINGS.given(Read(invoking_agent_of(self.memory), held))
-            return held
-        return (await self.assembled(self._beside, held, self._tools, None))[1]
+        messages = list(await self.memory.aget_all())
+        await self.show(messages)
+        self._latest = [*messages]
+        if self._runs_in_llm:
+            READINGS.record_read(Read(invoking_agent_of(self.memory), messages))
+            return messages
+        return (await self.assemble(self._prompts, messages, self._tools, None))[1]
 
-    async def assembled(
-        self, prompts: Sequence[str], held: Sequence[Any], tools: Any, llm: LLM | None
+    async def assemble(
+        self, prompts: Sequence[str], messages: Sequence[Any], tools: Any, llm: LLM | None
     ) -> tuple[Sequence[str], list[ChatMessage]]:
-        """Return the system prompts and messages that the policies let pass, for a model if it is known."""
-        agent_name = self._agent_name or READINGS.named(invoking_agent_of(self.memory)).agent_name
+        """Run the policy chain, and return the system prompts and messages of its output.
+
+        Args:
+            prompts: The system prompts.
+            messages: The other messages.
+            tools: The tools that the model is offered; they count toward a budget.
+            llm: The model that is called; None if it is unknown.
+        """
+        agent_name = self._agent_name or READINGS.with_agent_name(invoking_agent_of(self.memory)).agent_name
         model = (model_of(llm) if llm is not None else None) or self.context.model
         async with self._conversation.turn(agent_name, model, schemas_of(tools or ()), llm):
-            assembly = await self._conversation.assemble(self, prompts, held)
+            assembly = await self._conversation.assemble(self, prompts, messages)
         events = [event for event in assembly.events if isinstance(event, ChatMessage)]
-        READINGS.given(Read(invoking_agent_of(self.memory), events, replaced_by_plugin=True))
+        READINGS.record_read(Read(invoking_agent_of(self.memory), events, replaced_by_plugin=True))
         return assembly.prompts, events
 
     async def show(self, messages: Sequence[ChatMessage]) -> None:
-        """Show the observers what they have not been shown; what a store gave is a copy of what they have."""
+        """Pass messages to the observers that have not received them yet.
+
+        A store may return copies of its messages, so a message that equals one of the latest is not passed again.
+        """
         for message in messages:
-            if not self._shown.get(message) and not any(same_content(message, one) for one in self._gave):
+            if not self._shown.get(message) and not self.contains(message):
                 self._shown.put(message, True)
                 await self._conversation.stream.show(message)
 
-    def is_given(self, message: Any) -> bool:
-        """Whether this is, or says, what was given last."""
-        return any(same_content(message, one) for one in self._gave)
+    def contains(self, message: Any) -> bool:
+        """Return whether a message, or a copy of it, is among those that the memory returned last or got since."""
+        return any(same_content(message, latest) for latest in self._latest)
 
-    def get(self, input: str | None = None, **given: Any) -> list[ChatMessage]:  # noqa: A002  # as above
-        """The same, where nothing can be awaited."""
-        found: list[ChatMessage] = asyncio_run(self.aget(input, **given))
-        return found
+    def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002  # as above
+        """Return what `aget` returns, for code that cannot await it."""
+        messages: list[ChatMessage] = asyncio_run(self.aget(input, **kwargs))
+        return messages
 
     def get_all(self) -> list[ChatMessage]:
-        """All that is held."""
+        """Return all messages of the wrapped memory."""
         return self.memory.get_all()
 
     async def aget_all(self) -> list[ChatMessage]:
-        """All that is held."""
+        """Return all messages of the wrapped memory."""
         return await self.memory.aget_all()
 
     def put(self, message: ChatMessage) -> None:
-        """Hold a message."""
+        """Add a message to the wrapped memory, and pass it to the observers."""
         asyncio_run(self.aput(message))
 
     async def aput(self, message: ChatMessage) -> None:
-        """Hold a message."""
+        """Add a message to the wrapped memory, and pass it to the observers."""
         await self.aput_messages([message])
 
     def put_messages(self, messages: list[ChatMessage]) -> None:
-        """Hold messages."""
+        """Add messages to the wrapped memory, and pass them to the observers."""
         asyncio_run(self.aput_messages(messages))
 
     async def aput_messages(self, messages: list[ChatMessage]) -> None:
-        """Hold messages."""
+        """Add messages to the wrapped memory, and pass them to the observers."""
         for message in messages:
             if not self._shown.get(message):
                 self._shown.put(message, True)
                 await self._conversation.stream.show(message)
-        self._gave += messages
+        self._latest += messages
         await self.memory.aput_messages(messages)
 
     def set(self, messages: list[ChatMessage]) -> None:
-        """Hold these in the place of all others."""
+        """Replace all messages of the wrapped memory, and pass new ones to the observers."""
         asyncio_run(self.aset(messages))
 
     async def aset(self, messages: list[ChatMessage]) -> None:
-        """Hold these in the place of all others."""
+        """Replace all messages of the wrapped memory, and pass new ones to the observers."""
         await self.show(messages)
         await self.memory.aset(messages)
 
     def reset(self) -> None:
-        """Hold nothing."""
+        """Remove all messages from the wrapped memory."""
         self.memory.reset()
 
     async def areset(self) -> None:
-        """Hold nothing."""
+        """Remove all messages from the wrapped memory."""
         await self.memory.areset()
 
 
-_OWN: Final = {"memory", "name", "model", "agent_name", "prompts", "tools", "dependencies", "variables", "observers"}
+#: Keyword arguments of `AssemblyMemory`.
+_OWN_ARGUMENTS: Final = {
+    "memory",
+    "name",
+    "model",
+    "agent_name",
+    "prompts",
+    "tools",
+    "dependencies",
+    "variables",
+    "observers",
+}
 
 
-def _behind(method: str) -> Any:
-    """What the model behind does: a text alone is no conversation."""
-    return lambda self, *args, **kwargs: getattr(self.behind, method)(*args, **kwargs)
+def _delegate(method: str) -> Any:
+    """Return a method that calls the wrapped model's method unchanged."""
+    return lambda self, *args, **kwargs: getattr(self.inner, method)(*args, **kwargs)
 
 
-class _Assembling(FunctionCallingLLM):
-    """A model that is called with what the policies of a memory let out."""
+class _AssemblingLLM(FunctionCallingLLM):
+    """A model that runs the policy chain of an `AssemblyMemory`, and calls another model with the output."""
 
     otel_assembly_plugin: ClassVar[bool] = True
 
-    behind: SerializeAsAny[LLM]
+    inner: SerializeAsAny[LLM]
     _memory: AssemblyMemory = PrivateAttr()
 
     def __init__(self, memory: AssemblyMemory, model: LLM) -> None:
-        super().__init__(behind=model)
+        super().__init__(inner=model)
         self._memory = memory
 
     @property
     def metadata(self) -> Any:
-        return self.behind.metadata
+        return self.inner.metadata
 
     @property
     def model(self) -> str | None:
-        return model_of(self.behind)
+        return model_of(self.inner)
 
-    async def _sent(self, messages: Sequence[ChatMessage], tools: Any) -> list[ChatMessage]:
+    async def _assemble(self, messages: Sequence[ChatMessage], tools: Any) -> list[ChatMessage]:
+        """Return the messages to send: the chain's output, with the system prompts as messages at the start.
+
+        System messages at the start that come from the memory are not prompts, so that a policy can drop them.
+        """
         memory = self._memory
-        front, held = in_front(messages, lambda one: prompt_of(one) is not None and not memory.is_given(one))
-        await memory.show(held)
-        said = [str(prompt_of(one)) for one in front]
-        prompts, events = await memory.assembled(said, held, tools, self.behind)
-        if list(prompts) != said:
-            front = [ChatMessage(prompt, role=self.metadata.system_role) for prompt in prompts]
-        return [*front, *events]
+        system, history = in_front(
+            messages, lambda message: prompt_of(message) is not None and not memory.contains(message)
+        )
+        await memory.show(history)
+        old_prompts = [str(prompt_of(message)) for message in system]
+        prompts, events = await memory.assemble(old_prompts, history, tools, self.inner)
+        if list(prompts) != old_prompts:
+            system = [ChatMessage(prompt, role=self.metadata.system_role) for prompt in prompts]
+        return [*system, *events]
 
-    async def _answered(self, answer: ChatMessage) -> None:
-        """Show observers what the model said; its tools are not called where that halted the conversation."""
-        await self._memory.show([answer])
-        keywords = answer.additional_kwargs.get("tool_calls")
-        if keywords or any(isinstance(block, ToolCallBlock) for block in answer.blocks):
+    async def _observe_response(self, response: ChatMessage) -> None:
+        """Pass a response to the observers, and prevent its tool calls if the conversation is halted.
+
+        Raises:
+            HaltedError: The conversation is halted, and the response contains tool calls.
+        """
+        await self._memory.show([response])
+        tool_calls = response.additional_kwargs.get("tool_calls")
+        if tool_calls or any(isinstance(block, ToolCallBlock) for block in response.blocks):
             self._memory.context.guard.check()
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        answer = self.behind.chat(asyncio_run(self._sent(messages, kwargs.get("tools"))), **kwargs)
-        asyncio_run(self._answered(answer.message))
-        return answer
+        response = self.inner.chat(asyncio_run(self._assemble(messages, kwargs.get("tools"))), **kwargs)
+        asyncio_run(self._observe_response(response.message))
+        return response
 
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        answer = await self.behind.achat(await self._sent(messages, kwargs.get("tools")), **kwargs)
-        await self._answered(answer.message)
-        return answer
+        response = await self.inner.achat(await self._assemble(messages, kwargs.get("tools")), **kwargs)
+        await self._observe_response(response.message)
+        return response
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        answers = self.behind.stream_chat(asyncio_run(self._sent(messages, kwargs.get("tools"))), **kwargs)
+        responses = self.inner.stream_chat(asyncio_run(self._assemble(messages, kwargs.get("tools"))), **kwargs)
 
         def stream() -> Any:
-            answer = None
-            for answer in answers:
-                yield answer
-            if answer is not None:
-                asyncio_run(self._answered(answer.message))
+            response = None
+            for response in responses:
+                yield response
+            if response is not None:  # the last part contains the whole message
+                asyncio_run(self._observe_response(response.message))
 
         return stream()
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Any:
-        answers = await self.behind.astream_chat(await self._sent(messages, kwargs.get("tools")), **kwargs)
+        responses = await self.inner.astream_chat(await self._assemble(messages, kwargs.get("tools")), **kwargs)
 
         async def stream() -> Any:
-            answer = None
-            async for answer in answers:
-                yield answer
-            if answer is not None:
-                await self._answered(answer.message)
+            response = None
+            async for response in responses:
+                yield response
+            if response is not None:  # as above
+                await self._observe_response(response.message)
 
         return stream()
 
-    complete: ClassVar[Any] = _behind("complete")
-    acomplete: ClassVar[Any] = _behind("acomplete")
-    stream_complete: ClassVar[Any] = _behind("stream_complete")
-    astream_complete: ClassVar[Any] = _behind("astream_complete")
-    _prepare_chat_with_tools: ClassVar[Any] = _behind("_prepare_chat_with_tools")
-    _prepare_chat_with_tools_compat: ClassVar[Any] = _behind("_prepare_chat_with_tools_compat")
-    _validate_chat_with_tools_response: ClassVar[Any] = _behind("_validate_chat_with_tools_response")
-    get_tool_calls_from_response: ClassVar[Any] = _behind("get_tool_calls_from_response")
+    # The chain does not run for completions, because a single text is not a conversation.
+    complete: ClassVar[Any] = _delegate("complete")
+    acomplete: ClassVar[Any] = _delegate("acomplete")
+    stream_complete: ClassVar[Any] = _delegate("stream_complete")
+    astream_complete: ClassVar[Any] = _delegate("astream_complete")
+    _prepare_chat_with_tools: ClassVar[Any] = _delegate("_prepare_chat_with_tools")
+    _prepare_chat_with_tools_compat: ClassVar[Any] = _delegate("_prepare_chat_with_tools_compat")
+    _validate_chat_with_tools_response: ClassVar[Any] = _delegate("_validate_chat_with_tools_response")
+    get_tool_calls_from_response: ClassVar[Any] = _delegate("get_tool_calls_from_response")

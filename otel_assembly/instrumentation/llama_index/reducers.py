@@ -1,4 +1,8 @@
-"""What memories do: to the messages that one gives, before a model is called with them, and to those that it keeps."""
+"""Hooks of memories: record how they reduce the messages that they return, and the messages that they store.
+
+The hooks wrap ``get`` and ``aget`` of every memory class, ``get_messages`` of chat stores, and the functions in which
+`ChatSummaryMemoryBuffer` summarizes and `Memory` archives messages.
+"""
 
 from __future__ import annotations
 
@@ -20,70 +24,79 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 _PACKAGES: Final = ("llama_index",)
-#: Memories that put something in beside what they hold; that cut it to their limit in tokens; that keep what they cut.
-_INJECTS: Final = {"Memory": True, "SimpleComposableMemory": True}
-_CUTS: Final = {"ChatMemoryBuffer": True, "ChatSummaryMemoryBuffer": True}
-_KEEPS: Final = {"ChatSummaryMemoryBuffer": True}
+#: Memories that add messages or text from other sources to the stored messages.
+_INJECTING: Final = {"Memory": True, "SimpleComposableMemory": True}
+#: Memories that reduce their messages to ``token_limit``.
+_LIMITING: Final = {"ChatMemoryBuffer": True, "ChatSummaryMemoryBuffer": True}
+#: Memories that replace their stored messages with the reduced ones.
+_REPLACING: Final = {"ChatSummaryMemoryBuffer": True}
 
 
 def _config(memory: Any) -> Mapping[str, Any]:
     return settings_of(memory) if is_own(memory, _PACKAGES) else {}
 
 
-def _said(_: Any, __: Any, memory: Any) -> Mapping[str, Any]:
-    cuts = known_of(type(memory), _CUTS, _PACKAGES)
-    return {"budget": memory.token_limit, "reason": DecisionReason.OVER_BUDGET} if cuts else {}
+def _step_report(_: Any, __: Any, memory: Any) -> Mapping[str, Any]:
+    """Report the token limit as the step's budget, and as the reason for dropped messages, if the memory has one."""
+    has_limit = known_of(type(memory), _LIMITING, _PACKAGES)
+    return {"budget": memory.token_limit, "reason": DecisionReason.OVER_BUDGET} if has_limit else {}
 
 
-def _memory(*, asks: bool) -> Wrap:
-    """The hook of what gives a memory's messages; a program's own is asked for all, where that need not be awaited."""
-    return READINGS.store(
+def _memory_hook(*, is_sync: bool) -> Wrap:
+    """Return the hook of ``get`` or ``aget`` of memories.
+
+    A memory class of the program may use no chat store. Its stored messages are then read with ``get_all``, if the
+    hooked method is sync.
+    """
+    return READINGS.store_hook(
         Reducer(
-            lambda memory: memory.get_all() if asks and not is_own(memory, _PACKAGES) else None,
+            lambda memory: memory.get_all() if is_sync and not is_own(memory, _PACKAGES) else None,
             policy=lambda memory: policy_name(memory, _PACKAGES, names={"Memory": "memory_blocks"}),
-            kind=lambda memory: "injection" if known_of(type(memory), _INJECTS, _PACKAGES) else "reduction",
+            kind=lambda memory: "injection" if known_of(type(memory), _INJECTING, _PACKAGES) else "reduction",
             config=_config,
-            said=_said,
+            said=_step_report,
             invoking_agent=invoking_agent_of,
             by=lambda memory: None if is_ours(memory) else memory,
         ),
-        keeps=lambda memory: known_of(type(memory), _KEEPS, _PACKAGES),
+        keeps=lambda memory: known_of(type(memory), _REPLACING, _PACKAGES),
     )
 
 
-get: Final = _memory(asks=True)
-aget: Final = _memory(asks=False)
-kept: Final = READINGS.kept
+get: Final = _memory_hook(is_sync=True)
+aget: Final = _memory_hook(is_sync=False)
+#: Hook of ``get_messages`` of chat stores: observes the stored messages of the memory that is being read.
+get_messages: Final = READINGS.contents_hook
 
 
 @observe_hook
-def summarised(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> Observation:
-    """A memory has a model summarise these, which are lost where it says nothing."""
-    held, summary, reduction = list(messages), (yield), reducing()
-    lost = no_summary(summary.content, held) is not None
-    reason = DecisionReason.POLICY_ERROR if lost else DecisionReason.COMPACTED
-    if not lost:
+def summarize(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> Observation:
+    """Record the messages that a `ChatSummaryMemoryBuffer` summarizes as compacted, or as dropped if that fails."""
+    compacted, summary, reduction = list(messages), (yield), reducing()
+    has_failed = no_summary(summary.content, compacted) is not None
+    reason = DecisionReason.POLICY_ERROR if has_failed else DecisionReason.COMPACTED
+    if not has_failed:
         as_summary(summary)
     if reduction is not None:
-        reduction.verdicts.append(Verdict(held, outcome_of(reason), reason))
+        reduction.verdicts.append(Verdict(compacted, outcome_of(reason), reason))
 
 
 @observe_async_hook
-def flushed(instrumentation: Instrumentation, memory: Any, /) -> Observation:
-    """A memory has no room for what it keeps: the oldest are put away, and its blocks are handed them."""
+def manage_queue(instrumentation: Instrumentation, memory: Any, /) -> Observation:
+    """Record the oldest messages, which a `Memory` archives and passes to its blocks if its queue exceeds the limit."""
     reduction = Reduction(instrumentation, "memory_queue", (), config=_config(memory))
-    with READINGS.reads(reduction) as reading:
+    with READINGS.reading_scope(reduction) as reading:
         yield
-    gone = sum(len(put_away.out) for put_away in reading.inner)
-    if gone:
-        reduction.before = reading.held or []
-        limit, why = int(memory.token_limit * memory.chat_history_token_ratio), DecisionReason.OVER_BUDGET
-        reduction.done(reduction.before[gone:], invoking_agent=invoking_agent_of(memory), budget=limit, reason=why)
+    archived_count = sum(len(archived.out) for archived in reading.inner)
+    if archived_count:
+        reduction.before = reading.stored or []
+        after = reduction.before[archived_count:]
+        limit, reason = int(memory.token_limit * memory.chat_history_token_ratio), DecisionReason.OVER_BUDGET
+        reduction.done(after, invoking_agent=invoking_agent_of(memory), budget=limit, reason=reason)
 
 
 @observe_async_hook
-def archived(_: Instrumentation, store: Any, /, *__: Any, **___: Any) -> Observation:
-    """A store puts these away."""
-    messages, reading = (yield), READINGS.reading.get()
+def archive_messages(_: Instrumentation, store: Any, /, *__: Any, **___: Any) -> Observation:
+    """Collect the messages that a chat store archives, for `manage_queue`."""
+    messages, reading = (yield), READINGS.current_reading.get()
     if reading is not None:
         reading.inner.append(Read(invoking_agent_of(store), messages))

@@ -70,7 +70,7 @@ async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
 
 @pytest.mark.parametrize(
     ("module", "breaks"),
-    [("calls", "asker_of"), ("calls", "schemas_of"), ("calls", "model_of"), ("reducers", "policy_name")],
+    [("calls", "invoking_agent_of"), ("calls", "schemas_of"), ("calls", "model_of"), ("reducers", "policy_name")],
 )
 async def test_what_fails_of_ours_is_not_felt(monkeypatch, module, breaks):
     import otel_assembly.instrumentation.llama_index.calls as calls
