@@ -92,11 +92,12 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
             verdicts = summed_up(compression, after, *after[:1])
             limit: dict[str, Any] = {"budget": trigger, "of_prompt": True, "reason": DecisionReason.OVER_BUDGET}
             compression.done(after, verdicts=verdicts, stands_in=False, **limit)
-        elif error is None:
+        elif error is None:  # the context was short enough
             instrumentation.observed.declined(_POLICY, agent.name)
         elif compression.before:
             if isinstance(error, CancelledError) and compression.attempt is not None:
-                compression.attempt.outcome = None  # also if the summarizer only reported an interruption
+                # AgentScope raises this also for a summary that reports an interruption. It is recorded as cancelled.
+                compression.attempt.outcome = None
             compression.failed(error)
         elif isinstance(error, RuntimeError) and not context:  # the system prompt and the summary alone are too long
             compression.before = events_of(agent)

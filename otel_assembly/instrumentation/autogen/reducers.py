@@ -41,27 +41,28 @@ def _size(context: Any, attribute: str) -> int:
     return int(getattr(context, attribute, 0))
 
 
-def _newest(context: Any, inputs: Sequence[Any], _: Sequence[Any]) -> Sequence[Any]:
+def _newest_messages(context: Any, inputs: Sequence[Any], _: Sequence[Any]) -> Sequence[Any]:
     return inputs[max(0, len(inputs) - _size(context, "_buffer_size")) :]
 
 
-def _ends(context: Any, inputs: Sequence[Any], _: Sequence[Any]) -> Sequence[Any]:
+def _head_and_tail(context: Any, inputs: Sequence[Any], _: Sequence[Any]) -> Sequence[Any]:
+    # Without overlap, because AutoGen returns a short conversation whole.
     head = _size(context, "_head_size")
     return [*inputs[:head], *inputs[max(head, len(inputs) - _size(context, "_tail_size")) :]]
 
 
-def _skipped(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
+def _skipped_count(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
     """Return the count in the note that replaces the dropped messages; None without such a note."""
     head = _size(context, "_head_size")
     notes = result[max(0, head - 1) : head + 1] if len(inputs) > head + _size(context, "_tail_size") else ()
     return next((skips for skips in map(reported_skips, notes) if skips is not None), None)
 
 
-def _oldest(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Sequence[Any]:
-    """Return the first message if only its missing tool call can be the reason for its removal.
+def _oldest_message(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Sequence[Any]:
+    """Return what the token limit keeps for certain: the oldest message, because AutoGen drops from the middle.
 
-    AutoGen drops messages from the middle, so the oldest message is dropped last. Then AutoGen removes the first
-    message if it is a tool result.
+    AutoGen then also removes the oldest message if it is a tool result. Without any output, that is the reason only if
+    the input was one tool result; otherwise the limit was too small for all messages.
     """
     return inputs[:1] if result or (len(inputs) == 1 and describe(inputs[0]).closes) else ()
 
@@ -83,20 +84,20 @@ _OUTSIDE: Final = DecisionReason.OUTSIDE_WINDOW
 _BUILTIN_CONTEXTS: Final[Mapping[str, ReducerSpec]] = {
     "UnboundedChatCompletionContext": ReducerSpec("unbounded"),
     "BufferedChatCompletionContext": ReducerSpec(
-        "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, stays=_newest
+        "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, stays=_newest_messages
     ),
     "HeadAndTailChatCompletionContext": ReducerSpec(
         "head_and_tail",
         reason=_OUTSIDE,
         settings={"head_size": "_head_size", "tail_size": "_tail_size"},
-        stays=_ends,
-        reported=_skipped,
+        stays=_head_and_tail,
+        reported=_skipped_count,
     ),
     "TokenLimitedChatCompletionContext": ReducerSpec(
         "token_limited",
         reason=DecisionReason.OVER_BUDGET,
         settings={"token_limit": "_token_limit"},
-        stays=_oldest,
+        stays=_oldest_message,
         limit=_token_limit,
     ),
 }
@@ -145,7 +146,7 @@ def _observe_reduction(
     if call.messages is not call_messages:  # this context has read other contexts, whose output is its input
         reduction.before = [*call.out]
     elif result and _has_own_storage(context) and locate(reduction.before, result) is None:
-        call.unknown, reduction.before = True, [*result]
+        call.unknown, reduction.before = True, [*result]  # the input is not known, so the output is taken for it
     spec.done(reduction, context, result)
 
 
