@@ -1,4 +1,4 @@
-"""Semantic Kernel: its instrumentor, its plug-ins, and how its messages are read."""
+"""The instrumentor of Semantic Kernel, and the plug-ins that run a chain of policies inside the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Who asks a model in Semantic Kernel, and what its client is given."""
+"""The model calls of Semantic Kernel: which messages a service receives, and for which agent.
+
+The instrumentation hooks `_inner_get_chat_message_contents`, `_inner_get_text_contents` and their streaming variants
+in each service class, and `ResponsesAgentThreadActions._get_response`. Agents and prompt functions copy the
+conversation into a new `ChatHistory` for each model call. The hooks of `ChatCompletionAgent`,
+`KernelFunctionFromPrompt` and `ChatHistory.from_rendered_prompt` remember which conversation such a history belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from inspect import getclosurevars
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from semantic_kernel.contents.chat_history import ChatHistory  # its packages may still be on their way
+from semantic_kernel.contents.chat_history import ChatHistory  # the package may be partly imported here
 from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
@@ -25,7 +31,7 @@ from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import run_hook
-from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts
+from otel_assembly.instrumentation.semantic_kernel.messages import split_prompts
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT
 
 if TYPE_CHECKING:
@@ -36,13 +42,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Asks:
-    """Who asks in a run of an agent or of a prompt, with histories of their own making.
+class HistoryOwner:
+    """The agent or prompt function that runs, and the conversation that it copies into new histories.
 
     Attributes:
-        agent: The agent; None of a prompt.
-        history: The history that the program keeps, whose messages theirs have.
-        thread: The agent's thread, once it is there.
+        agent: The agent; None for a prompt function.
+        history: The program's history that is an argument of the prompt function, if there is one.
+        thread: The agent's thread; None until the agent has found or created it.
     """
 
     agent: Any = None
@@ -50,122 +56,135 @@ class Asks:
     thread: Any = None
 
     def invoking_agent(self) -> InvokingAgent:
-        """Who asks; what has waited for the program's history waits for this one from now on."""
+        """Return the invoking agent of the run's model calls.
+
+        Deferred reductions of the thread's history were recorded before the agent was known; they move to the agent.
+        """
         if self.agent is None or self.thread is None:
             return InvokingAgent(self.history)
         agent = self.agent
         invoking_agent = InvokingAgent.of(self.thread.id, agent.name, agent.id)
-        for one in DEFERRED_REDUCTIONS.take(InvokingAgent(getattr(self.thread, "_chat_history", None))):
-            DEFERRED_REDUCTIONS.put(invoking_agent, one)
+        for reduction in DEFERRED_REDUCTIONS.take(InvokingAgent(getattr(self.thread, "_chat_history", None))):
+            DEFERRED_REDUCTIONS.put(invoking_agent, reduction)
         return invoking_agent
 
 
-#: Who asks in the run that goes on here.
-ASKS: Final[ContextVar[Asks | None]] = ContextVar("otel_assembly_semantic_kernel_asks", default=None)
-#: The group chat that goes on here.
-CHAT: Final[ContextVar[Any]] = ContextVar("otel_assembly_semantic_kernel_chat", default=None)
-#: Of a history that a run has made for its model: who asks with it.
-_ASKERS: Final[IdentityWeakMap[InvokingAgent]] = IdentityWeakMap()
-#: Of a history: what its model was sent last, or a reducer has left of it.
-_LAST: Final[IdentityWeakMap[Sequence[Any]]] = IdentityWeakMap()
+#: The agent or prompt function that runs in this context.
+HISTORY_OWNER: Final[ContextVar[HistoryOwner | None]] = ContextVar(
+    "otel_assembly_semantic_kernel_history_owner", default=None
+)
+#: The group chat that runs in this context.
+GROUP_CHAT: Final[ContextVar[Any]] = ContextVar("otel_assembly_semantic_kernel_group_chat", default=None)
+#: The invoking agent of each history that a run created for its model calls.
+_INVOKING_AGENTS: Final[IdentityWeakMap[InvokingAgent]] = IdentityWeakMap()
+#: The messages of each history at its last model call, or after a reducer changed it later.
+_LAST_MESSAGES: Final[IdentityWeakMap[Sequence[Any]]] = IdentityWeakMap()
 
 
 def invoking_agent_of(history: Any) -> InvokingAgent:
-    """Who asks a model with a history; one that no run has made is the conversation itself."""
-    return _ASKERS.get(history) or InvokingAgent(history)
+    """Return the invoking agent of a history; a history that no run created is itself the conversation."""
+    return _INVOKING_AGENTS.get(history) or InvokingAgent(history)
 
 
 @observe_any_hook
-def makes(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-    """Around what makes the history that a run calls its model with."""
-    history, asks = (yield), ASKS.get()
-    invoking_agent = InvokingAgent() if asks is None else asks.invoking_agent()
+def observe_history_creation(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    """The hook of functions that create the history for a run's model call."""
+    history, owner = (yield), HISTORY_OWNER.get()
+    invoking_agent = InvokingAgent() if owner is None else owner.invoking_agent()
     if invoking_agent.conversation is not None:
-        _ASKERS.put(history, invoking_agent)
+        _INVOKING_AGENTS.put(history, invoking_agent)
 
 
 @observe_async_hook
-def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Observation:
-    """Around what finds the thread of an agent's run, or makes it."""
-    thread, asks = (yield), ASKS.get()
-    if asks is not None and asks.agent is agent:
-        asks.thread = thread
+def observe_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Observation:
+    """The hook of the method that finds or creates the thread of an agent's run."""
+    thread, owner = (yield), HISTORY_OWNER.get()
+    if owner is not None and owner.agent is agent:
+        owner.thread = thread
 
 
 @run_hook
-def prompt(instrumentation: Instrumentation, function: Any, /, context: Any) -> ContextBoundRun:
-    """A prompt is rendered and sent, with the history among its arguments, if there is one."""
-    given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
+def prompt_run(instrumentation: Instrumentation, function: Any, /, context: Any) -> ContextBoundRun:
+    """The hook of prompt functions, which render a prompt from their arguments and send it to a model.
+
+    The prompt belongs to the conversation of the first history among the arguments.
+    """
+    histories = (value for value in context.arguments.values() if isinstance(value, ChatHistory))
     call = CALL.get()
-    is_strategys = isinstance(call, StrategyCall) and call.function is function
-    return ContextBoundRun(
-        instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: call if is_strategys else None}
-    )
+    # The prompt function of a strategy sends the strategy's model call; any other one begins another call.
+    sends_call = isinstance(call, StrategyCall) and call.function is function
+    owner = HistoryOwner(history=next(histories, None))
+    return ContextBoundRun(instrumentation, None, {HISTORY_OWNER: owner, CALL: call if sends_call else None})
 
 
 class StrategyCall(ModelCall):
-    """The model call of a group chat's strategy: the chat's messages are rendered into the prompt of a function.
+    """The model call of a group chat's strategy, which renders the chat's messages into the prompt of a function.
 
     Attributes:
-        function: The function.
+        function: The prompt function that sends the call.
     """
 
     def __init__(self, instrumentation: Instrumentation, strategy: Any, messages: Sequence[Any]) -> None:
-        invoking_agent = InvokingAgent(CHAT.get() or strategy, f"{type(strategy).__name__}\0{id(strategy)}")
+        invoking_agent = InvokingAgent(GROUP_CHAT.get() or strategy, f"{type(strategy).__name__}\0{id(strategy)}")
         super().__init__(instrumentation, invoking_agent, messages=messages)
         self.function = strategy.function
 
 
 @run_hook
-def strategy(instrumentation: Instrumentation, asks: Any, /, *args: Any, **kwargs: Any) -> StrategyCall:
-    """A strategy renders the chat's messages into the prompt of a function, which asks a model."""
-    return StrategyCall(instrumentation, asks, argument(args, kwargs, 1, "history"))
+def strategy_call(instrumentation: Instrumentation, strategy: Any, /, *args: Any, **kwargs: Any) -> StrategyCall:
+    """The hook of a strategy's method that chooses the next speaker or ends the chat by a model call."""
+    return StrategyCall(instrumentation, strategy, argument(args, kwargs, 1, "history"))
 
 
-def looked_at(history: Any, *, told: bool = False) -> Sequence[Any]:
-    """The messages of a history behind its system prompts; what left since it was looked at is a step that waits.
+def defer_edits(history: Any, *, recorded: bool = False) -> Sequence[Any]:
+    """Return the messages of a history without its leading system prompts, and defer its edits as a reduction.
 
-    Filters, tools and programs edit a history where no hook can see it.
+    Filters, tools and programs remove messages from a history where no hook runs. So the messages are compared with
+    those at the previous call of this function; if some were removed, the next model call has a step `edited_history`.
 
     Args:
         history: The history.
-        told: Whether what left is told of otherwise.
+        recorded: Whether the removal is already recorded as a step; it is then not deferred.
     """
-    now = behind_prompts(history.messages)[1]
-    held = _LAST.get(history) or ()
-    _LAST.put(history, list(now))
-    before = now if told else restore_removed(held, now)
-    if before is not now:
-        DEFERRED_REDUCTIONS.put(invoking_agent_of(history), DeferredReduction("edited_history", before, list(now)))
-    return now
+    messages = split_prompts(history.messages)[1]
+    last_messages = _LAST_MESSAGES.get(history) or ()
+    _LAST_MESSAGES.put(history, list(messages))
+    unedited = messages if recorded else restore_removed(last_messages, messages)
+    if unedited is not messages:
+        edits = DeferredReduction("edited_history", unedited, list(messages))
+        DEFERRED_REDUCTIONS.put(invoking_agent_of(history), edits)
+    return messages
 
 
-def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> ClientRequest | None:
-    """What a client is given; a plug-in of ours hands it on."""
+def _chat_request(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> ClientRequest | None:
+    """Return a chat service's request; None for `AssemblyChatCompletion`, which passes it to another service."""
     if is_ours(model):
         return None
-    prompts, messages = behind_prompts(chat_history.messages)
+    prompts, messages = split_prompts(chat_history.messages)
     return ClientRequest(messages, prompts, schemas_of(settings), model_of(model, settings))
 
 
-def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> ClientRequest:
-    asks = ASKS.get()
-    invoking_agent = asks.invoking_agent() if asks is not None and asks.agent is None else InvokingAgent()
+def _text_request(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> ClientRequest:
+    owner = HISTORY_OWNER.get()
+    invoking_agent = owner.invoking_agent() if owner is not None and owner.agent is None else InvokingAgent()
     message = ChatMessageContent(role=AuthorRole.USER, content=str(prompt))
     return ClientRequest([message], (), model=model_of(model, settings), invoking_agent=invoking_agent)
 
 
-def _response_sent(
+def _responses_request(
     _: Any, /, agent: Any, chat_history: Any, merged_instructions: Any = None, previous_response_id: Any = None,
     store_output_enabled: Any = None, tools: Any = None, response_options: Any = None, **__: Any,
 ) -> ClientRequest:  # fmt: skip
-    """What an agent of OpenAI's Responses sends; if it goes on from a response, OpenAI holds all messages before."""
-    asks = ASKS.get()
-    thread = asks.thread if asks is not None and asks.agent is agent else None
+    """Return the request of an agent that uses OpenAI's Responses API.
+
+    With a `previous_response_id`, OpenAI has stored the earlier messages, so the complete input is unknown.
+    """
+    owner = HISTORY_OWNER.get()
+    thread = owner.thread if owner is not None and owner.agent is agent else None
     stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
-    prompts, messages = behind_prompts(chat_history.messages)
+    prompts, messages = split_prompts(chat_history.messages)
     if stored:  # the provider has the model's tool calls, so the agent does not send them again
-        messages = [m for m in messages if not m.items or any(item.content_type != _CALLS for item in m.items)]
+        messages = [m for m in messages if not m.items or any(item.content_type != _TOOL_CALL for item in m.items)]
     return ClientRequest(
         messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
@@ -178,65 +197,79 @@ def _response_sent(
 
 
 def model_of(model: Any, settings: Any) -> str:
-    """The model's name: a request's own, or its service's."""
+    """Return the model's name from the request's settings, or else from the service."""
     return str(getattr(settings, "ai_model_id", None) or model.ai_model_id)
 
 
 def schemas_of(settings: Any) -> Sequence[Mapping[str, Any]]:
-    """The schemas of the tools that a request offers, in the form of its provider."""
+    """Return the schemas of a request's tools, in the provider's form."""
     return [tool for tool in getattr(settings, "tools", None) or () if isinstance(tool, dict)]
 
 
-def _text_of(answers: Sequence[Any]) -> str:
-    return str(answers[0]) if answers else ""
+def _response_text(responses: Sequence[Any]) -> str:
+    return str(responses[0]) if responses else ""
 
 
-def _prepared(
+def _model_call(
     instrumentation: Instrumentation, model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any
 ) -> ModelCall | None:
-    """The call that a service is asked for, which it may hand on with other messages, as a plug-in of ours does."""
+    """Return the model call that a request to a service begins; None inside another call, or inside a reducer.
+
+    A service may pass the request to another service with other messages, as `AssemblyChatCompletion` does; both are
+    then one model call.
+    """
     if CALL.get() is not None or called() or reducing() is not None:
         return None
-    prompts, held = behind_prompts(chat_history.messages)[0], looked_at(chat_history)
-    return ModelCall(instrumentation, invoking_agent_of(chat_history), messages=held, prompts=prompts)
+    prompts, messages = split_prompts(chat_history.messages)[0], defer_edits(chat_history)
+    return ModelCall(instrumentation, invoking_agent_of(chat_history), messages=messages, prompts=prompts)
 
 
-def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """What wraps a service's method, inside of the framework's own span of the call, where that has one."""
+def _inside_model_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Return a `SubclassHook` function that wraps a service's method inside the framework's span of the call.
 
-    def wrapped(original: Any, *about: Any) -> Callable[..., Any]:
-        marks = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARK)]
-        held = getclosurevars(original).nonlocals if marks and type(original) is FunctionType else {}
-        if not held.keys() >= _DECORATED:  # it has none, or another one's wrapper stands around it
-            return wrap(original, *about)
-        (mark,) = marks
+    Semantic Kernel creates that span in a decorator of the method, such as `trace_chat_completion`. So the decorator
+    is removed, the plain method is wrapped, and the decorator is applied again.
+    """
+
+    def wrap_undecorated(original: Any, *wrap_args: Any) -> Callable[..., Any]:
+        markers = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARKER)]
+        closure = getclosurevars(original).nonlocals if markers and type(original) is FunctionType else {}
+        if not closure.keys() >= _CLOSURE_NAMES:  # not decorated, or another library has wrapped the decorated method
+            return wrap(original, *wrap_args)
+        (marker,) = markers
         decorators = import_module(f"{_DIAGNOSTICS}.decorators")
-        decorate = getattr(decorators, f"trace_{mark.removeprefix(_MARK).strip('_')}")(held["model_provider"])
-        made: Callable[..., Any] = decorate(wrap(held["completion_func"], *about))
-        return made
+        decorator = getattr(decorators, f"trace_{marker.removeprefix(_MARKER).strip('_')}")(closure["model_provider"])
+        decorated: Callable[..., Any] = decorator(wrap(closure["completion_func"], *wrap_args))
+        return decorated
 
-    return wrapped
+    return wrap_undecorated
 
 
 _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
-#: What the framework's decorators hold, and by what they mark a function.
-_DECORATED: Final = {"model_provider", "completion_func"}
-_MARK: Final = "__model_diagnostics_"
-_CALLS: Final = "function_call"
+#: The closure variables of the framework's decorators, and the prefix of the attribute that they set on a function.
+_CLOSURE_NAMES: Final = {"model_provider", "completion_func"}
+_MARKER: Final = "__model_diagnostics_"
+#: The `content_type` of a tool call.
+_TOOL_CALL: Final = "function_call"
 _INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
 
 
-def _clients(kind: str, reads: Callable[..., ClientRequest | None], **more: Any) -> list[Any]:
-    """The hooks of services of a kind: at once, and in a stream."""
-    inner = [method.format(kind) for method in _INNER]
-    # By these methods a service is asked, of which the latter are one for each message.
-    asked = (*inner, *(one.removeprefix("_inner_")[:end] for one in inner for end in (None, -1)))
-    looks: Any = {"asks": asked, "holds": lambda one: hasattr(one, inner[0])}
-    return [_inside_its_span(innermost_client_hook(method, reads, _text_of, **looks, **more)) for method in inner]
+def _service_hooks(kind: str, read: Callable[..., ClientRequest | None], **more: Any) -> list[Any]:
+    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one."""
+    inner_methods = [method.format(kind) for method in _INNER]
+    public_methods = [method.removeprefix("_inner_") for method in inner_methods]
+    # A service that calls any of these on another service passes its request on. The singular forms, such as
+    # `get_chat_message_content`, return one message.
+    requests = (*inner_methods, *public_methods, *(method.removesuffix("s") for method in public_methods))
+    forwarding: Any = {"asks": requests, "holds": lambda value: hasattr(value, inner_methods[0])}
+    return [
+        _inside_model_span(innermost_client_hook(method, read, _response_text, **forwarding, **more))
+        for method in inner_methods
+    ]
 
 
-#: What a service is given that completes a chat, at once or in a stream; and one that completes a text.
-contents, stream = _clients("chat_message", _sent, prepared=_prepared)
-texts, text_stream = _clients("text", _text_sent)
-#: Around the request of an agent of OpenAI's Responses, which has no service.
-response: Final = client(_response_sent)
+#: The hooks of chat services and of text services.
+chat_hook, chat_stream_hook = _service_hooks("chat_message", _chat_request, prepared=_model_call)
+text_hook, text_stream_hook = _service_hooks("text", _text_request)
+#: The hook of the request of an agent that uses OpenAI's Responses API; such an agent has no service.
+responses_hook: Final = client(_responses_request)

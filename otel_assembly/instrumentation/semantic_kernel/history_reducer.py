@@ -1,4 +1,4 @@
-"""`AssemblyHistoryReducer`: a history of Semantic Kernel's that our policies reduce."""
+"""`AssemblyHistoryReducer`: a Semantic Kernel chat history that a chain of policies reduces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semantic_kernel.contents.history_reducer.chat_history_reducer import ChatHi
 from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts, is_prompt
+from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,39 +36,39 @@ def _in_event_loop() -> bool:
 
 
 class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
-    """A history that our policies reduce wherever Semantic Kernel reduces one: what they drop is gone from it.
+    """A `ChatHistoryReducer` that a chain of policies reduces: messages that a policy drops are deleted from it.
 
-    It does so when ``reduce()`` is called, by a program or by `ChatHistoryAgentThread.reduce`, and, with `auto_reduce`,
-    whenever a message is added. A `ChatHistoryAgentThread` adds messages without awaiting anything: policies that wait
-    for something, such as a store or a summarizer, cannot run then, so call ``await thread.reduce()`` after each turn
-    if you use them. What is added in an agent's run, such as the results of tools, is sent as it is, with the agent's
-    instructions and tools, which it does not know: `AssemblyChatCompletion` bounds each request.
+    The policies run when the program or `ChatHistoryAgentThread.reduce` calls ``reduce()`` and, with `auto_reduce`,
+    whenever a message is added. A `ChatHistoryAgentThread` adds messages without awaiting anything, so policies that
+    await, such as those with a store or a summarizer, cannot run then: call ``await thread.reduce()`` after each turn
+    if you use them. Messages that an agent's run adds, such as tool results, are sent unreduced. The policies do not
+    know the agent's instructions and tools either. Use `AssemblyChatCompletion` to bound each request.
 
     Args:
         policies: The chain, or an `Assembler`.
-        messages: What was said so far.
-        system_message: A system prompt in front of it.
-        auto_reduce: Whether it is reduced when a message is added, by ``add_message_async``, or by ``add_message``
-            while an event loop is running.
+        messages: The initial messages.
+        system_message: A system prompt in front of them.
+        auto_reduce: Whether to reduce the history when a message is added by ``add_message_async``, or by
+            ``add_message`` while an event loop is running.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts.
-        dependencies: What policies ask for by type: a mapping, or a function of this history that returns one.
-        variables: Values for policies, by name; likewise.
+        model: The model whose tokenizer counts tokens.
+        dependencies: Objects for policies, by their type: a mapping, or a function of this history that returns one.
+        variables: Values for policies, by their name: a mapping, or a function of this history that returns one.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is set although `policies` is an
+            `Assembler`, which has its own.
     """
 
-    target_count: int = Field(default=1, exclude=True, description="Of no use: its policies say what stays.")
+    target_count: int = Field(default=1, exclude=True, description="Not used: the policies decide what is kept.")
     assembler: Any = Field(default=None, exclude=True)
     _observers: Any = PrivateAttr()
     _dependencies: Any = PrivateAttr()
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
-    _own: Any = PrivateAttr()
-    #: Whether a policy had to wait when a message was added.
-    _waits: bool = PrivateAttr(default=False)
+    _conversation_state: Any = PrivateAttr()
+    #: Whether a policy awaited something when a message was added; `add_message` then no longer reduces.
+    _is_async: bool = PrivateAttr(default=False)
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             self, target_count=1, messages=list(messages), system_message=system_message, auto_reduce=auto_reduce
         )
         Plugin.__init__(self, policies, name=name, model=model, dependencies=dependencies, variables=variables)
-        self._own = PluginConversation(self, "semantic_kernel", None)
+        self._conversation_state = PluginConversation(self, "semantic_kernel", None)
 
     @property
     def context(self) -> Context:
-        """The context of its conversation, through which alerts can be sent."""
-        own: PluginConversation = self._own
-        return own.context
+        """The context of the history's conversation; send alerts to it."""
+        conversation: PluginConversation = self._conversation_state
+        return conversation.context
 
     def add_message(
         self,
@@ -103,9 +103,9 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
         """Add a message, and reduce the history if `auto_reduce` is set.
 
         Args:
-            message: The message, or what one is made of.
+            message: The message, or a mapping of its fields.
             encoding: As for `ChatHistory.add_message`.
-            metadata: Likewise.
+            metadata: As for `ChatHistory.add_message`.
 
         Raises:
             HaltedError: The conversation was halted.
@@ -113,40 +113,42 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             PolicyFailedError: A policy raised.
         """
         super().add_message(message, encoding, metadata)
-        if self.auto_reduce and not self._waits and _in_event_loop():
-            self._reduce_without_waiting()
+        if self.auto_reduce and not self._is_async and _in_event_loop():
+            self._reduce_without_await()
 
-    def _reduce_without_waiting(self) -> None:
-        work = self.reduce()
+    def _reduce_without_await(self) -> None:
+        """Run the coroutine of `reduce` up to its first suspension; close it if it awaits something."""
+        coroutine = self.reduce()
         try:
-            work.send(None)
+            coroutine.send(None)
         except StopIteration:
             return
-        work.close()
-        self._waits = True
+        coroutine.close()
+        self._is_async = True
         _logger.warning(
-            "otel-assembly: a policy of AssemblyHistoryReducer has to wait, and add_message() cannot: the history is "
-            "not reduced when messages are added to it. Call `await thread.reduce()` after each turn"
+            "otel-assembly: a policy of AssemblyHistoryReducer awaits something, which add_message() cannot do: the "
+            "history is not reduced when messages are added to it. Call `await thread.reduce()` after each turn"
         )
 
     async def reduce(self) -> Self | None:
-        """Leave out what the policies leave out; None where that is nothing.
+        """Delete the messages that the policies drop; return this history, or None if nothing changed.
 
         Raises:
             HaltedError: The conversation was halted.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        history: Any = self  # of a type that is not known where Semantic Kernel is not installed
-        (prompts, _), (front, held) = behind_prompts(history.messages), in_front(history.messages, is_prompt)
-        assembly = await self._own.assemble(self, prompts, list(held))
+        history: Any = self  # its type is unknown to mypy if Semantic Kernel is not installed
+        prompt_messages, messages = in_front(history.messages, is_prompt)
+        prompts, _ = split_prompts(history.messages)
+        assembly = await self._conversation_state.assemble(self, prompts, list(messages))
         events = [event for event in assembly.events if isinstance(event, ChatMessageContent)]
-        made = list(assembly.prompts)
-        if made == prompts and same_objects(events, held):
+        new_prompts = list(assembly.prompts)
+        if new_prompts == prompts and same_objects(events, messages):
             return None
-        said = dict(zip(prompts, front, strict=True))
+        message_of = dict(zip(prompts, prompt_messages, strict=True))
         self.messages = [
-            *(said.get(one) or ChatMessageContent(role=AuthorRole.SYSTEM, content=one) for one in made),
+            *(message_of.get(text) or ChatMessageContent(role=AuthorRole.SYSTEM, content=text) for text in new_prompts),
             *events,
         ]
         return self

@@ -1,4 +1,4 @@
-"""The hooks of Semantic Kernel."""
+"""The instrumentor of Semantic Kernel, and its table of hooks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ if TYPE_CHECKING:
 else:
     calls, reducers, runs = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers", "runs"))
 
-_CLIENTS: Final = "connectors.ai.{}_completion_client_base"
+_SERVICES: Final = "connectors.ai.{}_completion_client_base"
 _HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
 _PROMPTS: Final = "functions.kernel_function_from_prompt"
 _RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
 _STRATEGIES: Final = "agents.strategies.{}.kernel_function_{}_strategy"
 _AGENT: Final = "agents.chat_completion.chat_completion_agent"
 _RESPONSES: Final = "agents.open_ai.responses_agent_thread_actions"
-_REDUCES: Final = SubclassHook.for_method("reduce", reducers.reduces)
-_RUN: Final = "a run that has no span of the framework's as one trace"
-_CALLS, _ASKS = "model calls", "which history is whose"
-_RENDERED: Final = "the messages that a strategy of a group chat has rendered into a prompt"
+_REDUCES: Final = SubclassHook.for_method("reduce", reducers.observe_reduction)
+# The purposes, which `otel-assembly doctor` prints.
+_RUN: Final = "one trace for each run that has no span of Semantic Kernel"
+_CONVERSATIONS: Final = "the conversation that a history belongs to"
+_STRATEGY_PROMPTS: Final = "the messages that a group chat strategy renders into its prompt"
 
 
 class SemanticKernelInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of Semantic Kernel: services, history reducers, prompts, agents, their runs."""
+    """Instruments Semantic Kernel: its services, history reducers, prompt functions, agents and orchestrations."""
 
     framework = "semantic_kernel"
     requires = ("semantic-kernel >= 1.38, < 2",)
@@ -35,50 +36,50 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
         "semantic_kernel",
         *(
             (
-                _CLIENTS.format(kind),
+                _SERVICES.format(kind),
                 f"{kind.title()}CompletionClientBase.{method}",
                 SubclassHook(method, wrap),
                 "model calls",
             )
             for kind, method, wrap in (
-                ("chat", "_inner_get_chat_message_contents", calls.contents),
-                ("chat", "_inner_get_streaming_chat_message_contents", calls.stream),
-                ("text", "_inner_get_text_contents", calls.texts),
-                ("text", "_inner_get_streaming_text_contents", calls.text_stream),
+                ("chat", "_inner_get_chat_message_contents", calls.chat_hook),
+                ("chat", "_inner_get_streaming_chat_message_contents", calls.chat_stream_hook),
+                ("text", "_inner_get_text_contents", calls.text_hook),
+                ("text", "_inner_get_streaming_text_contents", calls.text_stream_hook),
             )
         ),
         *(
-            ("agents.agent", f"Agent.{method}", SubclassHook.for_method(method, runs.agent), _RUN)
+            ("agents.agent", f"Agent.{method}", SubclassHook.for_method(method, runs.agent_run), _RUN)
             for method in ("get_response", "invoke", "invoke_stream")
         ),
-        (_RESPONSES, "ResponsesAgentThreadActions._get_response", calls.response, "calls of OpenAI's Responses"),
-        (_HISTORIES, "ChatHistoryReducer.reduce", _REDUCES, "what histories leave out of themselves"),
-        ("agents.agent", "Agent._ensure_thread_exists_with_messages", calls.has_thread, "an agent's thread"),
-        (_AGENT, "ChatCompletionAgent._prepare_agent_chat_history", calls.makes, _ASKS),
-        ("contents.chat_history", "ChatHistory.from_rendered_prompt", calls.makes, _ASKS),
+        (_RESPONSES, "ResponsesAgentThreadActions._get_response", calls.responses_hook, "calls of OpenAI's Responses"),
+        (_HISTORIES, "ChatHistoryReducer.reduce", _REDUCES, "the messages that a history reducer removes"),
+        ("agents.agent", "Agent._ensure_thread_exists_with_messages", calls.observe_thread, "an agent's thread"),
+        (_AGENT, "ChatCompletionAgent._prepare_agent_chat_history", calls.observe_history_creation, _CONVERSATIONS),
+        ("contents.chat_history", "ChatHistory.from_rendered_prompt", calls.observe_history_creation, _CONVERSATIONS),
         *(
-            (_PROMPTS, f"KernelFunctionFromPrompt._invoke_internal{streams}", calls.prompt, _ASKS)
-            for streams in ("", "_stream")
+            (_PROMPTS, f"KernelFunctionFromPrompt._invoke_internal{suffix}", calls.prompt_run, _CONVERSATIONS)
+            for suffix in ("", "_stream")
         ),
         *(
-            ("agents.group_chat.agent_group_chat", f"AgentGroupChat.invoke{streams}", runs.group_chat, _RUN)
-            for streams in ("", "_stream")
+            ("agents.group_chat.agent_group_chat", f"AgentGroupChat.invoke{suffix}", runs.group_chat_run, _RUN)
+            for suffix in ("", "_stream")
         ),
         *(
             (
                 _STRATEGIES.format(kind, kind),
                 f"{owner}.{method}",
-                calls.strategy,
-                _RENDERED,
+                calls.strategy_call,
+                _STRATEGY_PROMPTS,
             )
             for kind, owner, method in (
                 ("selection", "KernelFunctionSelectionStrategy", "select_agent"),
                 ("termination", "KernelFunctionTerminationStrategy", "should_agent_terminate"),
             )
         ),
-        ("agents.orchestration.orchestration_base", "OrchestrationBase.invoke", runs.orchestration, _RUN),
+        ("agents.orchestration.orchestration_base", "OrchestrationBase.invoke", runs.orchestration_run, _RUN),
         *(
-            (_RUNTIME, f"InProcessRuntime._process_{what}", runs.handles, _RUN)
-            for what in ("send", "publish", "response")
+            (_RUNTIME, f"InProcessRuntime._process_{kind}", runs.observe_delivery, _RUN)
+            for kind in ("send", "publish", "response")
         ),
     )

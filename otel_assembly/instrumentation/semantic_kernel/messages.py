@@ -1,10 +1,13 @@
-"""How Semantic Kernel's messages are read, and what stands for them; imported once ``semantic_kernel`` is."""
+"""Reads Semantic Kernel's messages: registers `ChatMessageContent` with `describe`, and finds system prompts.
+
+The instrumentor imports this module when the program imports ``semantic_kernel``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from semantic_kernel.contents.chat_message_content import ChatMessageContent  # its package may still be on its way
+from semantic_kernel.contents.chat_message_content import ChatMessageContent  # the package may be partly imported
 from semantic_kernel.contents.streaming_chat_message_content import StreamingChatMessageContent
 from semantic_kernel.contents.text_content import TextContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
@@ -22,17 +25,17 @@ if TYPE_CHECKING:
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
-#: By these keys of its metadata, which no model is sent, a message is known that stands for others.
-_SUMMARIES: Final = frozenset({"__summary__", OUR_SUMMARY})
+#: Keys in the metadata of a summary; metadata is not sent to a model.
+_SUMMARY_KEYS: Final = frozenset({"__summary__", OUR_SUMMARY})
 
 
 def is_summary(message: ChatMessageContent) -> bool:
-    """Whether a message stands for others that a reducer has left out."""
-    return not _SUMMARIES.isdisjoint(message.metadata)
+    """Return whether a message is a summary of others that a reducer removed."""
+    return not _SUMMARY_KEYS.isdisjoint(message.metadata)
 
 
 def is_prompt(message: Any) -> bool:
-    """Whether a message is a system prompt, where it stands in front of everything else."""
+    """Return whether a message is a system prompt if only system prompts precede it."""
     return (
         isinstance(message, ChatMessageContent)
         and ROLES.get(message.role) is EventKind.SYSTEM
@@ -41,10 +44,10 @@ def is_prompt(message: Any) -> bool:
     )
 
 
-def behind_prompts(messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
-    """What the system prompts in front say, and the messages behind them."""
-    prompts, held = in_front(messages, is_prompt)
-    return ["\n".join(item.text for item in prompt.items) for prompt in prompts], held
+def split_prompts(messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
+    """Return the texts of the leading system prompts, and the messages after them."""
+    prompts, rest = in_front(messages, is_prompt)
+    return ["\n".join(item.text for item in prompt.items) for prompt in prompts], rest
 
 
 def _kind(message: ChatMessageContent, draft: Draft) -> EventKind:
@@ -55,7 +58,7 @@ def _kind(message: ChatMessageContent, draft: Draft) -> EventKind:
     return ROLES.get(message.role, EventKind.OTHER)
 
 
-def _known(message: ChatMessageContent) -> Mapping[str, Any]:
+def _metadata(message: ChatMessageContent) -> Mapping[str, Any]:
     usage = message.metadata.get("usage")
     return {
         "name": message.name or "" if message.role != AuthorRole.TOOL else "",
@@ -65,8 +68,8 @@ def _known(message: ChatMessageContent) -> Mapping[str, Any]:
 
 
 def _arguments(call: Any) -> str:
-    given = call.arguments
-    return "{}" if given is None else given if isinstance(given, str) else spelled(given)
+    arguments = call.arguments
+    return "{}" if arguments is None else arguments if isinstance(arguments, str) else spelled(arguments)
 
 
 def _result(answer: Any) -> str:
@@ -79,7 +82,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "function_call": asks("id", "name", _arguments),
     "function_result": answers("id", _result),
     **dict.fromkeys(("image", "audio", "binary", "file_reference", "streaming_file_reference"), shows),
-    # What a provider says of a text of its own, and is not sent again.
+    # Annotations that a provider adds to a response, such as citations, are not sent again.
     **dict.fromkeys(("annotation", "streaming_annotation"), is_silent),
 }
 
@@ -89,11 +92,11 @@ register_parts(
     "content_type",
     _ROWS,
     _kind,
-    _known,
+    _metadata,
     lambda message: (message.role, is_summary(message)),
 )
 register_summaries(
-    lambda said: ChatMessageContent(role=AuthorRole.USER, content=said, metadata={OUR_SUMMARY: True}),
+    lambda text: ChatMessageContent(role=AuthorRole.USER, content=text, metadata={OUR_SUMMARY: True}),
     ChatMessageContent,
 )
 register_results(
@@ -102,5 +105,5 @@ register_results(
     result_text("content_type", "function_result", _result),
     lambda answer, text: edited(answer, result=text),
 )
-# An agent writes its name on what was said and called in its run, once that is over.
+# An agent changes messages in place: at the end of its run, it sets its name on those that the run added.
 written_on(ChatMessageContent, StreamingChatMessageContent)

@@ -1,4 +1,4 @@
-"""`AssemblyChatCompletion`: a chain of our policies around a chat service of Semantic Kernel, on its own messages."""
+"""`AssemblyChatCompletion`: runs a chain of policies before each request of a Semantic Kernel chat service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reductions import plugin_scope
 from otel_assembly.instrumentation.semantic_kernel.calls import invoking_agent_of, model_of, schemas_of
-from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts, is_prompt
+from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
 from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
@@ -35,31 +35,32 @@ if TYPE_CHECKING:
 
 
 class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
-    """Our policies before each request of a chat service: its messages go in and come out, the very objects.
+    """A chat service that applies a chain of policies to each request and sends the result to another service.
 
-    It is a service that hands on to another one, and is given to an agent or a kernel in the place of that. Each
-    request passes it, also those between an agent's tool calls; the history that those are added to, and the thread's,
-    stay whole: what a policy drops is out of this request alone. One object may serve any number of agents and threads.
-    The instructions and the tools of a request are counted with its messages.
+    Give it to an agent or a kernel in place of that service. The policies work on the framework's own message objects.
+    They run before each request, including those between an agent's tool calls. A message that a policy drops is
+    missing from that request alone: the agent's history and thread keep it. One object may serve any number of agents
+    and threads. The instructions and the tools of a request are counted with its messages.
 
-    A FATAL alert, of an observer, or sent with ``context_of(thread).send(…)``, halts the conversation for good: no
-    model is called any more, and whoever runs the agent gets a `HaltedError`. So that no tool is called either that
-    was asked for at once with the one during which the alert came, add `tools` to the kernel's filters.
-    `ContextOverflowError` of a budget that cannot hold goes through to whoever runs the agent as well.
+    A FATAL alert, from an observer or sent with ``context_of(thread).send(…)``, halts the conversation permanently: no
+    model is called after it, and the caller of the agent gets a `HaltedError`. If a response requested several tools
+    and the alert comes while one of them runs, the others still run, unless `tools` is one of the kernel's filters.
+    The caller of the agent also gets the `ContextOverflowError` of a budget that is exceeded.
 
     Args:
-        inner: The service that is asked.
+        inner: The service that calls the model.
         policies: The chain, or an `Assembler`.
         name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts; by default the service's.
-        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}``: a mapping, or a function of
-            the request's `ChatHistory` that returns one, async or not, called before each assembly.
-        variables: Values for policies, by name; likewise.
-        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
+        model: The model whose tokenizer counts tokens; by default the service's.
+        dependencies: Objects for policies, by their type, such as ``{KnowledgeStore: store}``: a mapping, or a
+            function of the request's `ChatHistory` that returns one. The function may be async; it is called before
+            each assembly.
+        variables: Values for policies, by their name: a mapping or a function, as for `dependencies`.
+        observers: Called once with every message and every alert. A response is shown before its tools run.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is set although `policies` is an
+            `Assembler`, which has its own.
     """
 
     inner: ChatCompletionClientBase
@@ -68,12 +69,12 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
     _dependencies: Any = PrivateAttr()
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
-    #: The conversations, by their histories and by the messages in those.
-    _known: IdentityWeakMap[_Conversation] = PrivateAttr(default_factory=IdentityWeakMap)
-    #: Those that were asked for before their first request.
-    _met: list[tuple[ref[ChatHistory], _Conversation]] = PrivateAttr(default_factory=list)
+    #: The conversation of each history, and of each message in one.
+    _conversation_of_object: IdentityWeakMap[_Conversation] = PrivateAttr(default_factory=IdentityWeakMap)
+    #: Histories that were empty when `context_of` was called with them, and their conversations.
+    _empty_histories: list[tuple[ref[ChatHistory], _Conversation]] = PrivateAttr(default_factory=list)
 
-    #: Whether functions are called is the inner service's to say, as all else that depends on a provider.
+    #: The inner service's: it depends on the provider.
     SUPPORTS_FUNCTION_CALLING: ClassVar[Any] = property(lambda self: self.inner.SUPPORTS_FUNCTION_CALLING)
 
     def __init__(
@@ -101,126 +102,141 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
         )
 
     def context_of(self, conversation: Any) -> Context:
-        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+        """Return the context of a conversation: send alerts to it, or halt the conversation by its guard.
 
         Args:
-            conversation: Its `ChatHistory`, or the `ChatHistoryAgentThread` that has it.
+            conversation: The conversation's `ChatHistory`, or its `ChatHistoryAgentThread`.
+
+        Raises:
+            ConfigurationError: The argument is neither of them.
         """
         history = getattr(conversation, "_chat_history", conversation)
         if not isinstance(history, ChatHistory):
             raise ConfigurationError(f"a conversation is a ChatHistory or a ChatHistoryAgentThread, not {history!r}")
-        found = self._of(history)
+        own_conversation = self._of(history)
         if not history.messages:
-            self._met = [one for one in self._met if one[0]() is not None]
-            self._met.append((ref(history), found))
-        return found.member(None).context
+            self._empty_histories = [entry for entry in self._empty_histories if entry[0]() is not None]
+            self._empty_histories.append((ref(history), own_conversation))
+        return own_conversation.member(None).context
 
-    async def tools(self, context: Any, next: Callable[[Any], Awaitable[None]]) -> None:  # noqa: A002  # so it is called
-        """A filter of a kernel's auto function invocations: no tool is called once its conversation is halted.
+    async def tools(self, context: Any, next: Callable[[Any], Awaitable[None]]) -> None:  # noqa: A002  # the framework's name
+        """Call a tool unless its conversation is halted; add this to the kernel's auto function invocation filters.
 
         Raises:
-            HaltedError: It is.
+            HaltedError: The conversation is halted.
         """
         self._of(context.chat_history).check()
         await next(context)
 
     async def _inner_get_chat_message_contents(self, chat_history: ChatHistory, settings: Any) -> Any:
-        conversation, given = await self._assembled(chat_history, settings)
-        answers = await self.inner._inner_get_chat_message_contents(given, settings)  # noqa: SLF001  # what it wraps
-        await conversation.answered(self._name_in(chat_history), answers)
-        return answers
+        conversation, request = await self._assembled(chat_history, settings)
+        responses = await self.inner._inner_get_chat_message_contents(request, settings)  # noqa: SLF001  # same method
+        await conversation.show_responses(self._agent_name(chat_history), responses)
+        return responses
 
     async def _inner_get_streaming_chat_message_contents(
         self, chat_history: ChatHistory, settings: Any, function_invoke_attempt: int = 0
     ) -> AsyncGenerator[Any, Any]:
-        conversation, given = await self._assembled(chat_history, settings)
-        said: dict[int, list[Any]] = {}
-        stream = self.inner._inner_get_streaming_chat_message_contents(  # noqa: SLF001  # what it wraps
-            given, settings, function_invoke_attempt
+        conversation, request = await self._assembled(chat_history, settings)
+        choices: dict[int, list[Any]] = {}
+        stream = self.inner._inner_get_streaming_chat_message_contents(  # noqa: SLF001  # same method
+            request, settings, function_invoke_attempt
         )
-        async for parts in stream:
-            for part in parts:
-                said.setdefault(part.choice_index, []).append(part)
-            yield parts
-        await conversation.answered(self._name_in(chat_history), [reduce(add, parts) for parts in said.values()])
+        async for chunks in stream:
+            for chunk in chunks:
+                choices.setdefault(chunk.choice_index, []).append(chunk)
+            yield chunks
+        responses = [reduce(add, chunks) for chunks in choices.values()]
+        await conversation.show_responses(self._agent_name(chat_history), responses)
 
     async def _assembled(self, chat_history: ChatHistory, settings: Any) -> tuple[_Conversation, ChatHistory]:
-        """The conversation, and what its model gets to see on this request.
+        """Return the conversation of a history, and a history with the messages to send.
 
         Raises:
-            HaltedError: The conversation was halted; nothing is to be called for it any more.
+            HaltedError: The conversation was halted; no model or tool may be called for it.
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
         conversation, call = self._of(chat_history), CALL.get()
         conversation.check()
-        prompts, held = behind_prompts(chat_history.messages)
-        name = self._name_in(chat_history)
-        await conversation.show(name, held)
+        prompts, messages = split_prompts(chat_history.messages)
+        name = self._agent_name(chat_history)
+        await conversation.show(name, messages)
         with plugin_scope(call.instrumentation, call) if call is not None else nullcontext():
-            assembly = await conversation.assemble(name, chat_history, prompts, list(held), self, settings)
-        given = _given(chat_history, prompts, assembly)
+            assembly = await conversation.assemble(name, chat_history, prompts, list(messages), self, settings)
+        request = _assembled_history(chat_history, prompts, assembly)
         if call is not None:
             with call.instrumentation.suppress_errors():
-                left, sent = behind_prompts(given.messages)
-                call.replaced_by_plugin(sent, prompts=left)
-        return conversation, given
+                sent_prompts, sent_messages = split_prompts(request.messages)
+                call.replaced_by_plugin(sent_messages, prompts=sent_prompts)
+        return conversation, request
 
-    def _name_in(self, history: ChatHistory) -> str:
-        """The name of the agent that asks with a history: an agent writes it on its instructions."""
+    def _agent_name(self, history: ChatHistory) -> str:
+        """Return the name of the history's agent; an agent also sets it on the message with its instructions."""
         first = next(iter(history.messages), None)
-        named = first.name if first is not None and is_prompt(first) else None
-        return invoking_agent_of(history).agent_name or named or ""
+        prompt_name = first.name if first is not None and is_prompt(first) else None
+        return invoking_agent_of(history).agent_name or prompt_name or ""
 
     def _begin(self, conversation_id: str | None) -> _Conversation:
         return _Conversation(self, conversation_id)
 
     def _of(self, history: ChatHistory) -> _Conversation:
-        """The conversation of a history: of the same one, or of one with the same messages, or else a new one."""
-        held = behind_prompts(history.messages)[1]
-        found = self._known.get(history) or next(filter(None, map(self._known.get, held)), None)
-        if found is None and held:
-            opened = ((getattr(kept(), "messages", ()), one) for kept, one in self._met)
-            found = next((one for messages, one in opened if any(message is held[0] for message in messages)), None)
-        found = found or self._begin(invoking_agent_of(history).conversation_id)
-        for one in (history, *held):
-            self._known.put(one, found)
-        return found
+        """Return the conversation of a history, or of another history with one of its messages, or a new one.
 
-    # What depends on the provider is the inner service's.
+        An agent copies its thread's messages into a new history for each request, so the history alone is not enough.
+        """
+        messages = split_prompts(history.messages)[1]
+        known = self._conversation_of_object
+        conversation = known.get(history) or next(filter(None, map(known.get, messages)), None)
+        if conversation is None and messages:
+            # Messages may have been added to a history that was empty when `context_of` was called.
+            for history_ref, candidate in self._empty_histories:
+                if any(message is messages[0] for message in getattr(history_ref(), "messages", ())):
+                    conversation = candidate
+                    break
+        conversation = conversation or self._begin(invoking_agent_of(history).conversation_id)
+        for known_object in (history, *messages):
+            known.put(known_object, conversation)
+        return conversation
+
+    # The inner service's methods, because they depend on the provider.
 
     def get_prompt_execution_settings_class(self) -> Any:
-        """The class of the inner service's settings."""
+        """Return the class of the inner service's settings."""
         return self.inner.get_prompt_execution_settings_class()
 
     def service_url(self) -> str | None:
-        """The inner service's address."""
+        """Return the inner service's address."""
         url: str | None = self.inner.service_url()
         return url
 
     def _verify_function_choice_settings(self, settings: Any) -> None:
-        self.inner._verify_function_choice_settings(settings)  # noqa: SLF001  # what it wraps
+        self.inner._verify_function_choice_settings(settings)  # noqa: SLF001  # same method
 
     def _update_function_choice_settings_callback(self) -> Any:
-        return self.inner._update_function_choice_settings_callback()  # noqa: SLF001  # what it wraps
+        return self.inner._update_function_choice_settings_callback()  # noqa: SLF001  # same method
 
     def _reset_function_choice_settings(self, settings: Any) -> None:
-        self.inner._reset_function_choice_settings(settings)  # noqa: SLF001  # what it wraps
+        self.inner._reset_function_choice_settings(settings)  # noqa: SLF001  # same method
 
 
 class _Conversation:
-    """One conversation: each agent in it has a context and a ledger of its own; what halts one of them halts it."""
+    """One conversation: each of its agents has its own context and ledger; a halt of one agent halts them all."""
 
     def __init__(self, plugin: AssemblyChatCompletion, conversation_id: str | None) -> None:
         self._plugin = plugin
         self._id = conversation_id
         self._members: dict[str | None, PluginConversation] = {}
-        #: Messages that observers were shown, and answers of which the history has another object, or will have.
+        #: Messages that observers were shown.
         self._shown: IdentityWeakMap[bool] = IdentityWeakMap()
-        self._answers: list[Any] = []
+        #: The newest responses that were shown. The history may get another object with the same content.
+        self._responses: list[Any] = []
 
     def member(self, agent: str | None) -> PluginConversation:
-        """What an agent has of it; the first agent that asks has what was there before it."""
+        """Return an agent's part of the conversation.
+
+        Without an agent, return the part of the first agent; if there is none yet, the first agent gets this part.
+        """
         if agent is None and self._members:
             return next(iter(self._members.values()))
         if agent not in self._members:
@@ -229,10 +245,10 @@ class _Conversation:
         return self._members[agent]
 
     def check(self) -> None:
-        """Nothing is called any more once it is halted.
+        """Raise the conversation's halt, if there is one.
 
         Raises:
-            HaltedError: It is.
+            HaltedError: The conversation is halted.
         """
         for member in self._members.values():
             member.context.guard.check()
@@ -242,53 +258,53 @@ class _Conversation:
         agent: str,
         history: ChatHistory,
         prompts: Sequence[str],
-        held: Sequence[Any],
+        messages: Sequence[Any],
         service: AssemblyChatCompletion,
         settings: Any,
     ) -> Assembly:
-        """What an agent's model is sent of a history."""
+        """Return the assembly of an agent's request."""
         member = self.member(agent)
         async with member.turn(agent or None, model_of(service, settings), schemas_of(settings), service.inner):
-            return await member.assemble(history, prompts, held)
+            return await member.assemble(history, prompts, messages)
 
     async def show(self, agent: str, messages: Sequence[Any]) -> None:
-        """Show the observers what is new among the messages of a history."""
+        """Show the observers the messages of a history that they were not shown yet."""
         for message in messages:
             if self._shown.get(message) is None:
                 self._shown.put(message, True)
-                answer = next((one for one in self._answers if _says_the_same(one, message)), None)
-                if answer is None:
+                response = next((shown for shown in self._responses if _is_copy(message, shown)), None)
+                if response is None:
                     await self.member(agent).stream.show(message)
                 else:
-                    self._answers.remove(answer)
+                    self._responses.remove(response)
 
-    async def answered(self, agent: str, answers: Sequence[Any]) -> None:
-        """Show them what a model has said.
+    async def show_responses(self, agent: str, responses: Sequence[Any]) -> None:
+        """Show the observers a model's responses.
 
         Raises:
-            HaltedError: That has halted it, and asks for tools, which are not called.
+            HaltedError: An observer halted the conversation, and a response requests tools, which must not be called.
         """
-        for answer in answers:
-            self._shown.put(answer, True)
-            self._answers = [*self._answers, answer][-len(answers) :]
-            await self.member(agent).stream.show(answer)
-        if any(describe(answer).opens for answer in answers):
+        for response in responses:
+            self._shown.put(response, True)
+            self._responses = [*self._responses, response][-len(responses) :]
+            await self.member(agent).stream.show(response)
+        if any(describe(response).opens for response in responses):
             self.check()
 
 
-def _says_the_same(one: ChatMessageContent, other: ChatMessageContent) -> bool:
-    """Whether a message is what a model has said, as its history has it: in one piece, by its agent's name."""
-    answer, kept = describe(one), describe(other)
-    return other.role == AuthorRole.ASSISTANT and (answer.text, answer.opens) == (kept.text, kept.opens)
+def _is_copy(message: ChatMessageContent, response: ChatMessageContent) -> bool:
+    """Return whether a history's message is a copy of a response, such as the joined chunks with the agent's name."""
+    copy, original = describe(message), describe(response)
+    return message.role == AuthorRole.ASSISTANT and (original.text, original.opens) == (copy.text, copy.opens)
 
 
-def _given(history: ChatHistory, prompts: Sequence[str], assembly: Assembly) -> ChatHistory:
-    """A history of what a model gets to see; where that is all, the very same."""
-    front, held = in_front(history.messages, is_prompt)
+def _assembled_history(history: ChatHistory, prompts: Sequence[str], assembly: Assembly) -> ChatHistory:
+    """Return a history with an assembly's prompts and messages; the given history if the assembly changed nothing."""
+    prompt_messages, messages = in_front(history.messages, is_prompt)
     events = [event for event in assembly.events if isinstance(event, ChatMessageContent)]
-    made = list(assembly.prompts)
-    if made == prompts and same_objects(events, held):
+    new_prompts = list(assembly.prompts)
+    if new_prompts == prompts and same_objects(events, messages):
         return history
-    said = dict(zip(prompts, front, strict=True))
-    in_their_place = [said.get(one) or ChatMessageContent(role=AuthorRole.SYSTEM, content=one) for one in made]
-    return ChatHistory(messages=[*in_their_place, *events])
+    message_of = dict(zip(prompts, prompt_messages, strict=True))
+    front = [message_of.get(text) or ChatMessageContent(role=AuthorRole.SYSTEM, content=text) for text in new_prompts]
+    return ChatHistory(messages=[*front, *events])

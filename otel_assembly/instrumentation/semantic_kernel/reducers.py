@@ -1,4 +1,8 @@
-"""Histories that reduce themselves: each time is a step of the next call that is made with what is left."""
+"""Semantic Kernel's history reducers: the hook of `ChatHistoryReducer.reduce` in each class that defines it.
+
+A reduction runs outside a model call. It is deferred, and recorded as a step of the next model call with the reduced
+history.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reducers import is_ours, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.instrumentation.semantic_kernel.calls import invoking_agent_of, looked_at
+from otel_assembly.instrumentation.semantic_kernel.calls import defer_edits, invoking_agent_of
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt
 from otel_assembly.instrumentation.summaries import summed_up
 
@@ -26,12 +30,12 @@ _NAMES: Final = {"ChatHistoryTruncationReducer": _TRUNCATION, "ChatHistorySummar
 
 
 @observe_async_hook
-def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: Any) -> Observation:
-    """Around ``reduce`` of a class of histories; what that asks another one for is a part of it."""
+def observe_reduction(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: Any) -> Observation:
+    """The hook of ``reduce``; a reducer that calls another one is recorded as one step."""
     if reducing() is not None:
         return
-    looked_at(history)
-    policy, known = policy_name(history, _PACKAGES, names=_NAMES), known_of(type(history), _NAMES, _PACKAGES)
+    defer_edits(history)
+    policy, built_in = policy_name(history, _PACKAGES, names=_NAMES), known_of(type(history), _NAMES, _PACKAGES)
     reduction = Reduction(instrumentation, policy, history.messages, config=settings_of(history))
     try:
         with reduction.running():
@@ -39,14 +43,15 @@ def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: An
     except BaseException as error:
         reduction.ended(error, invoking_agent_of(history))
         raise
-    left = result if isinstance(result, ChatHistory) else history
-    after = looked_at(left, told=True)
+    reduced = result if isinstance(result, ChatHistory) else history
+    after = defer_edits(reduced, recorded=True)
     if is_ours(history):
-        return  # it has told of its own assembly
-    # System prompts that stay in front are none of its affair; one that goes, it has dropped.
-    prompts = set(map(id, in_front(left.messages, is_prompt)[0]))
+        return  # the plug-in has recorded its own assembly
+    # Leading system prompts are not among the messages after the reduction. So those that the reducer keeps are removed
+    # from its input, too; the others count as dropped.
+    prompts = set(map(id, in_front(reduced.messages, is_prompt)[0]))
     reduction.before = [message for message in reduction.before if id(message) not in prompts]
-    said: dict[str, Any] = {} if known is None else {"reason": DecisionReason.OUTSIDE_WINDOW}
-    if known == _SUMMARIZATION:
-        said["verdicts"] = summed_up(reduction, after)
-    reduction.done(after, invoking_agent=invoking_agent_of(left), **said)
+    report: dict[str, Any] = {} if built_in is None else {"reason": DecisionReason.OUTSIDE_WINDOW}
+    if built_in == _SUMMARIZATION:
+        report["verdicts"] = summed_up(reduction, after)
+    reduction.done(after, invoking_agent=invoking_agent_of(reduced), **report)

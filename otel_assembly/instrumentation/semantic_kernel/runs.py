@@ -1,4 +1,8 @@
-"""Runs of agents, of their chats and of orchestrations: each is one trace."""
+"""The runs of Semantic Kernel: agents, group chats and orchestrations, each with all its spans in one trace.
+
+The instrumentation hooks `Agent.invoke` and its variants, `AgentGroupChat.invoke`, `OrchestrationBase.invoke` and the
+methods of `InProcessRuntime` that deliver a message. A run has an ``invoke_agent`` span unless the framework has one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.runs import run_hook
-from otel_assembly.instrumentation.semantic_kernel.calls import ASKS, CHAT, Asks
+from otel_assembly.instrumentation.semantic_kernel.calls import GROUP_CHAT, HISTORY_OWNER, HistoryOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,65 +25,68 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: Imported where they are needed, for the hooks are taken while the framework's packages are on their way.
+#: Imported when they are needed: the hooks are installed while the framework's packages are only partly imported.
 _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.agent_diagnostics.decorators"
 _PROPAGATION: Final = "semantic_kernel.agents.runtime.core.telemetry.propagation"
-#: What ends the name of an orchestration that its program gives none: another one for each.
-_NO_NAME: Final = re.compile("_[0-9a-f]{32}$")
+#: The random suffix of the default name of an orchestration; span names must not contain it.
+_RANDOM_SUFFIX: Final = re.compile("_[0-9a-f]{32}$")
 
 
-def agent(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """One run of an agent, where it has no span of the framework's."""
+def agent_run(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of the methods that run an agent; it adds a span only if the framework's diagnostics create none."""
     decorated = getattr(original, "__agent_diagnostics__", False)
 
-    def begun(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-        theirs = decorated and import_module(_DIAGNOSTICS).are_model_diagnostics_enabled()
-        return ContextBoundRun(instrumentation, None if theirs else runs.name, {ASKS: Asks(runs), CALL: None})
+    def begin_run(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
+        has_span = decorated and import_module(_DIAGNOSTICS).are_model_diagnostics_enabled()
+        name = None if has_span else agent.name
+        return ContextBoundRun(instrumentation, name, {HISTORY_OWNER: HistoryOwner(agent), CALL: None})
 
-    return run_hook(begun)(original, instrumentation)
-
-
-#: Agents take turns, until their chat is complete.
-group_chat: Final = run_hook(lambda told, runs, *_, **__: ContextBoundRun(told, type(runs).__name__, {CHAT: runs}))
+    return run_hook(begin_run)(original, instrumentation)
 
 
-class _Orchestration(ContextBoundRun):
-    """A run that goes on behind what its function returns, until there is a result."""
+@run_hook
+def group_chat_run(instrumentation: Instrumentation, chat: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
+    """The hook of the methods that run a group chat, in which agents take turns until the chat is complete."""
+    return ContextBoundRun(instrumentation, type(chat).__name__, {GROUP_CHAT: chat})
 
-    _goes_on = False
+
+class _OrchestrationRun(ContextBoundRun):
+    """The run of an orchestration, which `invoke` starts in the background: it ends when its result is set."""
+
+    _is_started = False
 
     def returned(self, result: Any) -> None:
-        """It has begun, and this will have its result."""
-        self._goes_on, held = True, weakref.ref(result)
-        done, over = result.event.set, weakref.finalize(result, super().end)
+        """End the run when `OrchestrationResult.event` is set, or when the program drops the result without it."""
+        # A weak reference: a cycle would delay the finalizer until the garbage collector runs.
+        self._is_started, result_ref = True, weakref.ref(result)
+        set_event, finalizer = result.event.set, weakref.finalize(result, super().end)
 
-        def ends() -> None:
-            found = held()
-            if over.detach() is not None:
-                ContextBoundRun.end(self, getattr(found, "exception", None))
-            done()
+        def end_and_set() -> None:
+            result = result_ref()
+            if finalizer.detach() is not None:
+                ContextBoundRun.end(self, getattr(result, "exception", None))
+            set_event()
 
-        result.event.set = ends
+        result.event.set = end_and_set
 
     def end(self, error: BaseException | None = None) -> None:
-        """Its function has returned, or raised."""
-        if not self._goes_on:
+        """End the run if `invoke` raised; if `invoke` returned, the run goes on in the background."""
+        if not self._is_started:
             super().end(error)
 
 
-def _orchestration(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-    return _Orchestration(instrumentation, _NO_NAME.sub("", runs.name), {})
-
-
-orchestration: Final = run_hook(_orchestration)
+@run_hook
+def orchestration_run(instrumentation: Instrumentation, orchestration: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
+    """The hook of `OrchestrationBase.invoke`."""
+    return _OrchestrationRun(instrumentation, _RANDOM_SUFFIX.sub("", orchestration.name), {})
 
 
 @observe_async_hook
-def handles(_: Instrumentation, __: Any, envelope: Any, /) -> Observation:
-    """Around what handles a message: it goes on with the trace in which that was sent, in whatever task."""
-    sent_in = trace.get_current_span(import_module(_PROPAGATION).get_telemetry_context(envelope.metadata))
-    if sent_in.get_span_context().is_valid:
-        with trace.use_span(sent_in):
+def observe_delivery(_: Instrumentation, __: Any, envelope: Any, /) -> Observation:
+    """The hook of the methods that deliver a message: the receiver runs in the sender's trace, also in another task."""
+    sender_span = trace.get_current_span(import_module(_PROPAGATION).get_telemetry_context(envelope.metadata))
+    if sender_span.get_span_context().is_valid:
+        with trace.use_span(sender_span):
             yield
     else:
         yield

@@ -366,7 +366,7 @@ async def tried_again(stage: Stage) -> Any:
 async def cancelled(stage: Stage) -> Any:
     started = asyncio.Event()
 
-    class DeferredReductions:
+    class Blocker:
         @kernel_function
         async def wait(self) -> str:
             """Wait for ever."""
@@ -374,9 +374,7 @@ async def cancelled(stage: Stage) -> Any:
             await asyncio.Event().wait()
             return ""
 
-    running = asyncio.create_task(
-        agent(stage, "call:Waits-wait", "Never.", plugins=[DeferredReductions()]).get_response("Wait")
-    )
+    running = asyncio.create_task(agent(stage, "call:Blocker-wait", "Never.", plugins=[Blocker()]).get_response("Wait"))
     await started.wait()
     running.cancel()
     return [type(message).__name__ for message in await asyncio.gather(running, return_exceptions=True)]

@@ -137,16 +137,16 @@ def test_the_system_prompts_in_front():
     history.add_developer_message("Two.")
     history.add_user_message("hello")
     history.add_system_message("Three.")
-    prompts, held = rows.behind_prompts(history.messages)
+    prompts, held = rows.split_prompts(history.messages)
     assert prompts == ["One.", "Two."]
     assert held == history.messages[2:]
-    assert rows.behind_prompts(history.messages[:1]) == (["One."], [])
-    assert rows.behind_prompts([]) == ([], [])
+    assert rows.split_prompts(history.messages[:1]) == (["One."], [])
+    assert rows.split_prompts([]) == ([], [])
     summary = ChatMessageContent(role=AuthorRole.SYSTEM, content="They met.", metadata={"__summary__": True})
     assert describe(summary).kind == "summary"
-    assert rows.behind_prompts([summary])[0] == []
+    assert rows.split_prompts([summary])[0] == []
     picture = ChatMessageContent(role=AuthorRole.SYSTEM, items=[ImageContent(uri="https://x/y.png")])
-    assert rows.behind_prompts([picture])[0] == []
+    assert rows.split_prompts([picture])[0] == []
 
 
 def test_a_summary_survives_being_stored():

@@ -454,14 +454,14 @@ async def test_a_thread_that_has_it_reduces_as_messages_are_added(assembly_telem
 
 
 async def test_a_policy_that_waits_leaves_the_history_to_the_program(caplog):
-    class DeferredReductions:
+    class AwaitingPolicy:
         name = "waits"
 
         async def apply(self, prompts, events, context):
             await asyncio.sleep(0)
             return prompts, events[-1:]
 
-    history = AssemblyHistoryReducer([DeferredReductions()], auto_reduce=True)
+    history = AssemblyHistoryReducer([AwaitingPolicy()], auto_reduce=True)
     held = ChatHistoryAgentThread(chat_history=history)
     for turn in range(3):
         await held.on_new_message(f"note {turn}")

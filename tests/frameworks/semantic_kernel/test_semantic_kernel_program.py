@@ -40,11 +40,11 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("semantic_kernel")
         try:
 
-            class LazyModule(ScriptedService):
+            class LateService(ScriptedService):
                 async def _inner_get_chat_message_contents(self, chat_history: Any, settings: Any) -> Any:
                     return await super()._inner_get_chat_message_contents(chat_history, settings)
 
-            agent = ChatCompletionAgent(service=LazyModule(Stage(), "Done."), name="bob")
+            agent = ChatCompletionAgent(service=LateService(Stage(), "Done."), name="bob")
             await agent.get_response("Go")
             assert [dict(vars(owner)) for owner in OWNERS] != before
         finally:
@@ -68,7 +68,7 @@ async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
     assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 4
 
 
-@pytest.mark.parametrize("breaks", ["behind_prompts", "schemas_of", "asker_of", "with_what_left"])
+@pytest.mark.parametrize("breaks", ["split_prompts", "schemas_of", "invoking_agent_of", "restore_removed"])
 async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     import otel_assembly.instrumentation.semantic_kernel.calls as calls
 
