@@ -1,4 +1,4 @@
-"""Halts that a framework's own events tell of: each is reported once, with its conversation's last assembly."""
+"""Records the halts that a framework's own events announce: each once, linked to the conversation's last assembly."""
 
 from __future__ import annotations
 
@@ -13,30 +13,36 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ModelCall
 
-#: The halts that were reported; one that is passed on is not reported again.
+#: The halt events that were recorded; a framework may publish an event several times.
 _REPORTED: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
-#: What is remembered of the last assembly of a conversation.
-_LAST: Final[IdentityWeakMap[object]] = IdentityWeakMap()
+#: A reference to the last assembly of each conversation.
+_LAST_ASSEMBLIES: Final[IdentityWeakMap[object]] = IdentityWeakMap()
 
 
 def assembled(conversation: Any, call: ModelCall) -> None:
-    """A model call of this conversation was prepared: a halt that comes after it is told with its assembly."""
+    """Remember a model call's assembly as the last one of its conversation, to which a later halt is linked."""
     if call.assembly_reference is not None:
-        _LAST.put(conversation, call.assembly_reference)
+        _LAST_ASSEMBLIES.put(conversation, call.assembly_reference)
 
 
 def already_reported(halt: Any) -> bool:
-    """Whether this halt has been reported; from now on it has."""
+    """Return whether a halt was recorded before, and mark it as recorded."""
     reported = _REPORTED.get(halt) is not None
     _REPORTED.put(halt, True)
     return reported
 
 
 def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) -> None:
-    """An event that has a reason and a source halts a conversation."""
+    """Record that a conversation was halted, unless the halt was recorded before.
+
+    Args:
+        instrumentation: The framework's instrumentation.
+        conversation: The object for the conversation that `assembled` was called with.
+        halt: The framework's event, which has a reason and a source.
+    """
     if already_reported(halt):
         return
     recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)
-    told_by = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
+    otel_recorder = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
     event = HaltEvent(reason=str(halt.reason), source=str(halt.source))
-    emit_halt(event, _LAST.get(conversation), None, identity, recorder=told_by)
+    emit_halt(event, _LAST_ASSEMBLIES.get(conversation), None, identity, recorder=otel_recorder)

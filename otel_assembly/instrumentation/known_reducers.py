@@ -1,4 +1,8 @@
-"""What is known of a framework's own reducers, beside what goes into each and what comes out: a row each."""
+"""Descriptions of a framework's built-in reducers, such as a sliding window.
+
+Of any reducer the instrumentation sees the input and the output. For a built-in one, a `ReducerSpec` adds its settings,
+its limit, and why it drops messages. Each framework has a table of specs by class name, which `known_of` searches.
+"""
 
 from __future__ import annotations
 
@@ -23,79 +27,91 @@ T = TypeVar("T")
 
 
 class MadeWith(IdentityWeakMap[Any]):
-    """What reducers were made with, of which they do not keep all.
+    """The values that reducers got for one argument of `__init__` and do not keep as an attribute.
 
     Args:
-        place: Where the argument stands in `__init__`.
-        name: Its name.
+        position: The position of the argument in `__init__`, without ``self``.
+        name: The name of the argument.
     """
 
-    __slots__ = ("_name", "_place")
+    __slots__ = ("_name", "_position")
 
-    def __init__(self, place: int, name: str) -> None:
+    def __init__(self, position: int, name: str) -> None:
         super().__init__()
-        self._place = place
+        self._position = position
         self._name = name
 
     def wrap(self, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        """The hook of `__init__`: a provider may be configured later, before the reducer runs."""
+        """The hook of `__init__`.
+
+        It remembers the argument even if no provider is configured yet: one may be before the reducer runs.
+        """
 
         @wraps(original)
         def init(reducer: Any, *args: Any, **kwargs: Any) -> None:
             original(reducer, *args, **kwargs)
             if instrumentation.open:
                 with instrumentation.suppress_errors():
-                    self.put(reducer, argument(args, kwargs, self._place, self._name))
+                    self.put(reducer, argument(args, kwargs, self._position, self._name))
 
         return init
 
 
 def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """What a reducer keeps that cuts: what stays behind that place, or, where nothing was cut, what came out.
+    """Return a function for `ReducerSpec.stays`, for a reducer that drops the messages before a cut.
+
+    The function returns the input after the cut; if the reducer dropped nothing, it returns the output.
 
     Args:
-        cut: Where it cuts, of the reducer and what goes in; below 0 it takes nothing out.
+        cut: Returns the index of the first message that is kept, from the reducer and its input. An index below 0
+            drops nothing.
     """
-    return lambda reducer, given, after: given[max(0, cut(reducer, given)) :] if len(after) < len(given) else after
+
+    def kept(reducer: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        return before[max(0, cut(reducer, before)) :] if len(after) < len(before) else after
+
+    return kept
 
 
 def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """What a reducer keeps that holds in this attribute how many of the newest messages stay."""
-    return behind(lambda reducer, given: len(given) - int(getattr(reducer, attribute)))
+    """Return a function for `ReducerSpec.stays`, for a reducer that keeps as many messages as an attribute says."""
+    return behind(lambda reducer, before: len(before) - int(getattr(reducer, attribute)))
 
 
-def _said_by(setting: Callable[..., Any] | str, reducer: Any, *read: Any) -> Any:
-    return setting(reducer, *read) if callable(setting) else getattr(reducer, setting, None)
+def _value_of(setting: Callable[..., Any] | str, reducer: Any, *messages: Any) -> Any:
+    return setting(reducer, *messages) if callable(setting) else getattr(reducer, setting, None)
 
 
-def known_of(met: type, known: Mapping[str, T], packages: Collection[str]) -> T | None:
-    """What is known of a class, such as one of reducers: of one that derives from a framework's, what is known of that.
+def known_of(cls: type, table: Mapping[str, T], packages: Collection[str]) -> T | None:
+    """Return the table's entry for a class or for its nearest base class that the framework defines; None if none has.
 
     Args:
-        met: The class.
-        known: What is known of the framework's own, by the names of their classes.
+        cls: The class of a reducer, model or other object.
+        table: The entries, by the names of the framework's classes.
         packages: The framework's packages.
     """
-    own = (base.__name__ for base in met.__mro__ if is_in(base, packages))
-    return next((known[name] for name in own if name in known), None)
+    names = (base.__name__ for base in cls.__mro__ if is_in(base, packages))
+    return next((table[name] for name in names if name in table), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ReducerSpec:
-    """What is known of one reducer of a framework's.
+    """The description of one of a framework's built-in reducers.
 
-    Each function takes the reducer, what goes in and what comes out.
+    A function in `stays`, `limit` or `reported` takes the reducer, its input and its output.
 
     Attributes:
-        policy: Its name, of low cardinality.
-        kind: ``reduction`` or ``injection``; None where that is not known.
-        reason: Why messages leave that its own rule does not keep.
-        settings: The settings that are reported: the attribute that holds each, or what says it of the reducer.
-        stays: What its own rule keeps; what of that does not come out had lost its other half.
-        limit: Its limit, or the attribute that holds it: a budget where that is in tokens. Where nothing comes out, or
-            more items do, it did not hold.
-        unit: What the limit is in.
-        reported: How many messages it says itself that it left out.
+        policy: The name of the reducer's step, of low cardinality.
+        kind: ``reduction`` or ``injection``; None if it is not known.
+        reason: Why the reducer drops messages.
+        settings: The recorded settings, by name: the attribute of the reducer, or a function of the reducer.
+        stays: Returns the messages that the reducer's rule keeps. If the output lacks one of them, the reducer dropped
+            it because the other half of its tool pair is missing.
+        limit: The attribute with the reducer's limit, or a function that returns it. A limit in tokens is recorded as
+            the budget. The limit was exceeded if the output is empty (tokens), or longer than the limit (items).
+        unit: The unit of the limit: ``tokens`` or ``items``.
+        reported: Returns the number of dropped messages that the reducer states, for example in its output; None if
+            it states none.
     """
 
     policy: str = ""
@@ -108,28 +124,35 @@ class ReducerSpec:
     reported: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | None = None
 
     def config(self, reducer: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        """Its settings, as far as they can be read."""
-        held = {name: _said_by(setting, reducer) for name, setting in self.settings.items()}
-        return {name: value for name, value in held.items() if value is not None}
+        """Return the reducer's settings, without those that cannot be read."""
+        values = {name: _value_of(setting, reducer) for name, setting in self.settings.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
-    def done(self, reduction: Reduction, reducer: Any, after: Sequence[Any], **said: Any) -> None:
-        """Say of one run of it what came out, and why."""
-        read = reducer, reduction.before, after
-        limit = None if self.limit is None else _said_by(self.limit, *read)
-        verdicts = () if self.stays is None else orphaned(self.stays(*read), after)
+    def done(self, reduction: Reduction, reducer: Any, after: Sequence[Any], **report: Any) -> None:
+        """Record the step of one reduction.
+
+        Args:
+            reduction: The reduction.
+            reducer: The reducer.
+            after: The reducer's output.
+            report: What else `Reduction.done` takes, such as the system prompts.
+        """
+        arguments = reducer, reduction.before, after
+        limit = None if self.limit is None else _value_of(self.limit, *arguments)
+        verdicts = () if self.stays is None else orphaned(self.stays(*arguments), after)
         if limit is not None and self.unit == "items" and len(after) > max(0, limit):
             self._overflow(reduction, limit, len(after), OverflowCause.FRAMEWORK)
         elif limit is not None and self.unit == "tokens" and reduction.before and not (after or verdicts):
             step = reduction.open()
             needed = sum(map(step.count, describe(reduction.before[-1]).texts)) if step is not None else 0
-            # The framework's own count was above the limit, whatever ours is.
+            # The framework counted more tokens than the limit, even if our tokenizer counts fewer.
             self._overflow(reduction, limit, max(needed, limit + 1), OverflowCause.NEWEST_ATOM)
         budget = limit if self.unit == "tokens" else None
-        said |= {"budget": budget, "verdicts": verdicts, "reported": self.reported and self.reported(*read)}
-        known = {name: value for name, value in said.items() if value not in (None, ())}
+        report |= {"budget": budget, "verdicts": verdicts, "reported": self.reported and self.reported(*arguments)}
+        report = {name: value for name, value in report.items() if value not in (None, ())}
         if self.reason is not DecisionReason.POLICY:
-            known["reason"] = self.reason
-        reduction.done(after, always=True, **known)
+            report["reason"] = self.reason
+        reduction.done(after, always=True, **report)
 
     def _overflow(self, reduction: Reduction, limit: int, needed: int, cause: OverflowCause) -> None:
         step = reduction.open()

@@ -1,4 +1,8 @@
-"""Where one list of messages stands in another: by identity, then by equality in order, for stores return copies."""
+"""Finds the messages of one list in another, and edits lists at the positions found.
+
+Messages are compared by identity first. Stores return copies, so messages that are not found are then compared by
+their content, in order.
+"""
 
 from __future__ import annotations
 
@@ -13,120 +17,150 @@ from otel_assembly.messages.event_facts import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
-def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the very same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
+def same_objects(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Return whether two lists contain the identical objects in the same order."""
+    return len(left) == len(right) and all(map(is_, left, right))
 
 
 def identity_keys(messages: Sequence[Any]) -> set[Any]:
-    """What messages are known by: that they are the very objects, and their ids where the framework gives them any."""
-    # Asked for what is not there, some types, as pydantic's, take longer than for all the rest.
-    by_type = {kind for kind in set(map(type, messages)) if any("id" in vars(base) for base in kind.__mro__)}
-    own = [
-        getattr(one, "id", None) if type(one) in by_type else getattr(one, "__dict__", _NOTHING).get("id")
-        for one in messages
+    """Return the keys that identify messages: the `id()` of each object, and the message ids that the framework set.
+
+    Two lists have a message in common if their keys overlap.
+    """
+    # `getattr` for a missing attribute is slow for some types, such as pydantic models: it runs their `__getattr__`.
+    with_class_attribute = {cls for cls in set(map(type, messages)) if any("id" in vars(base) for base in cls.__mro__)}
+    message_ids = [
+        getattr(message, "id", None)
+        if type(message) in with_class_attribute
+        else getattr(message, "__dict__", _EMPTY).get("id")
+        for message in messages
     ]
-    return {*map(id, messages), *filter(None, own)}
+    return {*map(id, messages), *filter(None, message_ids)}
 
 
-def same_content(one: Any, other: Any) -> bool:
-    """Whether two messages are the same one, or a copy of it that says the same, by what its framework's row reads."""
-    return one is other or (type(one) is type(other) and equal(contents([one])[0], contents([other])[0]))
+def same_content(left: Any, right: Any) -> bool:
+    """Return whether two messages are one object, or have the same type and the content that `describe` reads."""
+    return left is right or (type(left) is type(right) and equal(contents([left])[0], contents([right])[0]))
 
 
-def all_alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether each message of two lists of one length is the same, or such a copy; read at once where the first is."""
-    copies = [pair for pair in zip(one, other, strict=True) if pair[0] is not pair[1]]
+def _all_same_content(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Return whether two lists of the same length have pairwise the same content.
+
+    The first pair is compared alone, because most lists that differ already differ there.
+    """
+    copies = [pair for pair in zip(left, right, strict=True) if pair[0] is not pair[1]]
     if not copies:
         return True
-    ones, others = zip(*copies, strict=True)
+    left_copies, right_copies = zip(*copies, strict=True)
     return (
         same_content(*copies[0])
-        and list(map(type, ones)) == list(map(type, others))
-        and (len(copies) == 1 or equal(contents(ones), contents(others)))
+        and list(map(type, left_copies)) == list(map(type, right_copies))
+        and (len(copies) == 1 or equal(contents(left_copies), contents(right_copies)))
     )
 
 
-def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the same messages, as far as a model can tell."""
-    return len(one) == len(other) and (all_alike(one, other) or all(map(_read_alike, one, other)))
+def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Return whether a model cannot tell two lists of messages apart."""
+    return len(left) == len(right) and (_all_same_content(left, right) or all(map(_same_facts, left, right)))
 
 
-def _read_alike(one: Any, other: Any) -> bool:
-    if same_content(one, other):
+def _same_facts(left: Any, right: Any) -> bool:
+    if same_content(left, right):
         return True
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
     try:
-        facts, others = describe(one), describe(other)
+        left_facts, right_facts = describe(left), describe(right)
     except DescribeError:
         return False
-    return not have_different_ids(facts, others) and comparison_key(facts) == comparison_key(others)
+    return not have_different_ids(left_facts, right_facts) and comparison_key(left_facts) == comparison_key(right_facts)
 
 
 def locate(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
-    """The places in a list at which the messages of another stand; None where one of them stands nowhere."""
-    at = {id(message): place for place, message in enumerate(whole)}
-    places = [at.get(id(message)) for message in part]
-    known = [place for place in places if place is not None]
-    if len(known) < len(places):
-        return _in_order(whole, part, same_content)
-    stand_twice = len(at) < len(whole)
-    return (_in_order(whole, part, is_) if stand_twice else None) or known
+    """Return the positions of one list's messages in another list; None if a message is not found.
+
+    Args:
+        whole: The list that is searched.
+        part: The messages that are searched for.
+    """
+    position_of = {id(message): position for position, message in enumerate(whole)}
+    positions = [position for message in part if (position := position_of.get(id(message))) is not None]
+    if len(positions) < len(part):
+        return _locate_in_order(whole, part, same_content)
+    has_duplicates = len(position_of) < len(whole)
+    return (_locate_in_order(whole, part, is_) if has_duplicates else None) or positions
 
 
-def _in_order(whole: Sequence[Any], part: Sequence[Any], matches: Callable[[Any, Any], bool]) -> list[int] | None:
-    places: list[int] = []
+def _locate_in_order(
+    whole: Sequence[Any], part: Sequence[Any], matches: Callable[[Any, Any], bool]
+) -> list[int] | None:
+    positions: list[int] = []
     start = 0
     for message in part:
-        place = next((place for place in range(start, len(whole)) if matches(whole[place], message)), None)
-        if place is None:
+        position = next((index for index in range(start, len(whole)) if matches(whole[index], message)), None)
+        if position is None:
             return None
-        places.append(place)
-        start = place + 1
-    return places
+        positions.append(position)
+        start = position + 1
+    return positions
 
 
-def replace_at(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-    """A list with others in the place of the messages at these places; at its end where there are none."""
-    gone = set(places)
-    first = min(gone, default=len(whole))
-    # A list, and only of what follows: one call, whatever stands in front.
-    rest = [message for place, message in enumerate(whole[first + 1 :], first + 1) if place not in gone]
-    return [*whole[:first], *others, *rest]
+def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
+    """Return a list in which messages are replaced by others.
 
-
-def restore_removed(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
-    """A list as it would be with what it held before still in it; the list itself where nothing left.
-
-    What has been put into it since may be a copy of what was held.
+    Args:
+        whole: The list.
+        positions: The positions of the messages that are removed.
+        replacements: The messages that are inserted at the first of these positions, or at the end if there are none.
     """
-    stays, were = set(map(id, now)), set(map(id, held))
-    new = [one for one in now if id(one) not in were]
-    gone = {id(one) for one in held if id(one) not in stays and locate(new, [one]) is None}
-    if not gone:
+    removed = set(positions)
+    first = min(removed, default=len(whole))
+    # The messages before the first position are copied by one slice, because a conversation mostly changes at its end.
+    rest = [message for position, message in enumerate(whole[first + 1 :], first + 1) if position not in removed]
+    return [*whole[:first], *replacements, *rest]
+
+
+def restore_removed(earlier: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
+    """Return a list with the messages that were removed from it, in their former order; the list itself if none were.
+
+    Args:
+        earlier: The list's messages at an earlier time.
+        now: The list. A new message may be a copy of an earlier one, which then does not count as removed.
+    """
+    now_ids, earlier_ids = set(map(id, now)), set(map(id, earlier))
+    new = [message for message in now if id(message) not in earlier_ids]
+    removed = {id(message) for message in earlier if id(message) not in now_ids and locate(new, [message]) is None}
+    if not removed:
         return now
-    before: list[Any] = []
+    restored: list[Any] = []
     rest = deque(now)
-    for one in held:
-        if id(one) in gone:
-            before.append(one)
-        while any(one is other for other in rest):
-            before.append(rest.popleft())
-    return [*before, *rest]
+    for message in earlier:
+        if id(message) in removed:
+            restored.append(message)
+        # Move this message, and the new ones before it, to the result.
+        while any(message is later for later in rest):
+            restored.append(rest.popleft())
+    return [*restored, *rest]
 
 
 def insert_gaps(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
-    """Events with what stands in the gaps of those that were let out: around all, or in front of the next one here."""
-    here = set(map(id, events))
-    front: dict[int, list[Any]] = {}
-    between: list[Any] = []
-    for one, gap in zip(reduced[1:], gaps[1:], strict=False):
-        between = [*between, *gap]
-        if id(one) in here:
-            front[id(one)], between = between, []
-    inside = [message for event in events for message in (*front.get(id(event), ()), event)] if front else events
-    return [*gaps[0], *inside, *between, *gaps[-1]]
+    """Return events with the messages inserted that turned out to lie before, between and after them.
+
+    Args:
+        events: Messages at some step of a model call.
+        reduced: The messages that the call's last step returned.
+        gaps: The messages before the first message of `reduced`, between each two of them, and after the last one. A
+            gap is inserted before the next message of `reduced` that `events` contains.
+    """
+    event_ids = set(map(id, events))
+    inserted_before: dict[int, list[Any]] = {}
+    pending: list[Any] = []
+    for message, gap in zip(reduced[1:], gaps[1:], strict=False):
+        pending = [*pending, *gap]
+        if id(message) in event_ids:
+            inserted_before[id(message)], pending = pending, []
+    inside = [message for event in events for message in (*inserted_before.get(id(event), ()), event)]
+    return [*gaps[0], *inside, *pending, *gaps[-1]]

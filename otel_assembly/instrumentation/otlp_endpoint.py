@@ -1,4 +1,4 @@
-"""Where OTLP goes, as the environment says; and a hint where nobody would take it."""
+"""The OTLP endpoint and protocol from the environment variables, and a warning if no Collector is listening."""
 
 from __future__ import annotations
 
@@ -16,25 +16,30 @@ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 OTEL_ASSEMBLY_FLUSH_ON_SIGTERM: Final = "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM"
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-#: What has an agent's spans go to a file, and nothing anywhere else.
+#: The environment variables that export an agent's spans to a file, and no metrics or logs.
 INTO_A_FILE: Final = "OTEL_TRACES_EXPORTER=otel_assembly_file OTEL_METRICS_EXPORTER=none OTEL_LOGS_EXPORTER=none"
 
 logger = logging.getLogger("otel_assembly")
 
 
 def otlp_protocol() -> str:
-    """``grpc`` or ``http/protobuf``, as the environment says."""
+    """Return the OTLP protocol from the environment variables; by default ``grpc``."""
     return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_PROTOCOL) or os.environ.get(OTEL_EXPORTER_OTLP_PROTOCOL) or "grpc"
 
 
 def otlp_endpoint() -> str:
-    """The endpoint that OTLP is sent to, as the environment says."""
+    """Return the OTLP endpoint from the environment variables; by default the Collector's port on this machine."""
     default = "http://localhost:4317" if otlp_protocol() == "grpc" else "http://localhost:4318"
     return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or default
 
 
 def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
-    """Whether somebody listens at an endpoint: None, or why not."""
+    """Try to connect to an endpoint; return None if that is possible, or else the error as a text.
+
+    Args:
+        endpoint: The endpoint, with or without a scheme.
+        seconds: The timeout.
+    """
     parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)
@@ -45,10 +50,11 @@ def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
 
 
 def hint_at_file() -> None:
-    """Warn if spans are to go to a Collector on this machine and none is listening: exporters wait, then lose them.
+    """Log a warning if spans are exported to a Collector on this machine and no Collector is listening.
 
-    ``opentelemetry-instrument`` calls it once it has set everything up; it is the one entry point that runs then, so
-    that it also installs the flush on SIGTERM if the environment asks for it. Another machine is not asked.
+    Exporters retry for some seconds at the end of the program, and then lose the spans. Endpoints on other machines
+    are not checked. ``opentelemetry-instrument`` calls this function after its setup. No other entry point runs then,
+    so this function also installs the flush on SIGTERM if `OTEL_ASSEMBLY_FLUSH_ON_SIGTERM` is set.
     """
     if os.environ.get(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM):
         from otel_assembly.telemetry.flushing import flush_on_sigterm_if_set
@@ -58,17 +64,17 @@ def hint_at_file() -> None:
         endpoint = otlp_endpoint()
         host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname
     except ValueError:
-        return  # the exporter says what is wrong with it
+        return  # the endpoint is invalid; the exporter reports that
     exporters = os.environ.get("OTEL_TRACES_EXPORTER", "").replace(" ", "").split(",")
-    off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if off or "otlp" not in exporters or host not in _LOOPBACK:
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if is_disabled or "otlp" not in exporters or host not in _LOOPBACK:
         return
-    why = reachable(endpoint)
-    if why is not None:
+    error = reachable(endpoint)
+    if error is not None:
         logger.warning(
-            "otel-assembly: nobody answers at %s (%s): spans will be lost, and the program's end takes some seconds. "
-            "Start a Collector there, or write the spans to a file: %s",
+            "otel-assembly: nothing is listening at %s (%s): spans will be lost, and the program's end takes some "
+            "seconds. Start a Collector there, or write the spans to a file: %s",
             endpoint,
-            why,
+            error,
             INTO_A_FILE,
         )

@@ -1,4 +1,8 @@
-"""The base of the plug-ins: what their policies work with, their conversations, and one assembly of a conversation."""
+"""The base of the plug-ins, which run a chain of policies inside a framework before each model call.
+
+`Plugin` has the assembler and the conversations. `PluginConversation` has the context of one conversation and runs
+its assemblies.
+"""
 
 from __future__ import annotations
 
@@ -35,33 +39,33 @@ if TYPE_CHECKING:
     from otel_assembly.runtime import Observer
 
 
-#: Conversations of one plug-in that are remembered by an id; beyond it the least recently used begin anew.
+#: The most conversations that a plug-in remembers by their ids; the least recently used one is forgotten first.
 CONVERSATIONS: Final = 1_000
 
 C = TypeVar("C")
 
-#: What a user gives a plug-in: for every turn the same, or found for each, by a function of what a turn is handed.
+#: A plug-in's `dependencies` or `variables`: a mapping, or a function that returns one for each turn.
 Given: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any] | None
 
 
 class Plugin(Generic[C]):
-    """The base of a plug-in: it has an assembler, and gives its policies what they ask for.
+    """The base of a plug-in: it has an assembler, and the dependencies and variables of its policies.
 
     Args:
         policies: The chain, or an `Assembler`.
-        name: Tells assemblers apart, as `Assembler` takes it.
-        model: The model whose tokenizer counts, as `Assembler` takes it.
-        dependencies: Objects by type, such as a `KnowledgeStore`; or a function, async or not, that returns them. It is
-            called before each assembly, with what the framework hands a turn.
-        variables: Free values of the application, likewise.
-        observers: Watch the conversations.
+        name: The assembler's name in telemetry, as for `Assembler`.
+        model: The model whose tokenizer counts tokens, as for `Assembler`.
+        dependencies: Objects for policies, by their type, such as a `KnowledgeStore`; or a function that returns them.
+            The function may be async. It is called before each assembly, with the framework's argument of the turn.
+        variables: Values for policies, by their name: a mapping or a function, as for `dependencies`.
+        observers: Observers of the conversations.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or one of the others is
-            not what it should be.
+        ConfigurationError: An argument has the wrong type, or `name` or `model` is set although `policies` is an
+            `Assembler`, which has its own.
     """
 
-    #: By this the instrumentation knows that its assemblies are told of already.
+    #: Tells the instrumentation that the plug-in records its own assemblies.
     otel_assembly_plugin: ClassVar[bool] = True
 
     def __init__(
@@ -87,111 +91,124 @@ class Plugin(Generic[C]):
         self._conversations: Registry[str, C] = Registry(CONVERSATIONS)
 
     def _begin(self, conversation_id: str | None) -> C:
-        """A conversation that is first met, or has no id by which it could be met again."""
+        """Return a new conversation; the id is None if the framework has none for it."""
         raise NotImplementedError
 
     def _conversation(self, conversation_id: str) -> C:
-        """The conversation of this id."""
+        """Return the conversation with an id; create it if it is new."""
         return self._conversations.of(conversation_id, lambda: self._begin(conversation_id))
 
 
-def _checked(setting: str, given: Given) -> Given:
-    wanted = given is None or isinstance(given, Mapping) or callable(given)
-    if wanted and not isinstance(given, type):
-        if setting == "dependencies" and isinstance(given, Mapping):
-            objects(given)
-        return given
+def _checked(setting: str, value: Given) -> Given:
+    is_valid = value is None or isinstance(value, Mapping) or callable(value)
+    if is_valid and not isinstance(value, type):
+        if setting == "dependencies" and isinstance(value, Mapping):
+            objects(value)
+        return value
     keys = "objects by their type" if setting == "dependencies" else "values by their name"
-    raise ConfigurationError(f"{setting} must be a mapping of {keys}, or a function that returns one, not {given!r}")
+    raise ConfigurationError(f"{setting} must be a mapping of {keys}, or a function that returns one, not {value!r}")
 
 
-async def _of_this_turn(setting: str, given: Given, turn: Any) -> Mapping[Any, Any]:
-    if given is None or isinstance(given, Mapping):
-        return given or {}
-    found = given(turn)
-    if inspect.isawaitable(found):
-        found = await found
-    if not isinstance(found, Mapping):
-        raise ConfigurationError(f"the function given as {setting} returned {type(found).__name__}, and no mapping")
-    return found
+async def _mapping_for(setting: str, value: Given, turn: Any) -> Mapping[Any, Any]:
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    result = value(turn)
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, Mapping):
+        raise ConfigurationError(f"the function for {setting} must return a mapping, not {type(result).__name__}")
+    return result
 
 
-def finished(work: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns, in a loop of its own: the caller's may be running, and must not be replaced."""
+def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine from synchronous code in a new event loop, and return its result.
+
+    If a loop is running in this thread, the new one runs in another thread.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _in_a_loop(work)
+        return _run_in_new_loop(coroutine)
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(contextvars.copy_context().run, _in_a_loop, work).result()
+        return pool.submit(contextvars.copy_context().run, _run_in_new_loop, coroutine).result()
 
 
-def _in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
+def _run_in_new_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    # Not `asyncio.run`, which would set the thread's current event loop to None: the program may have set one.
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(work)
+        return loop.run_until_complete(coroutine)
     finally:
         loop.close()
 
 
-#: Alerts of one conversation that are held for the model.
+#: The most alerts of one conversation that are kept for the model; the oldest is dropped first.
 ALERTS: Final = 100
-#: So many of the newest events that observers were shown are known again.
-_KNOWN: Final = 8
+#: The number of the newest events, shown to observers, that are recognized if the framework passes them again.
+_RECOGNIZED: Final = 8
 
 
 class PluginStream(Stream):
-    """Where a plug-in shows observers what happens; it keeps no event, for the framework has its messages itself."""
+    """A stream of a plug-in's conversation; it records no events, because the framework keeps the messages itself."""
 
     def __init__(self) -> None:
         super().__init__(records=False)
 
     async def show(self, event: Any) -> None:
-        """Show observers an event of the framework's own."""
+        """Show observers a message of the framework."""
         await super()._record(event)
 
 
 class AlertStream(PluginStream):
-    """Keeps alerts for the model."""
+    """A stream that keeps the alerts that were sent to it, for the model."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = new_lock()
+        #: Each alert with its index in the conversation; None until the next assembly.
         self._alerts: deque[tuple[int | None, Any]] = deque(maxlen=ALERTS)
 
     async def send(self, event: Any) -> None:
-        """Show an event to who watches; an alert is kept as well."""
+        """Show an event to the observers, and keep it if it is an alert."""
         if is_alert(event):
             with self._lock:
                 self._alerts.append((None, event))
         await super().send(event)
 
-    def among(self, events: Sequence[Any]) -> Sequence[Any]:
-        """The events, and among them the alerts: each where the conversation ended when it was first asked for."""
-        found = events
-        if self._alerts:
-            found = list(events)
-            with self._lock:
-                placed = [(len(found) if place is None else place, alert) for place, alert in self._alerts]
-                self._alerts = deque(placed, maxlen=ALERTS)
-            for place, alert in reversed(placed):
-                found.insert(min(place, len(events)), alert)
-        return found
+    def with_alerts(self, events: Sequence[Any]) -> Sequence[Any]:
+        """Return a conversation's events with the alerts inserted.
+
+        An alert keeps the position that it had in its first assembly, which is the end of the conversation then.
+        """
+        if not self._alerts:
+            return events
+        result = list(events)
+        with self._lock:
+            alerts = [(len(result) if index is None else index, alert) for index, alert in self._alerts]
+            self._alerts = deque(alerts, maxlen=ALERTS)
+        for index, alert in reversed(alerts):
+            result.insert(min(index, len(events)), alert)
+        return result
 
 
-#: The conversations whose turns go on here.
+#: The conversations with a turn that runs in this context.
 _TURNS: Final[ContextVar[tuple[PluginConversation, ...]]] = ContextVar("otel_assembly_turns", default=())
 
 
 class PluginConversation:
-    """One conversation under one plug-in.
+    """The context, stream and turns of one conversation of a plug-in.
 
     Args:
         plugin: The plug-in.
-        framework: The framework's name, for telemetry.
-        conversation_id: The conversation's real id, if it has one.
-        stream: Where alerts and halts go; by default they are kept here, for the model.
-        same: Whether two objects are the same event, read twice; by default whether they are the same object.
+        framework: The framework's name in telemetry.
+        conversation_id: The conversation's id; None if the framework has none.
+        stream: The stream for alerts and halts; by default a new `AlertStream`.
+        same: Returns whether two objects are the same event; by default only identical objects are.
+
+    Attributes:
+        stream: The stream.
+        context: The context of the conversation's assemblies.
+        delivers: Whether the chain has a policy that delivers alerts to the model.
     """
 
     def __init__(
@@ -207,11 +224,11 @@ class PluginConversation:
         self.stream: PluginStream = AlertStream() if stream is None else stream
         self.context = Context(conversation_id=conversation_id, framework=framework, stream=self.stream)
         attach(self.stream, plugin._observers, self.context)  # noqa: SLF001  # a plug-in and its conversation
-        #: Whether alerts are delivered to the model.
         self.delivers = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
         self._same = same
-        self._shown: deque[Any] = deque(maxlen=_KNOWN)
-        self._in_turn: tuple[object, asyncio.Lock] | None = None
+        self._shown: deque[Any] = deque(maxlen=_RECOGNIZED)
+        #: The event loop of the last turn, and the lock for turns in it; a lock cannot be used in another loop.
+        self._turn_lock: tuple[object, asyncio.Lock] | None = None
 
     @asynccontextmanager
     async def turn(
@@ -222,23 +239,24 @@ class PluginConversation:
         client: object = None,
         client_rules: ClientRules | None = None,
     ) -> AsyncGenerator[None, None]:
-        """One turn: the context says who asks, and no other turn of this conversation begins in this event loop.
+        """Run one turn in this block: set the agent, model and tools of the context, and restore them at its end.
 
-        A turn that a policy or an observer begins inside of it, such as a summariser's, does not wait for it.
+        The turns of a conversation in one event loop run one after another. A turn that a policy or an observer begins
+        inside another turn, such as a summarizer's, runs at once.
 
         Args:
-            agent_name: Who asks.
-            model: Its model's name.
-            tools: The schemas of the tools that it offers.
-            client: What calls the model, whose class states the provider if the program has not.
-            client_rules: What the client adds to messages, if its class does not state that.
+            agent_name: The name of the invoking agent.
+            model: The name of its model.
+            tools: The schemas of its tools.
+            client: The model's client, whose class determines the provider if the context has none.
+            client_rules: What the client adds to messages; by default determined by the client's class.
         """
         turns, loop = _TURNS.get(), asyncio.get_running_loop()
-        if self._in_turn is None or self._in_turn[0] is not loop:
-            self._in_turn = loop, asyncio.Lock()
-        async with nullcontext() if self in turns else self._in_turn[1]:
+        if self._turn_lock is None or self._turn_lock[0] is not loop:
+            self._turn_lock = loop, asyncio.Lock()
+        async with nullcontext() if self in turns else self._turn_lock[1]:
             context = self.context
-            around = context.agent_name, context.model, context.tools, context.provider
+            before = context.agent_name, context.model, context.tools, context.provider
             context.agent_name, context.model, context.tools = agent_name, model, tuple(tools)
             context.provider = context.provider or provider_of_client(client)
             rules, context.client = context.client, client_rules or rules_of_client(client)
@@ -246,9 +264,9 @@ class PluginConversation:
                 with context_value(_TURNS, (*turns, self)):
                     yield
             finally:
-                context.provider, context.client = around[-1], rules
+                context.provider, context.client = before[-1], rules
                 if self in turns:
-                    context.agent_name, context.model, context.tools = around[:-1]
+                    context.agent_name, context.model, context.tools = before[:-1]
 
     async def assemble(
         self,
@@ -259,47 +277,49 @@ class PluginConversation:
         dependencies: Mapping[Any, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Assembly:
-        """What is to be sent to the model on this turn.
+        """Return the assembly with the prompts and messages to send to the model.
 
         Args:
-            turn: What the framework hands a turn; a function of the user's is called with it.
+            turn: The framework's argument of the turn; the user's functions for dependencies and variables get it.
             prompts: The system prompts.
-            events: The framework's messages, or their `History`. Alerts stand among them where a policy delivers those.
-            dependencies: What the framework itself has; what the user has given for the same type is taken instead.
-            variables: Likewise.
+            events: The framework's messages, or their `History`. If a policy delivers alerts, alerts are inserted.
+            dependencies: The framework's own dependencies; the user's have precedence.
+            variables: The framework's own variables; the user's have precedence.
 
         Raises:
-            HaltedError: Nothing is to be sent, whatever the assembler does with a halt: the conversation is halted.
-            ConfigurationError: A function of the user's returned no mapping.
+            HaltedError: The conversation is halted, so nothing may be sent.
+            ConfigurationError: A function for dependencies or variables did not return a mapping.
         """
         plugin, context = self._plugin, self.context
-        found = objects(await _of_this_turn("dependencies", plugin._dependencies, turn))  # noqa: SLF001  # as above
-        values = await _of_this_turn("variables", plugin._variables, turn)  # noqa: SLF001  # as above
-        # New ones: an assembly of another turn of this conversation, which runs meanwhile, keeps its own.
-        context.dependencies = {**(dependencies or {}), **found}
-        # A policy may have put something there for a later turn.
-        context.variables = {**context.variables, **(variables or {}), **values}
+        own_dependencies = objects(
+            await _mapping_for("dependencies", plugin._dependencies, turn)  # noqa: SLF001  # as above
+        )
+        own_variables = await _mapping_for("variables", plugin._variables, turn)  # noqa: SLF001  # as above
+        # New dictionaries, because another turn of this conversation may run in another event loop with the old ones.
+        context.dependencies = {**(dependencies or {}), **own_dependencies}
+        # The old variables are kept: a policy may have set one for a later turn.
+        context.variables = {**context.variables, **(variables or {}), **own_variables}
         if self.delivers and isinstance(self.stream, AlertStream):
-            events = self.stream.among(events)
-        held = events if isinstance(events, History) else list(events)
-        assembly = await plugin.assembler.assemble(prompts, held, context)
+            events = self.stream.with_alerts(events)
+        history = events if isinstance(events, History) else list(events)
+        assembly = await plugin.assembler.assemble(prompts, history, context)
         if assembly.halt is not None:
-            halted = HaltedError(assembly.halt.reason, assembly.halt.source)
-            halted.assembly = assembly
-            raise halted
+            error = HaltedError(assembly.halt.reason, assembly.halt.source)
+            error.assembly = assembly
+            raise error
         return assembly
 
     async def show(self, events: Sequence[Any]) -> None:
-        """Show the observers what is new among these events, the last of which are the newest."""
+        """Show the observers the events after the last one that they were already shown."""
         if not self._plugin._observers:  # noqa: SLF001  # as above
             return
         start = len(events)
-        while start and not self._is_known(events[start - 1]):
+        while start and not self._was_shown(events[start - 1]):
             start -= 1
         for event in events[start:]:
             self._shown.append(event)
             await self.stream.show(event)
 
-    def _is_known(self, event: Any) -> bool:
+    def _was_shown(self, event: Any) -> bool:
         same = self._same
-        return any(one is event or (same is not None and same(one, event)) for one in self._shown)
+        return any(shown is event or (same is not None and same(shown, event)) for shown in self._shown)

@@ -1,4 +1,7 @@
-"""System prompts that stand among a framework's messages: those in front of all else are the prompts of a call."""
+"""Separates system prompts from messages, for frameworks that keep both in one list.
+
+Only the leading system prompts are the prompts of a model call. A later system prompt is a message.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +17,52 @@ if TYPE_CHECKING:
 
 
 def in_front(messages: Sequence[Any], is_prompt: Callable[[Any], bool]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The messages in front of everything else that are system prompts, and those behind them."""
-    behind = next((at for at, message in enumerate(messages) if not is_prompt(message)), len(messages))
-    return messages[:behind], messages[behind:]
+    """Return the leading messages that are system prompts, and the messages after them."""
+    end = next((position for position, message in enumerate(messages) if not is_prompt(message)), len(messages))
+    return messages[:end], messages[end:]
 
 
 def as_prompts(text: object) -> list[str]:
-    """The system prompts of a call that has one text for them, or none."""
+    """Return a framework's only system prompt as a list, which is empty if the value is no text or an empty one."""
     return [text] if isinstance(text, str) and text else []
 
 
 class PromptsInFront:
-    """System prompts that are parts of messages.
+    """Separates system prompts that are leading parts of messages.
 
     Args:
-        holder: The type of the messages that may begin with such parts.
-        attribute: The attribute that holds the parts.
-        prompt: What a part says that is a system prompt; None of any other.
+        message_type: The type of the messages that can begin with such parts.
+        attribute: The attribute with a message's parts.
+        prompt: Returns the text of a part that is a system prompt; None for any other part.
     """
 
-    def __init__(self, holder: type, attribute: str, prompt: Callable[[Any], str | None]) -> None:
-        self._holder = holder
+    def __init__(self, message_type: type, attribute: str, prompt: Callable[[Any], str | None]) -> None:
+        self._message_type = message_type
         self._attribute = attribute
         self._prompt = prompt
-        #: Of some messages, the same without the prompts at its front, and the parts that it had when it was made.
-        self._behind: IdentityWeakMap[tuple[Any, list[Any]]] = IdentityWeakMap()
+        #: The copy of a message without its leading prompts, and the other parts from which the copy was made.
+        self._copies: IdentityWeakMap[tuple[Any, list[Any]]] = IdentityWeakMap()
 
     def split(self, messages: Sequence[Any]) -> tuple[list[str], list[Any]]:
-        """The system prompts in front of everything else, and the messages behind them.
+        """Return the leading system prompts, and the messages after them.
 
-        A message that begins with system prompts and goes on is, behind them, the same without: one object of it for as
-        long as it is not changed.
+        If a message has both prompts and other parts, a copy with the other parts replaces it. The copy is the same
+        object each time, until the message's parts change.
         """
         prompts: list[str] = []
-        for place, message in enumerate(messages):
-            may = isinstance(message, self._holder)
-            parts: Sequence[Any] = getattr(message, self._attribute) if may else ()
-            said = list(takewhile(lambda text: text is not None, map(self._prompt, parts)))
-            prompts += map(str, said)
-            if not may or len(said) < len(parts):
-                first = self._without(message, parts[len(said) :]) if said else message
-                return prompts, [first, *messages[place + 1 :]]
+        for position, message in enumerate(messages):
+            has_parts = isinstance(message, self._message_type)
+            parts: Sequence[Any] = getattr(message, self._attribute) if has_parts else ()
+            texts = list(takewhile(lambda text: text is not None, map(self._prompt, parts)))
+            prompts += map(str, texts)
+            if not has_parts or len(texts) < len(parts):
+                first = self._copy(message, parts[len(texts) :]) if texts else message
+                return prompts, [first, *messages[position + 1 :]]
         return prompts, []
 
-    def _without(self, message: Any, parts: Sequence[Any]) -> Any:
-        known, rest = self._behind.get(message), list(parts)
+    def _copy(self, message: Any, parts: Sequence[Any]) -> Any:
+        known, rest = self._copies.get(message), list(parts)
         if known is not None and same_objects(known[1], rest):
             return known[0]
-        made = edited(message, **{self._attribute: list(rest)})
-        return self._behind.put(message, (made, rest))[0]
+        copy = edited(message, **{self._attribute: list(rest)})
+        return self._copies.put(message, (copy, rest))[0]

@@ -1,4 +1,4 @@
-"""What the reducers of all frameworks have in common."""
+"""Functions that the hooks of all frameworks' reducers share: names, settings and limits of reducers, and verdicts."""
 
 from __future__ import annotations
 
@@ -15,42 +15,54 @@ from otel_assembly.messages.event_facts import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-#: The step that reports what no hook explains of what a model is called with.
+#: The name of the step with the changes of a client request that no hook accounts for.
 FRAMEWORK: Final = "framework"
-#: Where the words of a class's name begin.
+#: The places between two words of a class name.
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
-def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
-    """Why what a reducer's own rule keeps did not come out: calls and results that had lost their other half."""
-    if len(events) >= len(stays) and all(map(is_, reversed(stays), reversed(events))):
+def orphaned(kept: Sequence[Any], after: Sequence[Any]) -> list[Verdict]:
+    """Return verdicts for messages that a reducer's rule keeps and its output lacks.
+
+    The reducer dropped them because a part is missing: a tool call, its result, or the item that follows reasoning.
+
+    Args:
+        kept: The messages that the rule keeps.
+        after: The reducer's output.
+    """
+    if len(after) >= len(kept) and all(map(is_, reversed(kept), reversed(after))):
         return []
-    out = set(map(id, events))
-    lost: dict[DecisionReason, list[Any]] = {
+    after_ids = set(map(id, after))
+    dropped: dict[DecisionReason, list[Any]] = {
         DecisionReason.ORPHANED_TOOL_RESULT: [],
         DecisionReason.ORPHANED_TOOL_CALL: [],
         DecisionReason.ORPHANED_REASONING: [],
     }
-    results, calls, reasoning = lost.values()
-    for event in stays:
-        if id(event) not in out:
+    results, calls, reasoning = dropped.values()
+    for event in kept:
+        if id(event) not in after_ids:
             facts = describe(event)
             (results if facts.closes else calls if facts.opens else reasoning).append(event)
-    return [Verdict(gone, DecisionOutcome.DROPPED, reason) for reason, gone in lost.items() if gone]
+    return [Verdict(events, DecisionOutcome.DROPPED, reason) for reason, events in dropped.items() if events]
 
 
 def name_of(reducer: Any) -> str:
-    """The name that a reducer gives itself, else its class's."""
+    """Return the reducer's ``name`` if it is a string that is not empty, or else the name of its class."""
     name = getattr(reducer, "name", None)
     return name if isinstance(name, str) and name else type(reducer).__name__
 
 
-def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
-    """Why a summariser's answer is no summary of the messages that it has read; None where it is one."""
+def no_summary(answer: Any, messages: Iterable[Any]) -> CompactionOutcome | None:
+    """Return why a summarizer's answer is not a summary: it is empty or an error text; None if it is a summary.
+
+    Args:
+        answer: The answer.
+        messages: The messages that the summarizer read.
+    """
     text = answer if isinstance(answer, str) else ""
     if not text.strip():
         return CompactionOutcome.EMPTY
-    if is_error_text(text, "\n".join(describe(message).text for message in read)):
+    if is_error_text(text, "\n".join(describe(message).text for message in messages)):
         return CompactionOutcome.ERROR_TEXT
     return None
 
@@ -58,32 +70,32 @@ def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
 def without_summaries(
     before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]
 ) -> list[Verdict]:
-    """Why messages are lost, where what was made for them is no summary of them.
+    """Return the verdict on messages that are lost because the summary that replaces them is empty or an error text.
 
     Args:
-        before: The messages that were compacted.
-        after: What is left of them, with what was made.
-        text_of: The text of a summary; None of any other message.
+        before: The messages before a compaction.
+        after: The messages after it, including the new summaries.
+        text_of: Returns the text of a summary; None for any other message.
     """
-    held, stays = set(map(id, before)), set(map(id, after))
-    gone = [message for message in before if id(message) not in stays]
-    made = [text for message in after if id(message) not in held and (text := text_of(message)) is not None]
-    lost = bool(made) and all(no_summary(text, gone) for text in made)
-    return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
+    before_ids, after_ids = set(map(id, before)), set(map(id, after))
+    removed = [message for message in before if id(message) not in after_ids]
+    summaries = [text for message in after if id(message) not in before_ids and (text := text_of(message)) is not None]
+    lost = bool(summaries) and all(no_summary(text, removed) for text in summaries)
+    return [Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
 
 
-def is_ours(one: Any) -> bool:
-    """Whether this is a plug-in of ours, which tells of its assemblies by itself."""
-    return bool(getattr(one, "otel_assembly_plugin", False))
+def is_ours(candidate: Any) -> bool:
+    """Return whether an object is a plug-in of this library, which records its own assemblies."""
+    return bool(getattr(candidate, "otel_assembly_plugin", False))
 
 
-def is_in(met: type, packages: Iterable[str]) -> bool:
-    """Whether a class is defined in one of these packages, or modules."""
-    return any(f"{met.__module__}.".startswith(f"{package}.") for package in packages)
+def is_in(cls: type, packages: Iterable[str]) -> bool:
+    """Return whether a class is defined in one of these packages or modules."""
+    return any(f"{cls.__module__}.".startswith(f"{package}.") for package in packages)
 
 
 def is_own(reducer: Any, packages: Iterable[str]) -> bool:
-    """Whether a reducer is one that the framework brings, by the packages that it consists of."""
+    """Return whether the framework, which consists of these packages, defines the reducer's class."""
     return is_in(type(reducer), packages)
 
 
@@ -93,13 +105,16 @@ def policy_name(
     *endings: str,
     names: Mapping[str, str] = {},  # never written to
 ) -> str:
-    """A name of low cardinality: a program's own reducer is called as it is there; the framework's by what it does.
+    """Return the name of a reducer's step, of low cardinality.
+
+    It is the name of the class or function if the program defines it. For the framework's own reducers, it is the class
+    name without its endings, in snake case.
 
     Args:
         reducer: An object, or a function.
         packages: As for `is_own`.
-        endings: What the names of the framework's classes end in, the outermost first.
-        names: Those of some of its classes that say less.
+        endings: The endings that are removed from the names of the framework's classes, the last one first.
+        names: Other names for some of the framework's classes.
     """
     name = str(getattr(reducer, "__name__", type(reducer).__name__))
     if not is_own(reducer, packages):
@@ -111,29 +126,35 @@ def policy_name(
     return _WORDS.sub("_", name).lower()
 
 
-def settings_of(reducer: Any, leaves_out: Collection[str] = ()) -> Mapping[str, int | float]:
-    """The numbers that a reducer holds by public names."""
+def settings_of(reducer: Any, exclude: Collection[str] = ()) -> Mapping[str, int | float]:
+    """Return the numbers and booleans among a reducer's public attributes, without the excluded names."""
     names: Any = getattr(reducer, "__dict__", None) or getattr(type(reducer), "__slots__", ())
-    held = {name: getattr(reducer, name, None) for name in names if name[0] != "_" and name not in leaves_out}
-    return {name: value for name, value in held.items() if isinstance(value, int | float)}
+    values = {name: getattr(reducer, name, None) for name in names if name[0] != "_" and name not in exclude}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
-def limit_of(held_by: Any, *names: str) -> int | None:
-    """The first of these that is a whole number, of what a reducer has for attributes, or a mapping for keys."""
-    held = (held_by.get(name) if isinstance(held_by, dict) else getattr(held_by, name, None) for name in names)
-    return next((limit for limit in held if type(limit) is int), None)
+def limit_of(source: Any, *names: str) -> int | None:
+    """Return the first attribute, or key of a dict, among these names that is an integer; None if there is none."""
+    values = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for name in names)
+    return next((limit for limit in values if type(limit) is int), None)
 
 
 def left_for(before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], DecisionReason | None]) -> list[Verdict]:
-    """Why each message left, by what is known of it; of those of which nothing is known, the step itself says it."""
-    kept, gone = set(map(id, after)), defaultdict[Any, list[Any]](list)
+    """Return one verdict per reason for the messages that a reducer removed.
+
+    Args:
+        before: The reducer's input.
+        after: The reducer's output.
+        why: Returns the reason of a removed message. None: the message gets no verdict, but the step's own reason.
+    """
+    after_ids, removed = set(map(id, after)), defaultdict[Any, list[Any]](list)
     for message in before:
-        if id(message) not in kept:
-            gone[why(message)].append(message)
-    return [Verdict(messages, outcome_of(known), known) for known, messages in gone.items() if known is not None]
+        if id(message) not in after_ids:
+            removed[why(message)].append(message)
+    return [Verdict(messages, outcome_of(reason), reason) for reason, messages in removed.items() if reason is not None]
 
 
 def outcome_of(reason: DecisionReason) -> DecisionOutcome:
-    """What became of what left for this reason: it is in a summary, or gone."""
+    """Return the outcome of a removed message: compacted if a summary contains it, or else dropped."""
     compacted = reason is DecisionReason.COMPACTED
     return DecisionOutcome.COMPACTED if compacted else DecisionOutcome.DROPPED

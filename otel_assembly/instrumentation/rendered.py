@@ -1,7 +1,7 @@
-"""Conversations that are rendered into the text of one prompt, as selectors of speakers and condensers of questions do.
+"""Finds conversations that a program rendered into the text of one prompt or message.
 
-The messages are then not sent as messages, and are not lost either: the prompt's text contains them. Such a prompt is
-an item that stands for them.
+Group chats that select the next speaker by a model do that, for example. The messages are then not sent as messages,
+but they are not lost: the text contains them. Such a prompt is an item, and the messages are compacted into it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Messages that may be absent from a text before the search in it ends: it costs one pass over the text for each.
-_MOST_ABSENT: Final = 16
-#: New messages that are read for a rendering, at most: a conversation is rendered into one prompt, or a few.
-_MOST_READ: Final = 4
-#: A text this short is looked for between characters that belong to no word.
-_SHORT: Final = 12
+#: The most messages that may be absent from a text before the search ends; each costs one pass over the text.
+_MAX_ABSENT: Final = 16
+#: The most new messages that are searched: a conversation is rendered into one message, or a few.
+_MAX_SEARCHED: Final = 4
+#: A shorter text must be a whole word in the rendering, or "no" would be found in "know".
+_MIN_LENGTH_IN_WORDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A system prompt whose text contains messages of the conversation; it stands for them.
+    """A system prompt whose text contains messages of the conversation.
 
     Attributes:
         text: The text.
@@ -48,16 +48,16 @@ read_from(RenderedPrompt, "text")
 
 
 def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
-    """Return those of the messages that a text contains, in their order; none if it is no rendering of them.
+    """Return the messages that a text contains in their order, oldest first; none if the newest one is absent.
 
-    They have to occur in it in order. The search runs from the newest message backwards and costs one pass over the
-    text, and another for each message that is absent, of which there may be sixteen.
+    The search runs backwards from the newest message. It costs one pass over the text, and another one for each absent
+    message.
 
     Args:
         text: The text of a prompt or of a message that is sent.
-        messages: The messages that are not sent as such, oldest first.
+        messages: The messages that are not sent as messages, oldest first.
     """
-    suppress_errors: list[Any] = []
+    contained: list[Any] = []
     end, absent, newest = len(text), 0, True
     for message in reversed(messages):
         parts = _texts(message)
@@ -66,22 +66,22 @@ def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
         start = _start(text, parts, end)
         if start is None:
             absent += 1
-            if newest or absent > _MOST_ABSENT:
+            if newest or absent > _MAX_ABSENT:
                 break
             continue
         newest, end = False, start
-        suppress_errors.append(message)
-    return suppress_errors[::-1]
+        contained.append(message)
+    return contained[::-1]
 
 
 class Rendering(NamedTuple):
-    """What a client is given, if a conversation was rendered into it.
+    """A client request into which a conversation was rendered.
 
     Attributes:
-        messages: The messages, with the prompts in front that contain others.
+        messages: The request's messages, after the prompts (`RenderedPrompt`) that contain messages.
         prompts: The other prompts.
-        verdicts: What became of the messages that are not sent as such.
-        beside: New messages that contain none.
+        verdicts: The verdicts on the messages that are not sent as messages.
+        beside: The new messages that contain no other message.
     """
 
     messages: Sequence[Any]
@@ -91,70 +91,70 @@ class Rendering(NamedTuple):
 
 
 def find_rendering(
-    held: Sequence[Any], sent: Sequence[Any], prompts: Sequence[str], known: Sequence[str]
+    messages: Sequence[Any], sent: Sequence[Any], prompts: Sequence[str], earlier_prompts: Sequence[str]
 ) -> Rendering | None:
-    """Find messages that are contained in the text of what is sent; None if there are none.
+    """Return the rendering of messages in a client request; None if the request's texts contain no messages.
 
     Args:
-        held: The messages that may be rendered.
-        sent: The messages that are sent.
-        prompts: The prompts that are sent.
-        known: The prompts that there were before.
+        messages: The messages of the model call before the client was called.
+        sent: The messages of the client request.
+        prompts: The system prompts of the client request.
+        earlier_prompts: The system prompts of the model call before the client was called.
     """
-    there, before = set(map(id, sent)), set(map(id, held))
-    missing = [message for message in held if id(message) not in there]
-    made = [message for message in sent if id(message) not in before]
-    if not missing or len(made) > _MOST_READ:
+    sent_ids, message_ids = set(map(id, sent)), set(map(id, messages))
+    missing = [message for message in messages if id(message) not in sent_ids]
+    new_messages = [message for message in sent if id(message) not in message_ids]
+    if not missing or len(new_messages) > _MAX_SEARCHED:
         return None
-    suppress_errors: list[Any] = []
-    kept: list[str] = []
-    fronts: list[RenderedPrompt] = []
+    all_rendered: list[Any] = []
+    other_prompts: list[str] = []
+    rendered_prompts: list[RenderedPrompt] = []
     for text in prompts:
-        inside = [] if text in known else _absent(sent, rendered_in(text, missing))
-        suppress_errors += inside
-        if inside:
-            fronts.append(RenderedPrompt(text))
+        rendered = [] if text in earlier_prompts else _not_sent(rendered_in(text, missing), sent)
+        all_rendered += rendered
+        if rendered:
+            rendered_prompts.append(RenderedPrompt(text))
         else:
-            kept.append(text)
-    beside: list[Any] = []
-    for message in made:
-        inside = _absent(sent, rendered_in("\n".join(_texts(message)), missing))
-        suppress_errors += inside
-        if not inside:
-            beside.append(message)
-    if not suppress_errors:
+            other_prompts.append(text)
+    other_messages: list[Any] = []
+    for message in new_messages:
+        rendered = _not_sent(rendered_in("\n".join(_texts(message)), missing), sent)
+        all_rendered += rendered
+        if not rendered:
+            other_messages.append(message)
+    if not all_rendered:
         return None
-    inside_any = set(map(id, suppress_errors))
-    lost = _absent(sent, [message for message in missing if id(message) not in inside_any])
-    verdicts = [Verdict(suppress_errors, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
-    if lost:
-        verdicts.append(Verdict(lost, DecisionOutcome.DROPPED, DecisionReason.POLICY))
-    return Rendering([*fronts, *sent], kept, verdicts, beside)
+    rendered_ids = set(map(id, all_rendered))
+    dropped = _not_sent([message for message in missing if id(message) not in rendered_ids], sent)
+    verdicts = [Verdict(all_rendered, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
+    if dropped:
+        verdicts.append(Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.POLICY))
+    return Rendering([*rendered_prompts, *sent], other_prompts, verdicts, other_messages)
 
 
-def _absent(sent: Sequence[Any], messages: Sequence[Any]) -> list[Any]:
-    """Those of the messages that are not sent, as copies either."""
+def _not_sent(messages: Sequence[Any], sent: Sequence[Any]) -> list[Any]:
+    """Return the messages of which neither the object nor a copy is sent."""
     return [message for message in messages if locate(sent, [message]) is None]
 
 
-def is_rendered(held: Sequence[Any], sent: Sequence[Any]) -> bool:
-    """Whether messages are contained in the text of one of a few that are sent.
+def is_rendered(messages: Sequence[Any], sent: Sequence[Any]) -> bool:
+    """Return whether the text of a sent message contains other messages.
 
-    A copy of a message contains the text of that message alone; it renders nothing.
+    A copy of one message is not a rendering.
     """
-    if not held or len(sent) > _MOST_READ:
+    if not messages or len(sent) > _MAX_SEARCHED:
         return False
-    return any(_is_rendering(message, held, sent) for message in sent)
+    return any(_is_rendering(candidate, messages, sent) for candidate in sent)
 
 
-def _is_rendering(message: Any, held: Sequence[Any], sent: Sequence[Any]) -> bool:
-    texts = _texts(message)
-    rendered = _absent(sent, rendered_in("\n".join(texts), held))
+def _is_rendering(candidate: Any, messages: Sequence[Any], sent: Sequence[Any]) -> bool:
+    texts = _texts(candidate)
+    rendered = _not_sent(rendered_in("\n".join(texts), messages), sent)
     return len(rendered) > 1 or any(_texts(original) != texts for original in rendered)
 
 
 def _texts(message: Any) -> list[str]:
-    """What a message says, without its author's name, which a rendering may put in front of it or leave out."""
+    """Return a message's texts without its author's name, which a rendering may write in another way or omit."""
     try:
         facts = describe(message)
     except DescribeError:
@@ -166,26 +166,26 @@ def _texts(message: Any) -> list[str]:
 
 
 def _start(text: str, parts: Sequence[str], end: int) -> int | None:
-    """Where a message's texts begin in front of a place of the text; None if one is absent."""
+    """Return the start of a message's texts in a rendering, before the index `end`; None if one of them is absent."""
     for part in reversed(parts):
-        start = next((at for form in _forms(part) if (at := _before(text, form, end)) >= 0), None)
+        start = next((index for form in _forms(part) if (index := _last_index(text, form, end)) >= 0), None)
         if start is None:
             return None
         end = start
     return end
 
 
-def _before(text: str, part: str, end: int) -> int:
-    while (at := text.rfind(part, 0, end)) >= 0 and len(part) < _SHORT:
-        around = text[max(0, at - 1) : at], text[at + len(part) : at + len(part) + 1]
-        if not any(map(str.isalnum, around)):
+def _last_index(text: str, part: str, end: int) -> int:
+    while (index := text.rfind(part, 0, end)) >= 0 and len(part) < _MIN_LENGTH_IN_WORDS:
+        adjacent = text[max(0, index - 1) : index], text[index + len(part) : index + len(part) + 1]
+        if not any(map(str.isalnum, adjacent)):
             break
-        end = at + len(part) - 1
-    return at
+        end = index + len(part) - 1
+    return index
 
 
 def _forms(part: str) -> Iterator[str]:
-    """The forms in which programs render a text: as it is, and escaped for JSON, XML or Python."""
+    """Yield the forms in which programs render a text: unchanged, and escaped for JSON, XML or Python."""
     yield part
     as_json, ascii_json = json.dumps(part, ensure_ascii=False)[1:-1], json.dumps(part)[1:-1]
     forms = as_json, ascii_json, html.escape(part, quote=False), html.escape(part), repr(part)[1:-1]

@@ -1,4 +1,8 @@
-"""Summaries that a framework's reducer has a model make: what each stands for, and what the model never saw of that."""
+"""Summaries that a framework's reducer requests from a model, such as LangChain's `SummarizationMiddleware`.
+
+A reducer may truncate the messages before it sends them to the summarizer. `Summary` compares the messages that a
+summary replaces with those that the model read: the former are compacted if the model read them, or else dropped.
+"""
 
 from __future__ import annotations
 
@@ -26,113 +30,131 @@ if TYPE_CHECKING:
 
 
 class Summary:
-    """One summary, from what it is to stand for to what comes out; it is entered around the making of it.
+    """One summary; a context manager around the reducer's code that creates it.
 
     Args:
-        reduction: The reducer, whose step is open.
-        given: What the summary is to stand for.
+        reduction: The reduction, whose step is open.
+        messages: The messages that the summary replaces.
 
     Attributes:
-        needed: What would have had to fit for the model to see anything, where nothing did.
-        limit: What it had to fit in.
+        needed: The tokens that the summarizer's input needed, if it was truncated to nothing; None otherwise.
+        limit: The limit of the summarizer's input in tokens.
     """
 
-    def __init__(self, reduction: Reduction, given: Sequence[Any]) -> None:
+    def __init__(self, reduction: Reduction, messages: Sequence[Any]) -> None:
         self.needed: int | None = None
         self.limit = 0
         self._reduction = reduction
-        self._given = given
-        self._seen: Sequence[Any] | None = None
+        self._messages = messages
+        self._read: Sequence[Any] | None = None
         self._attempt: Attempt | None = None
-        self._open = ExitStack()
-        self._bound = context_value(SUMMARY, self)
+        self._attempt_span = ExitStack()
+        self._current = context_value(SUMMARY, self)
 
     def __enter__(self) -> Self:
-        self._bound.__enter__()
+        self._current.__enter__()
         self._reduction.summarising = True
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._bound.__exit__()
+        self._current.__exit__()
         self._reduction.summarising = False
-        self._open.__exit__(*raised)
+        self._attempt_span.__exit__(*raised)
 
-    def begin(self, model: str, seen: Sequence[Any]) -> None:
-        """The model is called next, with these messages, or not at all if there are none."""
-        self._seen, step, call = list(seen), self._reduction.step, self._reduction.call
-        if seen and self._attempt is None and step is not None and call is not None:
-            tokens_in = sum(call.count(text) for message in seen for text in describe(message).texts)
-            self._attempt = self._open.enter_context(step.compacting(model, tokens_in=tokens_in))
+    def begin(self, model: str, read: Sequence[Any]) -> None:
+        """Start the ``compact_block`` span of the summarizer's call, which is next.
 
-    def made(self, text: str) -> None:
-        """This has come out as the summary."""
-        step, seen = self._reduction.step, self._seen
-        if step is None or seen is None:
+        Args:
+            model: The summarizer's name.
+            read: The messages that the summarizer reads; if there are none, it is not called.
+        """
+        self._read, step, call = list(read), self._reduction.step, self._reduction.call
+        if read and self._attempt is None and step is not None and call is not None:
+            tokens_in = sum(call.count(text) for message in read for text in describe(message).texts)
+            self._attempt = self._attempt_span.enter_context(step.compacting(model, tokens_in=tokens_in))
+
+    def finish(self, text: str) -> None:
+        """Record the text of the summary, and the verdicts on the messages that it replaces."""
+        step, read = self._reduction.step, self._read
+        if step is None or read is None:
             return
-        if self._attempt is None:  # nothing was left to summarise: what was there is gone
+        if self._attempt is None:  # the summarizer's input was truncated to nothing, so all messages are lost
             if self.needed is not None:
                 step.overflow(budget=self.limit, needed=self.needed, cause=OverflowCause.FRAMEWORK)
-            self._left(self._given, DecisionReason.OVER_BUDGET)
+            self._add_verdict(self._messages, DecisionReason.OVER_BUDGET)
             return
         self._attempt.tokens_out = step.count(text)
-        self._attempt.outcome = no_summary(text, seen)
+        self._attempt.outcome = no_summary(text, read)
         if self._attempt.outcome is not None:
-            self._left(self._given, DecisionReason.POLICY_ERROR)
+            self._add_verdict(self._messages, DecisionReason.POLICY_ERROR)
             return
-        known = identity_keys(seen)
-        self._left([one for one in self._given if not identity_keys([one]) & known], DecisionReason.OVER_BUDGET)
-        self._left([one for one in self._given if identity_keys([one]) & known], DecisionReason.COMPACTED)
+        keys = identity_keys(read)
+        unread = [message for message in self._messages if not identity_keys([message]) & keys]
+        self._add_verdict(unread, DecisionReason.OVER_BUDGET)
+        summarized = [message for message in self._messages if identity_keys([message]) & keys]
+        self._add_verdict(summarized, DecisionReason.COMPACTED)
 
-    def _left(self, messages: Sequence[Any], reason: DecisionReason) -> None:
+    def _add_verdict(self, messages: Sequence[Any], reason: DecisionReason) -> None:
         if messages:
             self._reduction.verdicts.append(Verdict(messages, outcome_of(reason), reason))
 
 
 def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> list[Verdict]:
-    """Why messages left that a reducer had a model summarise: what that had read is in the summary, if it made one.
+    """Return the verdict on the messages that a reducer replaced with a summary: they are compacted.
 
-    An earlier summary is in the next one; where no summariser was seen, so is all that left.
+    These are the removed messages that the summarizer read, if its call was successful, and earlier summaries. If no
+    call of a summarizer was captured, all removed messages count.
 
     Args:
-        reduction: The reducer, with what it took in.
-        after: What it lets out.
-        summary: What of that is the summary, where it is not just what the summariser said: so it will be counted.
+        reduction: The reduction, with the reducer's input.
+        after: The reducer's output.
+        summary: The message with the summary, if the reducer adds to the summarizer's text; its tokens are counted.
     """
     attempt, call = reduction.attempt, reduction.call
-    made = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
-    stays, read = identity_keys(after), identity_keys(reduction.read if made else ())
-    gone = [one for one in reduction.before if not identity_keys([one]) & stays]
-    told = [
-        one for one in gone if attempt is None or identity_keys([one]) & read or describe(one).kind is EventKind.SUMMARY
+    is_successful = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
+    kept, read = identity_keys(after), identity_keys(reduction.read if is_successful else ())
+    removed = [message for message in reduction.before if not identity_keys([message]) & kept]
+    compacted = [
+        message
+        for message in removed
+        if attempt is None or identity_keys([message]) & read or describe(message).kind is EventKind.SUMMARY
     ]
-    if attempt is not None and made and call is not None and summary is not None:
+    if attempt is not None and is_successful and call is not None and summary is not None:
         attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
-    return [Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
+    return [Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
 
 
-#: The summary that is being made here.
+#: The summary that the reducer running in this context creates.
 SUMMARY: Final[ContextVar[Summary | None]] = ContextVar("otel_assembly_summary", default=None)
 
 
-def summarises(given: Callable[..., Sequence[Any]]) -> Wrap:
-    """The hook of a function that makes a summary inside of a reducer, awaited or not, by the messages it is given."""
+def summarises(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
+    """Return the hook of a reducer's function, async or not, that returns the text of a summary.
+
+    Args:
+        messages_of: Returns the messages that the summary replaces, from the function's arguments.
+    """
 
     def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        messages, reduction = given(*args, **kwargs), reducing()
+        messages, reduction = messages_of(*args, **kwargs), reducing()
         if messages and reduction is not None and reduction.open() is not None:
             with Summary(reduction, messages) as summary:
-                made = yield
-                summary.made(made if isinstance(made, str) else "")
+                text = yield
+                summary.finish(text if isinstance(text, str) else "")
 
     return observe_any_hook(observe)
 
 
 def read_by_summariser(model: Callable[..., str]) -> Wrap:
-    """The hook of a function that gives what a summariser is to read, which is called next, by its name."""
+    """Return the hook of a reducer's function that returns the messages for the summarizer, before it is called.
+
+    Args:
+        model: Returns the summarizer's name, from the function's arguments.
+    """
 
     def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        seen, summary = (yield), SUMMARY.get()
+        messages, summary = (yield), SUMMARY.get()
         if summary is not None:
-            summary.begin(model(*args, **kwargs), seen)
+            summary.begin(model(*args, **kwargs), messages)
 
     return observe_any_hook(observe)

@@ -1,4 +1,7 @@
-"""The tools that a model is offered, as a provider is sent them: making a schema takes longer than all else."""
+"""The schemas of tools in the form that a provider receives.
+
+A framework takes longer to create a schema than the rest of an assembly takes, so schemas are cached by tool.
+"""
 
 from __future__ import annotations
 
@@ -18,53 +21,54 @@ logger = logging.getLogger("otel_assembly")
 
 
 class ToolSchemas:
-    """The schemas of tools, each of which is worked out once, for as long as the tool lives.
+    """Creates the schemas of tools, and caches each as long as its tool lives.
 
     Args:
-        schema_of: The schema of a tool; None where a provider has the tool itself.
+        schema_of: Returns the schema of a tool; None for a tool that the provider runs itself.
     """
 
     def __init__(self, schema_of: Callable[[Any], Mapping[str, Any] | None]) -> None:
         self._schema_of = schema_of
-        self._known: IdentityWeakMap[Mapping[str, Any]] = IdentityWeakMap()
+        self._cache: IdentityWeakMap[Mapping[str, Any]] = IdentityWeakMap()
 
     def of(self, tools: object) -> Schemas:
-        """The schemas of tools, some of which may be that already; of one that has none nobody knows what it costs.
+        """Return the schemas of tools, without those of tools that have none.
 
         Args:
-            tools: The tools, as the framework has them; what can be read once is left to the client.
+            tools: The framework's tools; one that is a dict is a schema already. An iterator is not read, because
+                the client could not read it again.
         """
-        again = tools if isinstance(tools, Iterable) and not isinstance(tools, Iterator) else ()
-        found = (tool if isinstance(tool, dict) else self._known.get_or_create(tool, self._made) for tool in again)
-        return tuple(schema for schema in found if schema)
+        if not isinstance(tools, Iterable) or isinstance(tools, Iterator):
+            return ()
+        schemas = (tool if isinstance(tool, dict) else self._cache.get_or_create(tool, self._create) for tool in tools)
+        return tuple(schema for schema in schemas if schema)
 
-    def _made(self, tool: Any) -> Mapping[str, Any]:
-        """A tool that the framework itself cannot describe, or that is no JSON, is the model's to refuse."""
+    def _create(self, tool: Any) -> Mapping[str, Any]:
         try:
             schema: Mapping[str, Any] | None = json.loads(json.dumps(self._schema_of(tool)))
-        except Exception as error:  # noqa: BLE001  # as above
-            logger.debug("a tool has no schema: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # the request fails on such a tool itself; this must not
+            logger.debug("the schema of a tool could not be created: %s", type(error).__name__)
             return {}
         return schema or {}
 
 
 class Offered(ToolSchemas):
-    """The tools of one run: read once, where a framework hands the same list on with each of its calls.
+    """The tools of one run, whose schemas are created once if each model call has the same list of tools.
 
     Attributes:
-        schemas: Those that were read last; None until any were.
+        schemas: The schemas at the last call of `read`; None before the first.
     """
 
     schemas: Schemas | None = None
     _tools: object = None
 
     def read(self, tools: object) -> Schemas:
-        """The schemas of these tools."""
+        """Return the schemas of these tools."""
         if self.schemas is None or self._tools is not tools:
             self._tools, self.schemas = tools, self.of(tools)
         return self.schemas
 
 
 def offered(tools: object, schema_of: Callable[[Any], Mapping[str, Any] | None]) -> Schemas:
-    """The schemas of tools that are met once, as `ToolSchemas` takes and makes them."""
+    """Return the schemas of tools without a cache; the arguments are those of `ToolSchemas`."""
     return ToolSchemas(schema_of).of(tools)

@@ -1,11 +1,8 @@
-"""Model calls that no instrumentation captures: one log line at the end of such a process, and a list for ``doctor``.
+"""Warns about model calls that no instrumentation captures, and lists uncaptured packages for ``otel-assembly doctor``.
 
-A process is instrumented, its program calls a provider's client, and no assembly is recorded: without a hint, that
-looks like an export that fails. So the functions of provider clients that send requests are watched. The watch reads
-the kind of request and nothing of its content, and calls the original.
-
-An instrumentor that records the calls of a client itself makes its row in `PROVIDER_CLIENTS` unnecessary: such calls
-begin assemblies.
+If an instrumented program calls a provider's client and no assembly is recorded, the user would suspect the exporter.
+So the functions of provider clients that send requests are wrapped. The wrapper reads the kind of request, not its
+content, and calls the original. At the end of the process, one log line names the clients that were called.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_assembly")
 
-#: ``false`` turns the log line at the end of a process off.
+#: The environment variable that disables the log line if it is ``false``.
 OTEL_ASSEMBLY_UNCAPTURED_HINT: Final = "OTEL_ASSEMBLY_UNCAPTURED_HINT"
 
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
@@ -48,11 +45,11 @@ class ProviderClient:
     """A provider's client, and the functions that each of its requests passes through.
 
     Attributes:
-        name: The client's name, as its users call it.
+        name: The client's name for users.
         module: The module of the functions.
         targets: The functions, as for `Hook.target`.
-        calls_model: Whether a call with these arguments, the receiver first, asks a model. Requests for embeddings,
-            files or token counts have no assembly, and need no hint.
+        calls_model: Returns whether a call with these arguments, including ``self``, is a model call. Requests for
+            embeddings, files or token counts are not.
     """
 
     name: str
@@ -61,13 +58,13 @@ class ProviderClient:
     calls_model: Callable[..., bool]
 
 
-def _posts_to(*ends: str) -> Callable[..., bool]:
-    """Whether a client made by Stainless posts to a path that ends like this."""
+def _posts_to(*endings: str) -> Callable[..., bool]:
+    """Return a `calls_model` for the clients that Stainless generates: True for POST requests with such a path."""
 
     def calls_model(*args: Any, **kwargs: Any) -> bool:
         options = argument(args, kwargs, 2, "options")
         path = str(options.url).partition("?")[0].rstrip("/")
-        return str(options.method).lower() == "post" and path.endswith(ends)
+        return str(options.method).lower() == "post" and path.endswith(endings)
 
     return calls_model
 
@@ -77,7 +74,7 @@ def _generates_content(*args: Any, **kwargs: Any) -> bool:
     return path.endswith((":generateContent", ":streamGenerateContent"))
 
 
-def _converses(client: Any, operation: str, params: Any = None, *_: Any, **__: Any) -> bool:
+def _is_bedrock_call(client: Any, operation: str, params: Any = None, *_: Any, **__: Any) -> bool:
     if operation in {"Converse", "ConverseStream"}:
         return True
     if operation not in {"InvokeModel", "InvokeModelWithResponseStream"}:
@@ -92,8 +89,8 @@ _LITELLM_CALLS: Final = frozenset(
 ) | {"atext_completion", "anthropic_messages"}
 
 
-def _completes(logging_of_call: Any, *_: Any, **__: Any) -> bool:
-    return str(getattr(logging_of_call, "call_type", "")) in _LITELLM_CALLS
+def _is_litellm_call(logging_object: Any, *_: Any, **__: Any) -> bool:
+    return str(getattr(logging_object, "call_type", "")) in _LITELLM_CALLS
 
 
 _STAINLESS: Final = ("SyncAPIClient.request", "AsyncAPIClient.request")
@@ -115,20 +112,21 @@ PROVIDER_CLIENTS: Final = (
         ),
         _generates_content,
     ),
-    # Programs import `completion` by name, where no hook reaches it; each request of litellm is logged by this method.
-    ProviderClient("litellm", "litellm.litellm_core_utils.litellm_logging", ("Logging.pre_call",), _completes),
-    ProviderClient("bedrock-runtime", "botocore.client", ("BaseClient._make_api_call",), _converses),
+    # A program that has imported `litellm.completion` by name calls it without a hook. So this hooks the method that
+    # LiteLLM calls to log each request.
+    ProviderClient("litellm", "litellm.litellm_core_utils.litellm_logging", ("Logging.pre_call",), _is_litellm_call),
+    ProviderClient("bedrock-runtime", "botocore.client", ("BaseClient._make_api_call",), _is_bedrock_call),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Uncaptured:
-    """A distribution whose model calls no instrumentation here captures.
+    """A distribution with model calls that this library does not capture.
 
     Attributes:
-        requirement: The distribution, with the versions if others are captured, as in ``requirements.txt``.
+        requirement: The distribution as in ``requirements.txt``, with a version range if other versions are captured.
         package: The package that programs import.
-        what: What is not captured of it, in a phrase.
+        what: A phrase for users that describes what is not captured.
     """
 
     requirement: str
@@ -142,7 +140,7 @@ class Uncaptured:
 
     @property
     def version(self) -> str | None:
-        """The version that is installed; None if none is, or one that is captured."""
+        """The installed version, if the requirement includes it; None otherwise."""
         requirement = Requirement(self.requirement)
         try:
             version = metadata.version(requirement.name)
@@ -154,7 +152,7 @@ class Uncaptured:
 _CLASSIC: Final = "classic agents (ConversableAgent, initiate_chat, GroupChat) are not captured"
 _DIRECT: Final = "calls that a program makes with it directly are not captured"
 
-#: Frameworks that call models.
+#: Frameworks, which call models for the program.
 UNCAPTURED_FRAMEWORKS: Final = (
     Uncaptured("ag2 < 1.0.0a0", "autogen", _CLASSIC),
     Uncaptured("autogen", "autogen", _CLASSIC),
@@ -176,7 +174,7 @@ UNCAPTURED_FRAMEWORKS: Final = (
     Uncaptured("instructor", "instructor", "its calls are not captured"),
     Uncaptured("mem0ai", "mem0", "its calls are not captured"),
 )
-#: Clients of providers.
+#: Clients of providers, which programs call directly.
 UNCAPTURED_CLIENTS: Final = tuple(
     Uncaptured(distribution, package, _DIRECT)
     for distribution, package in (
@@ -197,31 +195,31 @@ UNCAPTURED_CLIENTS: Final = tuple(
 
 
 class _Watch:
-    """The watch over provider clients, while at least one instrumentor is active.
+    """Wraps the functions of provider clients while at least one instrumentor is active.
 
     Args:
-        records: Whether telemetry goes anywhere, asked at a model call.
+        is_recording: Returns whether telemetry is recorded; called at a model call.
     """
 
-    def __init__(self, records: Callable[[], bool]) -> None:
+    def __init__(self, is_recording: Callable[[], bool]) -> None:
         self.open = True
         self.patches = Patches()
-        self._records = records
+        self._is_recording = is_recording
         #: The clients that called a model before any assembly was recorded, in the order of their first calls.
         self.called: dict[str, None] = {}
         after_fork_in_child(self.forget_calls)
         for client in PROVIDER_CLIENTS:
-            register_post_import_hook(partial(self._imported, client), client.module)
+            register_post_import_hook(partial(self._wrap_client, client), client.module)
 
-    def _imported(self, client: ProviderClient, module: ModuleType) -> None:
+    def _wrap_client(self, client: ProviderClient, module: ModuleType) -> None:
         if not self.open:
             return
         for target in client.targets:
-            place = find(module, target)  # None in releases that have no such function: no hint then
-            if place is not None:
-                self.patches.wrap(*place, partial(self._watched, client))
+            owner_and_name = find(module, target)  # None in releases without this function, which are not watched
+            if owner_and_name is not None:
+                self.patches.wrap(*owner_and_name, partial(self._wrap_function, client))
 
-    def _watched(self, client: ProviderClient, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_function(self, client: ProviderClient, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def request(*args: Any, **kwargs: Any) -> Any:
             if self.open and not ACTIVITY.has_assembly and client.name not in self.called:
@@ -232,30 +230,34 @@ class _Watch:
 
     def _note(self, client: ProviderClient, args: Any, kwargs: Any) -> None:
         try:
-            if not client.calls_model(*args, **kwargs) or not is_instrumentation_enabled() or not self._records():
+            if not client.calls_model(*args, **kwargs) or not is_instrumentation_enabled() or not self._is_recording():
                 return
-        except Exception as error:  # noqa: BLE001  # a release that is called in another way: no hint, and no failure
+        except Exception as error:  # noqa: BLE001  # a release with another signature; the call must not fail
             logger.debug("a request of %s could not be read: %s", client.name, type(error).__name__)
             return
         if not self.called:
-            self._report_at_the_end()
+            self._report_at_exit()
         self.called[client.name] = None
 
-    def _report_at_the_end(self) -> None:
-        """Registered this late, it runs before the SDK's providers are shut down, so that they export the line."""
+    def _report_at_exit(self) -> None:
+        """Register `report` for the end of the process.
+
+        Exit handlers run in reverse order. Registered at the first call, `report` runs before the SDK's providers are
+        shut down, so they still export the log line.
+        """
         atexit.register(self.report)
         multiprocessing = sys.modules.get("multiprocessing")
         if multiprocessing is not None and multiprocessing.parent_process() is not None:
-            from multiprocessing.util import Finalize  # only in a child, which skips `atexit`
+            from multiprocessing.util import Finalize  # children of `multiprocessing` skip `atexit`
 
             Finalize(None, self.report, exitpriority=10)
 
     def forget_calls(self) -> None:
-        """A forked child reports its own calls; its parent reports what the parent called."""
+        """Forget the calls of the parent process in a forked child; the parent reports them."""
         self.called = {}
 
     def report(self) -> None:
-        """Write the log line, once, if it is due."""
+        """Write the log line if a model was called and no assembly was recorded; once, even if called again."""
         called, self.called = self.called, {}
         if not called or not self.open or ACTIVITY.has_assembly:
             return
@@ -274,33 +276,38 @@ class _Watch:
         )
 
     def end(self) -> None:
-        """Put everything back."""
+        """Restore the originals of all wrapped functions, and write no log line."""
         self.open = False
         self.patches.restore()
         atexit.unregister(self.report)
 
 
 class Watchers:
-    """Who has the process instrumented; the watch runs from the first of them to the last."""
+    """The active instrumentors; provider clients are wrapped while there is at least one."""
 
     def __init__(self) -> None:
         self._active: dict[Hashable, bool] = {}
         self._watch: _Watch | None = None
 
-    def begin(self, who: Hashable, *, own_provider: bool = False) -> None:
-        """Start the watch, unless it runs or the environment turns it off."""
-        self._active[who] = own_provider
-        if self._watch is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":
-            self._watch = _Watch(self._records)
+    def begin(self, instrumentor: Hashable, *, own_provider: bool = False) -> None:
+        """Add an instrumentor; the first one wraps the clients, unless the environment variable disables that.
 
-    def end(self, who: Hashable) -> None:
-        """Stop the watch if nobody else needs it."""
-        self._active.pop(who, None)
+        Args:
+            instrumentor: The instrumentor.
+            own_provider: Whether it records to providers of its own, which count even if no global one is configured.
+        """
+        self._active[instrumentor] = own_provider
+        if self._watch is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":
+            self._watch = _Watch(self._is_recording)
+
+    def end(self, instrumentor: Hashable) -> None:
+        """Remove an instrumentor; after the last one, the clients are unwrapped."""
+        self._active.pop(instrumentor, None)
         if not self._active and self._watch is not None:
             self._watch.end()
             self._watch = None
 
-    def _records(self) -> bool:
+    def _is_recording(self) -> bool:
         return any(self._active.values()) or any(map(_is_configured, _providers()))
 
 
@@ -311,7 +318,8 @@ def _providers() -> Iterator[object]:
 
 
 def _is_configured(provider: object) -> bool:
-    """Whether a provider is not the API's own, which records nothing. `telemetry` is not asked: it loads the engine."""
+    """Return whether a provider is not one of the API's own, which record nothing."""
+    # `otel_assembly.telemetry` has this check too, but importing it would load the whole engine.
     module = type(provider).__module__
     return not any(module == api or module.startswith(f"{api}._internal") for api in _API_MODULES)
 

@@ -24,7 +24,7 @@ def summarised(instrumentation, seen, text, **limits):
         for name, value in limits.items():
             setattr(summary, name, value)
         summary.begin("gpt-4o", seen)
-        summary.made(text)
+        summary.finish(text)
     after = [{"role": "user", "content": text}, *HISTORY[4:]]
     reduction.done(after)
     call.client_called(ClientRequest(after))
