@@ -30,7 +30,7 @@ SUMMARY_SOURCE: Final = {"lc_source": "summarization"}
 
 #: Roles for which LangChain has another name than providers.
 _ROLES: Final = {"human": "user", "ai": "assistant"}
-#: Stands in for the id of a legacy function call, which has none.
+#: Replaces the id of a legacy function call, which has none.
 _LEGACY_CALL_ID: Final = "function_call"
 _CALL_LISTS: Final = ("tool_calls", "invalid_tool_calls")
 #: Types of content blocks that may repeat a tool call of the message's ``tool_calls``.
@@ -118,6 +118,7 @@ def _repeats_call(block: Mapping[str, Any], call_ids: Sequence[Any]) -> bool:
 
 
 def _answered_calls(message: BaseMessage) -> tuple[str, ...]:
+    """Return the ids of the tool calls whose results a message contains."""
     call_id = getattr(message, "tool_call_id", None)
     if isinstance(call_id, str):
         return (call_id,)

@@ -64,6 +64,7 @@ def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation)
     def begin_call(request: Any) -> MiddlewareCall:
         position, reduces = GRAPH_CONTEXT.position(), partial(reduction_by, instrumentation, owner)
         own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
+        # A model that the middleware itself calls is not called by the node; what its handler calls is.
         variable = GRAPH_CONTEXT.current_position
         return MiddlewareCall(instrumentation, reduces, _read_request, request, {variable: own}, {variable: position})
 

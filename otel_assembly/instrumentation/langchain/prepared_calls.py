@@ -114,7 +114,7 @@ class PreparedCalls:
         step: The number of the outer run's step that contains this run.
 
     Attributes:
-        conversation: Stands in for the run's conversation if it has no id.
+        conversation: Identifies the run's conversation if it has no id.
     """
 
     #: Whether only the same message objects identify a call, and not copies of them.
@@ -230,7 +230,7 @@ class GraphPosition:
         invoking_agent: The agent of model calls at this position. Its `name` lacks the node's name, and its
             `conversation` is None if the conversation has no id.
         node: The node's name.
-        openings: The conversations without an id, by their first message.
+        conversations: The conversations without an id, by their first message.
         branches: The parallel branches that contain the position, as in `Where.branches`.
         messages: The messages in the graph's state, if they are known.
         outside_node: The name of the code that calls a model at this position, if that is not the node but, for
@@ -243,7 +243,7 @@ class GraphPosition:
     run: LazyRun | None
     invoking_agent: InvokingAgent
     node: str
-    openings: ConversationsByFirstMessage
+    conversations: ConversationsByFirstMessage
     branches: Mapping[object, object] = field(default_factory=dict)
     messages: Sequence[Any] = ()
     outside_node: str | None = None
@@ -260,7 +260,7 @@ class GraphPosition:
         invoking_agent = self.invoking_agent._replace(name=f"{self.invoking_agent.name}{node or self.node}")
         if invoking_agent.conversation is not None:
             return invoking_agent
-        conversation = self.openings.of(messages, self.calls.conversation)
+        conversation = self.conversations.of(messages, self.calls.conversation)
         if not self.calls.by_identity:
             self.calls.conversation = self.calls.conversation or conversation
         return invoking_agent._replace(conversation=conversation)
@@ -314,7 +314,7 @@ class GraphPosition:
         if self.messages and not is_from_state:
             call.invoking_agent = call.invoking_agent._replace(conversation=None)
         elif self.invoking_agent.conversation is None:  # a later request may contain only these messages
-            self.openings.of(messages, call.invoking_agent.conversation)
+            self.conversations.of(messages, call.invoking_agent.conversation)
         return call
 
     def after_plugin(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
@@ -462,7 +462,7 @@ class GraphContext:
         self._role = role
         self._text = text
         self._where = where
-        self._openings = ConversationsByFirstMessage(role)
+        self._conversations = ConversationsByFirstMessage(role)
         self.outside = PreparedOutside()
 
     def position(self, *described_by: Any) -> GraphPosition:
@@ -477,13 +477,13 @@ class GraphContext:
             return current if current.branches == branches else replace(current, branches=branches)
         invoking_agent = InvokingAgent.of(conversation)
         if run is None:
-            return GraphPosition(self.outside, key, step, None, invoking_agent, "", self._openings, branches)
+            return GraphPosition(self.outside, key, step, None, invoking_agent, "", self._conversations, branches)
         *outer_nodes, node = nodes
         agent_name = run.name if run.is_named or not node else node
         # Ends in "/": the position appends the name of the node that calls the model.
         path = "/".join([f"{run.scope}{store}\0", *outer_nodes, ""])
         invoking_agent = invoking_agent._replace(name=path, agent_name=agent_name)
-        return GraphPosition(run.calls, key, step, run, invoking_agent, node, self._openings, branches)
+        return GraphPosition(run.calls, key, step, run, invoking_agent, node, self._conversations, branches)
 
     def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None

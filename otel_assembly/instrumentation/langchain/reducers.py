@@ -80,11 +80,11 @@ def _settings(owner: Any) -> dict[str, Any]:
     return settings
 
 
-def _summarizer(middleware: Any, *_: Any, **__: Any) -> str:
+def _model_class(middleware: Any, *_: Any, **__: Any) -> str:
     return type(getattr(middleware, "summarizer", None) or middleware.model).__name__
 
 
 #: Hook of ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``.
 create_summary = summarises(lambda _, messages_to_summarize=(), *__, **___: messages_to_summarize)
 #: Hook of ``SummarizationMiddleware._trim_messages_for_summary``, whose result the summarizing model gets.
-trim_for_summary = read_by_summariser(_summarizer)
+trim_for_summary = read_by_summariser(_model_class)
