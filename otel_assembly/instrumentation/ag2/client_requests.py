@@ -1,10 +1,11 @@
-"""Determines which events AG2's model client converts into its request. AG2 skips the others silently.
+"""Determines which events AG2's model client converts into its request; it skips the others.
 
-AG2 converts events in ``ag2.config.<provider>.mappers``. All mappers convert requests, responses, batches of tool
-results and summaries. No mapper converts a bare `ModelMessage`, which views of networks use for an agent's own turns.
-Events that a provider wants replayed (`ProviderReplay`) are sent to that provider only. The mappers of `_REPAIRS_PAIRS`
-skip tool calls without a result and results without a call. xAI's mapper sends tool calls only as part of the
-provider's own turn (``XAIAssistantEvent``), and skips a response that has only tool calls and follows no such turn.
+AG2 converts events in ``ag2.config.<provider>.mappers``, and rarely logs what it skips. All mappers convert requests,
+responses, batches of tool results and summaries. No mapper converts a bare `ModelMessage`, which views of networks use
+for an agent's own turns. Events that a provider wants replayed (`ProviderReplay`) are sent to that provider only. The
+mappers of `_REPAIRS_PAIRS` skip tool calls without a result and results without a call. xAI's mapper sends tool calls
+only as part of the provider's own turn (``XAIAssistantEvent``), and skips a response that has only tool calls and
+follows no such turn.
 """
 
 from __future__ import annotations

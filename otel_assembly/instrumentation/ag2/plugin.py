@@ -184,7 +184,7 @@ class _Sink(PluginStream):
 
     Attributes:
         halts: The number of halts that were sent to AG2's stream.
-        alerts: AG2's alerts that were sent to its stream since the newest events were shown.
+        alerts: The alerts that were sent to AG2's stream since the last call of `_Conversation.show_new`.
     """
 
     def __init__(self, stream: Any, conversation_id: str | None) -> None:

@@ -176,7 +176,7 @@ def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) 
 def _call_of(
     name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> Iterator[ModelCall]:
-    """Yield the assembly of a compaction or aggregation, by that name.
+    """Yield the assembly of a compaction or aggregation; `name` is ``compaction`` or ``aggregation``.
 
     A compaction is in the ledger of the agent's model calls, and has their prompts and tools.
     """
@@ -192,10 +192,9 @@ def _call_of(
 def _compacted(
     compacted: Iterable[Any], _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> list[Any]:
-    """Return the history after a compaction.
+    """Return the history after a compaction: the strategy's result, with the records of tokens that AG2 restores.
 
-    Some releases of AG2 restore the token records (`UsageEvent`) after a compaction in a turn, with a function of the
-    module ``agent``.
+    Some releases of AG2 restore these records (`UsageEvent`) with ``agent._with_usage_events``, in turns only.
     """
     agent_modules = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
     restore = getattr(agent_modules[0], "_with_usage_events", None) if turn_of(context) is not None else None

@@ -205,7 +205,7 @@ compaction: Final = _compaction(
 before_run: Final = _compaction(
     lambda provider, **_: provider.before_strategy, lambda _, context, **__: context.get_messages()
 )
-#: Wraps `CompactionProvider.after_run`: compacts the stored history after a run. The reduction belongs to the next run.
+#: Wraps `CompactionProvider.after_run`: compacts the stored history. The next run's first call records it.
 after_run: Final = _compaction(
     lambda provider, **_: provider.after_strategy,
     _session_history,
