@@ -67,7 +67,7 @@ def preprocess(
 
 def client_request(request: Any) -> ClientRequest:
     """Return the messages and system prompts of an `LlmRequest`."""
-    # ADK's contents already have the object around a tool result that Gemini requires.
+    # Not the rules of Gemini's client: in ADK's contents, tool results are already in the object that Gemini requires.
     return ClientRequest(list(request.contents), prompts_of(request), client=NO_NAMES)
 
 
@@ -171,7 +171,7 @@ _agent_callbacks: Final = reducer(
 def _bind_call(
     instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any
 ) -> ContextBoundRun | None:
-    """Bind the model call of a request, after changes that no hook has observed yet are recorded."""
+    """Set a request's model call as the current one; first record changes to the request that no hook observed."""
     call, request = CALLS.of(llm_request), client_request(llm_request)
     if call is None:
         return None

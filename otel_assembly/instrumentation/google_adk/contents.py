@@ -1,7 +1,7 @@
 """Hooks for the functions with which Google ADK turns a session's events into the contents of a request.
 
 `_get_contents` calls all others: `_apply_rewinds`, `_process_compaction_events`, `_present_other_agent_message`, and
-functions that put tool results behind their calls. Each change that they make is recorded as a step of the model call.
+functions that put tool results after their calls. Each change that they make is recorded as a step of the model call.
 Summaries that `_summarize_events_with_trace` makes outside a model call are recorded with the next one.
 """
 
@@ -41,10 +41,10 @@ def contents_of(events: Iterable[Any]) -> list[Any]:
 
 
 def invoking_agent_of(session: Any, agent: str | None = None) -> InvokingAgent:
-    """Return the key of an agent in a session.
+    """Return the invoking agent for a session and an agent's name.
 
-    Session ids are unique only within an app and a user, so the key contains all three. Without an agent, it is the key
-    of the whole session: summaries are deferred under it until any agent of the session calls a model.
+    Session ids are unique only within an app and a user, so its conversation consists of all three. Without a name, it
+    represents the whole session: summaries are deferred for it, until any agent of the session calls a model.
     """
     return InvokingAgent(f"{session.app_name}\0{session.user_id}\0{session.id}", agent or "", agent, session.id)
 
@@ -65,7 +65,7 @@ class AgentCall(ModelCall):
         self.rewritten_contents: dict[int, tuple[Any, Any]] = {}
 
     def observe_events(self, events: Sequence[Any]) -> list[Any]:
-        """Record the changes since the last step, by the events that ADK goes on with, and return their contents.
+        """Record what changed since the last step, and return the contents of the events that ADK processes next.
 
         Events that the agent may not see, such as those of other branches, are dropped in a step `visible_events`. A
         step `other_agents` then replaces the messages of other agents by their rewritten form.
@@ -93,8 +93,8 @@ def _current_call() -> AgentCall | None:
 def get_contents(_: Instrumentation, current_branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
     """Set all contents of the session as the input of the model call, and record the contents that ADK returns.
 
-    ADK passes either all events of the session, or those of the current turn for an agent without history
-    (``include_contents="none"``).
+    ADK passes all events of the session, or only those of the current turn, such as for an agent with
+    ``include_contents="none"``.
     """
     call = _current_call()
     if call is not None:
@@ -108,7 +108,7 @@ def get_contents(_: Instrumentation, current_branch: Any, events: Sequence[Any],
 
 
 @observe_hook
-def present_other_agent_message(_: Instrumentation, event: Any, **__: Any) -> Observation:
+def rewrite_agent_message(_: Instrumentation, event: Any, **__: Any) -> Observation:
     """Remember the original of another agent's message, which ADK rewrites as a user message."""
     call, rewritten = _current_call(), (yield)
     if call is not None and rewritten is not None:
@@ -131,7 +131,8 @@ def _contents_before(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any]
     return call.observe_events(events) if call is not None else None
 
 
-#: The functions run for each request. With the kind None, runs that change nothing are not counted.
+#: These functions run for each request. The kind is None, so that runs without changes do not count as declined
+#: reductions.
 _event_reducer: Final = partial(
     Reducer, _contents_before, lambda events_after, *_, **__: contents_of(events_after), kind=None
 )

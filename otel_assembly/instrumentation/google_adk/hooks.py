@@ -19,7 +19,7 @@ _CONTENTS: Final = (
     ("_get_contents", contents.get_contents, "the contents of a session's events", "2"),
     ("_apply_rewinds", contents.apply_rewinds, "events that a rewind drops", "2.6"),
     ("_process_compaction_events", contents.process_compaction_events, "events that summaries replace", "2"),
-    ("_present_other_agent_message", contents.present_other_agent_message, "rewritten messages of other agents", "2"),
+    ("_present_other_agent_message", contents.rewrite_agent_message, "rewritten messages of other agents", "2"),
     ("_drop_orphaned_function_responses", contents.arrange_tool_results, _RESULTS, "2.8"),
     ("_rearrange_events_for_latest_function_response", contents.arrange_tool_results, _RESULTS, "2"),
     ("_rearrange_events_for_async_function_responses_in_history", contents.arrange_tool_results, _RESULTS, "2"),

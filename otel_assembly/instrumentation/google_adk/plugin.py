@@ -79,14 +79,14 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         Args:
             session: The `Session` of ADK.
         """
-        return self._of(session).context
+        return self._conversation_of(session).context
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> LlmResponse | None:
         """Assemble the contents and the system instruction of a request.
 
         ADK replaces exceptions of plugins by its own, so an error is returned as a response that raises it.
         """
-        conversation, request = self._of(callback_context.session), client_request(llm_request)
+        conversation, request = self._conversation_of(callback_context.session), client_request(llm_request)
         prompts = request.prompts or ()
         try:
             name, tools = callback_context.agent_name, schemas_of(llm_request)
@@ -105,7 +105,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> LlmResponse | None:
         """Show a complete response to the observers; raise if it contains tool calls and the conversation is halted."""
-        conversation = self._of(callback_context.session)
+        conversation = self._conversation_of(callback_context.session)
         if llm_response.content is None or llm_response.partial:
             return None
         await conversation.show_response(llm_response.content)
@@ -117,13 +117,14 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> dict[str, Any] | None:
         """Return an error in place of the tool's result if the conversation is halted."""
-        halt = self._of(tool_context.session).context.guard.halt
+        halt = self._conversation_of(tool_context.session).context.guard.halt
         return None if halt is None else {"error": f"Not called: {halt.reason}"}
 
     def _begin(self, conversation_id: str | None) -> _Conversation:
+        # The key of a conversation ends with the session's id, see `invoking_agent_of`.
         return _Conversation(self, "google_adk", (conversation_id or "").rpartition("\0")[2])
 
-    def _of(self, session: Any) -> _Conversation:
+    def _conversation_of(self, session: Any) -> _Conversation:
         return self._conversation(invoking_agent_of(session).conversation)
 
 

@@ -50,7 +50,7 @@ def _span_name(name: str) -> str | None:
 
 @run_hook
 def run(instrumentation: Instrumentation, agent: Any, /, messages: Any = None, *_: Any, **__: Any) -> ContextBoundRun:
-    """Bind the invoking agent for a run of an agent. Its conversation is found by the first message of the run."""
+    """Begin a run of an agent. Its conversation is found by the first message of the run."""
     name = generators.component_name(agent) or _TOOL.get() or type(agent).__name__
     invoking_agent = InvokingAgent(generators.CONVERSATIONS.of(messages or (), LedgerKey()), name, name)
     return ContextBoundRun(
@@ -76,7 +76,7 @@ def _calls_model(component: Any) -> bool:
 
 @run_hook
 def tool_call(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> ContextBoundRun:
-    """Detach a tool's run from the agent's model call: models that the tool calls have model calls of their own."""
+    """Detach a tool from the agent's model call, so that a model that the tool uses gets a separate model call."""
     return ContextBoundRun(instrumentation, None, {_TOOL: tool.name, CALL: None})
 
 
@@ -132,6 +132,7 @@ def _reducer_of(hook: Any) -> Any:
 
 
 def _kind(hook: Any) -> str | None:
+    """Return "reduction" for hooks that compact messages or offload tool results; None for hooks of unknown purpose."""
     reduces = hasattr(hook, "compactor") or is_own(hook, ("haystack.hooks.tool_result_offloading",))
     return "reduction" if reduces else None
 

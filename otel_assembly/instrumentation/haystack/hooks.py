@@ -37,7 +37,7 @@ class HaystackInstrumentor(AssemblyInstrumentor):
         ),
         *in_module(
             "haystack.tools.tool",
-            ("Tool.invoke Tool.invoke_async", calls.tool_call, "model calls inside tools, apart from the agent's own"),
+            ("Tool.invoke Tool.invoke_async", calls.tool_call, "model calls inside tools, as separate assemblies"),
             followed=True,
         ),
         *in_package(

@@ -47,7 +47,10 @@ MODEL_STAGE: Final = "invokeModel"
 
 
 def invoking_agent_of(agent: Any) -> InvokingAgent:
-    """Return the key of an agent: its session if it has one, because another object may continue that, else itself."""
+    """Return the invoking agent for an agent object.
+
+    Its conversation is the agent's session, which another object may continue; without a session, it is the object.
+    """
     session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
     session_id = session if isinstance(session, str) else None
     return InvokingAgent(session_id or agent, str(getattr(agent, "agent_id", "")), name_of(agent), session_id)
@@ -139,7 +142,8 @@ def function_name(function: Any) -> str:
     A lambda, or a function that Strands created, gets the name of the function that contains it.
     """
     function = function.func if isinstance(function, partial) else function
-    if isinstance(function, FunctionType) and is_framework_function(function):  # wraps middleware of one phase
+    if isinstance(function, FunctionType) and is_framework_function(function):
+        # Strands wraps middleware of one phase in a closure, whose variable `handler` is the program's function.
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         function = cells["handler"].cell_contents if "handler" in cells else function
     if hasattr(function, "__self__"):

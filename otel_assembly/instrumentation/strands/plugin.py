@@ -158,6 +158,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             event.cancel_tool = f"Not called: {halt.reason}"
 
     def _begin(self, conversation_id: str | None) -> PluginConversation:
+        # See `_conversation_of`: the session's id, and the agent's.
         session = conversation_id.partition("\0")[0] if conversation_id is not None else None
         return PluginConversation(self, "strands", session, same=same_content)
 

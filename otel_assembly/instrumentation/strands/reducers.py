@@ -1,7 +1,7 @@
 """Hooks for what changes a Strands agent's messages in place, between its model calls.
 
-That are conversation managers, strategies of a context manager, callbacks of hooks, and the tools ``summarize_context``
-and ``truncate_context``. Each change is deferred, and recorded as a step of the agent's next model call.
+These are conversation managers, strategies of a context manager, callbacks of hooks, and the tools with which a model
+reduces its own context. Each change is deferred, and recorded as a step of the agent's next model call.
 """
 
 from __future__ import annotations
