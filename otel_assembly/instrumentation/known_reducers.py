@@ -74,7 +74,7 @@ def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[
 
 
 def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Return a function for `ReducerSpec.stays`, for a reducer that keeps as many messages as an attribute says."""
+    """Return a function for `ReducerSpec.stays`, for a reducer with the number of kept messages in an attribute."""
     return behind(lambda reducer, before: len(before) - int(getattr(reducer, attribute)))
 
 

@@ -147,7 +147,9 @@ def restore_removed(earlier: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]
 
 
 def insert_gaps(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
-    """Return events with the messages inserted that turned out to lie before, between and after them.
+    """Return events with the messages inserted that lie before, between and after them.
+
+    A reducer may get only a part of the framework's messages. The others become known when the client is called.
 
     Args:
         events: Messages at some step of a model call.

@@ -160,7 +160,7 @@ class PluginStream(Stream):
 
 
 class AlertStream(PluginStream):
-    """A stream that keeps the alerts that were sent to it, for the model."""
+    """A stream that also keeps the alerts that were sent to it, so that the model can get them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class PluginConversation:
         """Run one turn in this block: set the agent, model and tools of the context, and restore them at its end.
 
         The turns of a conversation in one event loop run one after another. A turn that a policy or an observer begins
-        inside another turn, such as a summarizer's, runs at once.
+        inside another turn, such as a summarizer's, does not wait for that turn.
 
         Args:
             agent_name: The name of the invoking agent.

@@ -23,7 +23,7 @@ def in_front(messages: Sequence[Any], is_prompt: Callable[[Any], bool]) -> tuple
 
 
 def as_prompts(text: object) -> list[str]:
-    """Return a framework's only system prompt as a list, which is empty if the value is no text or an empty one."""
+    """Return a list with one system prompt; an empty list if the value is not a string, or is empty."""
     return [text] if isinstance(text, str) and text else []
 
 

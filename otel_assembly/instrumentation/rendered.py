@@ -25,7 +25,7 @@ _MAX_ABSENT: Final = 16
 #: The most new messages that are searched: a conversation is rendered into one message, or a few.
 _MAX_SEARCHED: Final = 4
 #: A shorter text must be a whole word in the rendering, or "no" would be found in "know".
-_MIN_LENGTH_IN_WORDS: Final = 12
+_MIN_SUBSTRING_LENGTH: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ def _start(text: str, parts: Sequence[str], end: int) -> int | None:
 
 
 def _last_index(text: str, part: str, end: int) -> int:
-    while (index := text.rfind(part, 0, end)) >= 0 and len(part) < _MIN_LENGTH_IN_WORDS:
+    """Return the last index of a part before `end`; -1 if there is none. A short part must be a whole word."""
+    while (index := text.rfind(part, 0, end)) >= 0 and len(part) < _MIN_SUBSTRING_LENGTH:
         adjacent = text[max(0, index - 1) : index], text[index + len(part) : index + len(part) + 1]
         if not any(map(str.isalnum, adjacent)):
             break

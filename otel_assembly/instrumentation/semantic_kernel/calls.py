@@ -184,7 +184,7 @@ def _responses_request(
     stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
     prompts, messages = split_prompts(chat_history.messages)
     if stored:  # the provider has the model's tool calls, so the agent does not send them again
-        messages = [m for m in messages if not m.items or any(item.content_type != _TOOL_CALL for item in m.items)]
+        messages = [message for message in messages if not _has_only_tool_calls(message)]
     return ClientRequest(
         messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
@@ -194,6 +194,10 @@ def _responses_request(
         unknown=bool(previous_response_id),
         invoking_agent=InvokingAgent(thread, agent.id, agent.name),
     )
+
+
+def _has_only_tool_calls(message: ChatMessageContent) -> bool:
+    return bool(message.items) and all(item.content_type == _TOOL_CALL for item in message.items)
 
 
 def model_of(model: Any, settings: Any) -> str:

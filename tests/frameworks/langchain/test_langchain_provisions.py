@@ -270,7 +270,7 @@ def test_what_cannot_be_given_is_refused(setting, wrong):
 
 async def test_a_function_that_returns_something_else_is_named():
     graph, _ = agent(0, AssemblyMiddleware([], variables=lambda runtime: 7))
-    with pytest.raises(ConfigurationError, match="variables returned int"):
+    with pytest.raises(ConfigurationError, match="variables must return a mapping, not int"):
         await arun(graph)
-    with pytest.raises(ConfigurationError, match="variables returned int"):
+    with pytest.raises(ConfigurationError, match="variables must return a mapping, not int"):
         run(graph)
