@@ -61,17 +61,10 @@ def invoking_agent_of(memory: Any) -> InvokingAgent:
 def _begin_run(
     memory_of: Callable[..., Any], instrumentation: Instrumentation, runner: Any, /, *args: Any, **kwargs: Any
 ) -> ReadingRun:
-    """Begin a run of a workflow or an engine.
+    """Begin a run of a workflow or an engine (the runner), whose memory `memory_of` returns from the run's arguments.
 
     The span of an agent or a chat engine starts immediately. Queries and other workflows may call no model, so their
     span starts with the first model call.
-
-    Args:
-        memory_of: Returns the run's memory, from the runner and the arguments of the run.
-        instrumentation: The instrumentation that records the run.
-        runner: The workflow or engine.
-        args: The positional arguments of the run.
-        kwargs: The keyword arguments of the run.
     """
     memory = memory_of(runner, *args, **kwargs)
     is_agent = is_in(type(runner), ("llama_index.core.agent",)) or hasattr(runner, "achat")

@@ -261,7 +261,7 @@ class Readings:
             reduction.before = list(after if before is None else before)
             report = dict(reads.said(reduction.before, after, store)) if reads.said is not None else {}
             steps = [step for read in reading.inner for step in read.steps]
-            if same(reduction.before, after):
+            if same(reduction.before, after):  # counted as a reduction that changed nothing
                 reduction.done(after)
             elif keeps(store):  # a step of the next call, even if this read is never sent to a model
                 reduction.done(after, invoking_agent=invoking_agent, **report)
@@ -270,7 +270,7 @@ class Readings:
             read = Read(invoking_agent, after, steps)
             if outer is not None:
                 outer.inner.append(read)
-            elif reducing() is None:
+            elif reducing() is None:  # otherwise a reducer reads the store for itself, not for a model call
                 self.record_read(read)
 
         return observe_any_hook(observe)

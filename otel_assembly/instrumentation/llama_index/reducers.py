@@ -37,7 +37,7 @@ def _config(memory: Any) -> Mapping[str, Any]:
 
 
 def _step_report(_: Any, __: Any, memory: Any) -> Mapping[str, Any]:
-    """Report the token limit as the step's budget, and as the reason for dropped messages, if the memory has one."""
+    """Report the memory's token limit as the step's budget, and why messages are dropped; empty without a limit."""
     has_limit = known_of(type(memory), _LIMITING, _PACKAGES)
     return {"budget": memory.token_limit, "reason": DecisionReason.OVER_BUDGET} if has_limit else {}
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class _HaltedToolError(HaltedError, AgentsException):
-    """A halt that is raised during a turn. The SDK replaces errors of tools that are no `AgentsException`."""
+    """A halt that is raised during a turn: an `AgentsException`, because the SDK replaces other errors of tools."""
 
 
 class _Conversation(PluginConversation):

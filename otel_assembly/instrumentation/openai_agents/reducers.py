@@ -120,7 +120,7 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
         result = yield
     if kwargs.get("include_history_in_prepared_input", True):
         reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
-        if callback is None:
+        if callback is None:  # only the SDK's own removal of orphaned items changes the input
             places = locate(reduction.before, after) or ()
             reduction.verdicts = left_for(
                 reduction.before, [reduction.before[place] for place in places], _orphan_reason
