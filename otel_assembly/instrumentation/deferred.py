@@ -1,7 +1,9 @@
-"""Steps that are kept: what reducers do outside of any model call, and what was said of the steps of one.
+"""Steps that are recorded later than their reducer ran, and steps that are recorded again.
 
-The first waits for the next call of its conversation and asker. The second is said again of a call that is made again,
-as a retry does, and messages that turn out to have stood around those that were reduced belong into each of them.
+A framework can run a reducer (code that removes or shortens messages) outside any model call, for example between two
+runs. `DeferredReductions` stores such a reduction until the invoking agent's next model call in the same conversation,
+which records it as a step. A model call stores each of its steps as a `RecordedStep`. It can then record the step again
+if the call is repeated, as in a retry, or add messages that were observed only after the step.
 """
 
 from __future__ import annotations
@@ -21,30 +23,36 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedStep
 
-#: Conversations with reductions that wait for a model call; beyond it the least recently used ones' are forgotten.
-_WAITING: Final = 1_000
-#: Reductions of one conversation that wait; beyond it the oldest are forgotten.
-_WAIT_AT_ONCE: Final = 16
-#: What is said of a step once, however often a model is sent what it let out.
-_ONCE: Final = frozenset({"alerts", "halts"})
+#: The most ledgers with deferred reductions; the least recently used ones are dropped first.
+_MOST_LEDGERS: Final = 1_000
+#: The most deferred reductions of one ledger; the oldest ones are dropped first.
+_MOST_PER_LEDGER: Final = 16
+#: Arguments of `ObservedStep.out` that are recorded only once, even if a repeated model call repeats the step.
+_REPORTED_ONCE: Final = frozenset({"alerts", "halts"})
 
 
 @dataclass(slots=True)
 class DeferredAttempt:
-    """What a summariser did for a reducer outside of any model call.
+    """A summarizer's attempt to compact messages for a reducer that ran outside any model call.
 
     Attributes:
-        attempt: How it ended.
-        tokens_in: Tokens of what it was given, as the call that it is told with counts them.
-        text: What it said.
+        attempt: The outcome and the times of the attempt.
+        tokens_in: Returns the tokens of the summarizer's input. It takes the function that counts the tokens of a text
+            for the model call with which the attempt is recorded.
+        text: The summary; None if there is none.
     """
 
     attempt: Attempt
     tokens_in: Callable[[Callable[[str], int]], int]
     text: str | None = None
 
-    def told(self, count: Callable[[str], int], step: ObservedStep) -> None:
-        """Tell of it under the reducer's step."""
+    def record(self, count: Callable[[str], int], step: ObservedStep) -> None:
+        """Record the attempt as a ``compact_block`` span below the reducer's step.
+
+        Args:
+            count: Returns the tokens of a text.
+            step: The reducer's step.
+        """
         attempt = self.attempt
         with step.compacting(
             attempt.compactor,
@@ -52,22 +60,22 @@ class DeferredAttempt:
             started_ns=attempt.started_ns,
             ended_ns=attempt.ended_ns,
             model_spans=attempt.model_spans,
-        ) as told:
-            told.outcome, told.error_type = self.attempt.outcome, self.attempt.error_type
-            told.tokens_out = None if self.text is None else count(self.text)
+        ) as recorded_attempt:
+            recorded_attempt.outcome, recorded_attempt.error_type = attempt.outcome, attempt.error_type
+            recorded_attempt.tokens_out = None if self.text is None else count(self.text)
 
 
 class DeferredReduction(NamedTuple):
-    """What a reducer did outside of any model call.
+    """The change that a reducer made to messages outside any model call.
 
     Attributes:
-        policy: Its name.
-        before: What it took in.
-        after: What it let out.
-        kind: ``reduction`` or ``injection``.
-        config: Its settings.
-        said: What else `ObservedStep.out` is told.
-        attempts: What summarisers did for it.
+        policy: The reducer's name, of low cardinality.
+        before: The reducer's input.
+        after: The reducer's output.
+        kind: ``reduction`` or ``injection``; None if unknown.
+        config: The reducer's settings.
+        said: Other arguments for `ObservedStep.out`, such as verdicts.
+        attempts: What summarizers did for the reducer.
     """
 
     policy: str
@@ -79,56 +87,64 @@ class DeferredReduction(NamedTuple):
     attempts: Sequence[DeferredAttempt] = ()
 
 
-#: Who had a summarizer called outside of any model call, in the run that goes on here.
+#: The invoking agents for which a summarizer ran outside any model call, in the current run; None outside any run.
 SUMMARIZED: Final[ContextVar[list[InvokingAgent] | None]] = ContextVar("otel_assembly_summarized", default=None)
 
 
 class DeferredReductions:
-    """The reductions that wait, by conversation and asker.
+    """The reductions that are not recorded yet, by ledger: one per invoking agent and conversation.
 
     Attributes:
-        record: Records reductions of an asker as an assembly that no model is called with; set by `model_call`.
+        record: Records reductions of an invoking agent as an assembly without a model call. `model_call` sets this
+            attribute, because `ModelCall` uses this module.
     """
 
     record: Callable[[Instrumentation, InvokingAgent, Sequence[DeferredReduction]], None]
 
     def __init__(self) -> None:
-        self._of: Registry[Any, list[DeferredReduction]] = Registry(_WAITING, clear_after_fork=True)
+        self._by_ledger: Registry[Any, list[DeferredReduction]] = Registry(_MOST_LEDGERS, clear_after_fork=True)
 
-    def put(self, invoking_agent: InvokingAgent, waiting: DeferredReduction) -> None:
-        """The next model call of this asker in this conversation has this step first."""
+    def put(self, invoking_agent: InvokingAgent, reduction: DeferredReduction) -> None:
+        """Store a reduction; the next model call of this invoking agent records it before the call's own steps.
+
+        Nothing is stored if the invoking agent has no conversation, because no later call can then be its next one.
+        """
         key = invoking_agent.ledger()
         if key is not None:
-            held = self._of.of(key, list)
-            held.append(waiting)
-            del held[:-_WAIT_AT_ONCE]
+            reductions = self._by_ledger.of(key, list)
+            reductions.append(reduction)
+            del reductions[:-_MOST_PER_LEDGER]
             invoking_agents = SUMMARIZED.get()
-            if waiting.attempts and invoking_agents is not None:
+            if reduction.attempts and invoking_agents is not None:
                 invoking_agents.append(invoking_agent)
 
     def take(self, invoking_agent: InvokingAgent) -> list[DeferredReduction]:
-        """What waits for a model call, the oldest first; it waits no more."""
+        """Remove the reductions of an invoking agent and return them, the oldest first."""
         key = invoking_agent.ledger()
-        held = self._of.get(key) if key is not None else None
-        if not held:
+        stored = self._by_ledger.get(key) if key is not None else None
+        if not stored:
             return []
-        taken = [*held]
-        held.clear()
-        return taken
+        reductions = [*stored]
+        stored.clear()
+        return reductions
 
     def run_ended(self, instrumentation: Instrumentation, invoking_agents: Sequence[InvokingAgent]) -> None:
-        """A run is over: what summarizers did for these askers is recorded, where it still waits.
+        """Record what summarizers did in a run that has ended, unless a model call has already recorded it.
 
-        It may have been the last run of its conversation. A later call has the reductions as its steps, too, but not
-        what the summarizers did.
+        No later run may follow, so the attempts are recorded now, in an assembly without a model call. The reductions
+        themselves stay stored: the next model call, if there is one, has them as its steps, too.
+
+        Args:
+            instrumentation: The framework's instrumentation.
+            invoking_agents: The agents for which summarizers ran.
         """
         for invoking_agent in invoking_agents:
-            held = self._of.get(invoking_agent.ledger()) or []
-            waiting = [*held]
-            if any(reduction.attempts for reduction in waiting):
-                held.clear()  # a call takes up what waits for its asker
-                self.record(instrumentation, invoking_agent, waiting)
-                held += [reduction._replace(attempts=()) for reduction in waiting]
+            stored = self._by_ledger.get(invoking_agent.ledger()) or []
+            reductions = [*stored]
+            if any(reduction.attempts for reduction in reductions):
+                stored.clear()  # else the assembly would take the reductions from here, too
+                self.record(instrumentation, invoking_agent, reductions)
+                stored += [reduction._replace(attempts=()) for reduction in reductions]
 
 
 DEFERRED_REDUCTIONS: Final = DeferredReductions()
@@ -136,16 +152,16 @@ DEFERRED_REDUCTIONS: Final = DeferredReductions()
 
 @dataclass(slots=True)
 class RecordedStep:
-    """A step of a model call, and what was said of it.
+    """A step of a model call, with everything that is needed to record the step again.
 
     Attributes:
-        policy: The policy's name.
-        kind: ``reduction`` or ``injection``; None where that is not known.
-        config: Its settings.
-        step: Its step in the assembly that is open, or was the last.
-        events: All messages of the call, as it left them.
-        prompts: The system prompts, where it changed them.
-        said: What else `ObservedStep.out` is told.
+        policy: The name of the policy or reducer.
+        kind: ``reduction`` or ``injection``; None if unknown.
+        config: The settings of the policy.
+        step: The step in the assembly that is open, or in the last one.
+        events: All messages of the call after the step.
+        prompts: The system prompts after the step; None if the step did not change them.
+        report: Other arguments for `ObservedStep.out`, such as verdicts.
     """
 
     policy: str
@@ -154,30 +170,41 @@ class RecordedStep:
     step: ObservedStep
     events: list[Any]
     prompts: Sequence[str] | None
-    said: Mapping[str, Any]
+    report: Mapping[str, Any]
 
-    def tell(self) -> None:
-        """The step is done: it ends, unless whoever opened it has ended it."""
+    def finish(self) -> None:
+        """Record the output of the step, and end the step's span if it was never entered as a context manager."""
         if not self.step.entered:
             with self.step:
                 pass
-        self.step.out(self.events, prompts=self.prompts, **self.said)
+        self.step.out(self.events, prompts=self.prompts, **self.report)
 
-    def again(self, step: ObservedStep) -> RecordedStep:
-        """The same, as a step of the next assembly."""
+    def repeated(self, step: ObservedStep) -> RecordedStep:
+        """Return a copy of this recorded step for `step`, which belongs to the next assembly."""
         step.beside = self.step.beside
-        return replace(self, step=step, said={name: value for name, value in self.said.items() if name not in _ONCE})
+        report = {name: value for name, value in self.report.items() if name not in _REPORTED_ONCE}
+        return replace(self, step=step, report=report)
 
     def widen(self, reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> None:
-        """The framework held more: what stands in the gaps between these messages, and around them."""
+        """Add messages that were not part of the step's input, but were between or around its messages.
+
+        Args:
+            reduced: The output of the last step.
+            gaps: The messages before, between and after those of `reduced`; one list more than `reduced` has messages.
+        """
         self.events = self.step.events = insert_gaps(self.events, reduced, gaps)
-        self.step.beside = [*self.step.beside, *(one for gap in gaps for one in gap)]
+        self.step.beside = [*self.step.beside, *(message for gap in gaps for message in gap)]
 
 
-def remap_verdicts(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
-    """What is said of copies, said of the messages themselves, by the identity of the copies."""
+def remap_verdicts(report: Mapping[str, Any], originals: Mapping[int, Any]) -> dict[str, Any]:
+    """Return the report of a step, with verdicts on the original messages instead of on copies of them.
+
+    Args:
+        report: The arguments for `ObservedStep.out`.
+        originals: The original message by the `id` of its copy.
+    """
     verdicts = [
-        replace(verdict, events=[known.get(id(event), event) for event in verdict.events])
-        for verdict in said.get("verdicts", ())
+        replace(verdict, events=[originals.get(id(event), event) for event in verdict.events])
+        for verdict in report.get("verdicts", ())
     ]
-    return {**said, **({"verdicts": verdicts} if verdicts else {})}
+    return {**report, **({"verdicts": verdicts} if verdicts else {})}

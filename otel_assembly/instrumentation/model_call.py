@@ -1,10 +1,11 @@
-"""The model call that is being prepared, in whatever framework: who asks, what its messages were, what reduced them.
+"""`ModelCall`: one model call of a framework while it is prepared, which becomes one assembly.
 
-A model call is one assembly. It begins with the first thing that is done to its messages, and ends as the model's
-client receives them: so what came in is what the framework held, each reduction on the way is a step, and what came out
-is what was sent. What no hook explains is a last step, `framework`. Which model call something works for is known by a
-context variable while it is prepared; what reduces outside of any waits for the next call of its conversation and
-asker.
+A model call starts with the first observation of its messages, such as a reducer's input, and ends when the provider
+client is called. Its input is the framework's messages, and each reducer on the way is a step. Differences between the
+last step's output and the client request that no hook accounts for become one more step, named `framework`.
+
+While a call is prepared, the context variable `CALL` contains it. A reduction outside any call is deferred to the next
+call of the same invoking agent in the same conversation (see `deferred`).
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ if TYPE_CHECKING:
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
-#: What of a call changes as its messages are prepared, beside the steps.
-_STATE: Final = ("messages", "out", "prompts", "_prompts_out", "_whole", "_stage")
+#: The attributes that change while the messages of a call are prepared, except the list of steps.
+_STATE: Final = ("messages", "out", "prompts", "_prompts_out", "_is_complete", "_stage")
 
 
 class ClientRequest(NamedTuple):
-    """What a model's client is given.
+    """The arguments with which a provider's client is called.
 
     Attributes:
-        messages: The messages behind the system prompts, in the framework's own types.
-        prompts: The system prompts in front of them; None where they are those that the call was prepared with.
-        tools: The schemas of the tools that are offered, where they are known.
-        model: The model's name.
-        window: The model's limit in tokens, where the framework knows it: a `ListedWindow` where nobody can set that.
-        invoking_agent: Who asks, where no call is being prepared that says so.
-        call: The call that these messages were prepared for, where the client is not called inside of it.
-        client: What the client adds to messages; None if only the model's name is known.
-        unknown: Whether the provider holds earlier messages, so that nobody here can know the model's input.
+        messages: The messages after the system prompts, in the framework's own types.
+        prompts: The system prompts before the messages; None if they did not change while the call was prepared.
+        tools: The schemas of the tools that the model may call; empty if unknown.
+        model: The model's name; None if unknown.
+        window: The model's limit in tokens; None if unknown. It is a `ListedWindow` if the user cannot set the limit.
+        invoking_agent: The invoking agent, used if no model call is being prepared.
+        call: The model call for which the messages were prepared; used if the context variable `CALL` is not set.
+        client: The rules for what the client adds around messages; None if only the model's name is known.
+        unknown: True if the provider stores earlier messages, so that the model's whole input cannot be read.
     """
 
     messages: Sequence[Any]
@@ -70,24 +71,24 @@ class ClientRequest(NamedTuple):
 
 
 class ModelCall:
-    """The assembly of one model call, from the first thing that is done to its messages until the client has them.
+    """One model call, from the first observation of its messages until the client is called: one assembly.
 
     Attributes:
-        invoking_agent: Who asks.
-        messages: What the framework held; None until something of it was seen.
-        out: What the last step let out.
-        prompts: The system prompts before any step changed them; None until they are known.
+        invoking_agent: The agent or graph node that makes the call.
+        messages: The input, which is the framework's messages before any step; None until the first observation.
+        out: The messages after the last step.
+        prompts: The system prompts before any step; None until they are known.
         tools: The schemas of the tools.
         model: The model's name.
         window: The model's limit in tokens.
-        name: What tells it from the framework's other assemblies, such as the care of a history.
-        sent: How often a client has received it.
-        unknown: Whether nobody can know what the framework held; what comes out is then taken for what came in.
-        client: What the client adds to messages; None if it is not known.
-        run: The run that it is a part of, where that may get its span only with what is told in it.
-        problem: What its last reducer raised, for whose caller that need not have been the end.
-        ends_before_client_span: Whether its assembly ends with the last step, not when the model is called: where that
-            call's span may be open by then.
+        name: The assembly's name; it distinguishes assemblies without a model call, such as a compaction.
+        sent: How often a client was called with this call's messages.
+        unknown: True if the input cannot be read; the client request is then recorded as the input.
+        client: The rules for what the client adds around messages; None if unknown.
+        run: The run that the call belongs to, if the run's span may have to be opened together with the assembly.
+        problem: The exception of the last reducer; its caller may have handled it.
+        ends_before_client_span: True if the assembly ends with its last step instead of when the client is called,
+            because the client's span may be open by then.
     """
 
     ends_before_client_span = False
@@ -119,42 +120,50 @@ class ModelCall:
         self.run: LazyRun | None = None
         self.problem: BaseException | None = None
         self._prompts_out: Sequence[str] | None = prompts
-        #: Whether the first messages were all that the framework held, and not perhaps a part of it.
-        self._whole = False
+        #: Whether `messages` is the whole input; a reducer may have received only a part of it.
+        self._is_complete = False
+        #: The number of assemblies that plug-ins of this library have made of this call's messages.
         self._stage = 0
-        self._prepared: ObservedAssembly | None = None
-        self._told: list[RecordedStep] = []
+        self._assembly: ObservedAssembly | None = None
+        self._recorded_steps: list[RecordedStep] = []
         self._ended = False
         if messages is not None:
             self.set_input(messages)
 
     def set_input(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
-        """The framework holds these: all that comes in to the call."""
+        """Set the whole input of the call: the framework's messages and system prompts before any step.
+
+        If messages were observed before, a difference from the last step's output becomes a step `framework`.
+        """
         self._restart()
         if self.messages is None:
             self._first_observation(messages)
         else:
             self.observe_messages(messages)
-        self._whole = True
+        self._is_complete = True
         if self.prompts is None:
             self.prompts = self._prompts_out = prompts
 
     def set_model_info(
         self, *, tools: Sequence[Mapping[str, Any]] = (), model: str | None = None, window: int | None = None
     ) -> None:
-        """What the model is called with beside messages, as far as it was not known."""
+        """Set the tools, the model's name and its limit in tokens, as far as they are not known yet."""
         self.tools = self.tools or tools
         self.model = self.model or model
         self.window = self.window or window
 
     def open(self, started_ns: int | None = None) -> None:
-        """Open its assembly's span here, if that is not open yet."""
+        """Open the assembly's span in the current context, if it is not open yet.
+
+        Args:
+            started_ns: The start time; None for the current time.
+        """
         self._restart()
-        self._assembly(started_ns)
+        self._prepare_assembly(started_ns)
 
     def count(self, text: str) -> int:
-        """Tokens of a text, while a step goes on; 0 where nothing is recorded."""
-        return self._prepared.count(text) if self._prepared is not None else 0
+        """Return the tokens of a text for the call's model; 0 if nothing is recorded."""
+        return self._assembly.count(text) if self._assembly is not None else 0
 
     def step(
         self,
@@ -165,13 +174,23 @@ class ModelCall:
         config: Mapping[str, Any] | None = None,
         started_ns: int | None = None,
     ) -> ObservedStep | None:
-        """A reducer of these messages begins, or began; steps follow one another. None where nothing is recorded.
+        """Begin the step of a reducer, and return the context manager in which the reducer runs.
 
-        It is a context manager around what the reducer does, and `reduced` says what came out of it.
+        Call `reduced` with the step and the reducer's output afterwards.
+
+        Args:
+            policy: The reducer's name, of low cardinality.
+            before: The reducer's input.
+            kind: ``reduction`` or ``injection``; None if unknown.
+            config: The reducer's settings.
+            started_ns: When the reducer started, if it has already; None for the current time.
+
+        Returns:
+            None if nothing is recorded.
         """
         self._restart()
         self._first_observation(before)
-        return self._step(policy, kind, config, started_ns)
+        return self._begin_step(policy, kind, config, started_ns)
 
     def reduced(
         self,
@@ -185,73 +204,75 @@ class ModelCall:
         config: Mapping[str, Any] | None = None,
         started_ns: int | None = None,
         prompts: Sequence[str] | None = None,
-        **said: Any,
+        **report: Any,
     ) -> bool:
-        """A reducer made these messages of those, wherever they stand among the call's.
+        """Record the output of a reducer, whose input may be a part of the call's messages.
 
         Args:
-            policy: Its name, of low cardinality.
-            before: What it took in.
-            after: What it let out.
-            step: Its step, where that is open.
-            since: What the call's messages were when it began, where others have reduced them meanwhile.
-            kind: ``reduction`` or ``injection``.
-            config: Its settings.
-            started_ns: When it began, where no step is open.
-            prompts: The system prompts, where it changed them.
-            said: What else `ObservedStep.out` is told.
+            policy: The reducer's name, of low cardinality.
+            before: The reducer's input.
+            after: The reducer's output.
+            step: The reducer's step, if it is open.
+            since: The call's messages when the reducer started, if other reducers ran in the meantime.
+            kind: ``reduction`` or ``injection``; None if unknown.
+            config: The reducer's settings.
+            started_ns: When the reducer started, if no step is open.
+            prompts: The system prompts after the reducer; None if it did not change them.
+            report: Other arguments for `ObservedStep.out`.
 
         Returns:
-            Whether it was told; not where the messages are none of this call's.
+            False if nothing was recorded: none of the input's messages belongs to this call, or telemetry is off.
         """
         self._restart()
         self._first_observation(before)
         whole = self.out if since is None else since
         places = locate(whole, before)
         if places is None:
-            places = [place for one in before for place in locate(whole, [one]) or ()]
+            places = [place for message in before for place in locate(whole, [message]) or ()]
             if not places:
                 return False
             if step is None:
                 self.observe_messages(before)
                 whole, places = self.out, list(range(len(before)))
         if step is None:
-            step = self._step(policy, kind, config, started_ns)
+            step = self._begin_step(policy, kind, config, started_ns)
         if step is None:
             return False
-        if len(places) == len(before):
-            said = remap_verdicts(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
-        self._tell(RecordedStep(policy, kind, config or {}, step, replace_at(whole, places, after), prompts, said))
+        if len(places) == len(before):  # the reducer may have received copies of the call's messages
+            report = remap_verdicts(report, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
+        self._record_step(
+            RecordedStep(policy, kind, config or {}, step, replace_at(whole, places, after), prompts, report)
+        )
         return True
 
-    def replay_deferred(self, waiting: DeferredReduction) -> None:
-        """What a reducer did before anybody knew this call is told as a step of it."""
+    def replay_deferred(self, reduction: DeferredReduction) -> None:
+        """Record a reduction that ran before this call existed as a step of this call."""
         self._restart()
-        self._first_observation(waiting.before)
-        step = self._attempted(waiting)
+        self._first_observation(reduction.before)
+        step = self._begin_deferred_step(reduction)
         if step is not None:
-            about = {"kind": waiting.kind, "config": waiting.config, **waiting.said}
-            self.reduced(waiting.policy, waiting.before, waiting.after, step=step, **about)
+            details = {"kind": reduction.kind, "config": reduction.config, **reduction.said}
+            self.reduced(reduction.policy, reduction.before, reduction.after, step=step, **details)
 
     def fork(self, state: int | None = None) -> Self:
-        """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
+        """Return a new call with the input and the steps of this one.
 
-        An agent that reduces its history once for all calls of a run begins each of them so.
+        An agent that reduces its history once for all model calls of a run needs one fork for each of them.
 
         Args:
-            state: Which of `states` it begins with; by default the last.
+            state: The index in `states` of the messages with which the new call continues; None for the last ones.
         """
-        made = copy(self)
-        made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
-        return made
+        forked = copy(self)
+        forked._reset_to(list(map(replace, self._recorded_steps[:state])))  # noqa: SLF001  # of this class
+        return forked
 
     def apply_deferred(self, invoking_agent: InvokingAgent) -> None:
-        """What waits for this asker was done since to what it begins with, one after another."""
-        for one in DEFERRED_REDUCTIONS.take(invoking_agent):
+        """Record the deferred reductions of an invoking agent as the next steps of this call, the oldest first."""
+        for reduction in DEFERRED_REDUCTIONS.take(invoking_agent):
             self._restart()
-            self.observe_messages(one.before)
-            said = remap_verdicts(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
-            self._apply_deferred_step(one._replace(said=said), list(one.after))
+            self.observe_messages(reduction.before)
+            report = remap_verdicts(reduction.said, dict(zip(map(id, reduction.before), self.out, strict=True)))
+            self._apply_deferred_step(reduction._replace(said=report), list(reduction.after))
 
     def observe_messages(
         self,
@@ -262,34 +283,37 @@ class ModelCall:
         kind: str | None = None,
         verdicts: Sequence[Verdict] = (),
     ) -> None:
-        """These are sent, or reduced, next: report what changed since the last step let something out.
+        """Observe the messages that a framework uses next; if they differ from the last output, record a step.
 
         Args:
             messages: The messages.
-            prompts: The system prompts, where they are known.
-            policy: What has changed them, where that is known.
-            kind: ``reduction`` or ``injection``, likewise.
-            verdicts: Why messages left, where that is known.
+            prompts: The system prompts; None if unknown.
+            policy: The name of the code that changed the messages.
+            kind: ``reduction`` or ``injection``; None if unknown.
+            verdicts: Why messages were dropped, if that is known.
         """
         self._first_observation(messages)
-        if not self._whole and not same(self.out, messages):
-            self._widen(messages)
-        changed = prompts is not None and self.prompts is not None and list(prompts) != list(self._prompts_out or ())
+        if not self._is_complete and not same(self.out, messages):
+            self._add_surrounding(messages)
+        prompts_changed = False
         if prompts is not None and self.prompts is None:
             self.prompts = self._prompts_out = prompts
-        if changed or not same(self.out, messages):
-            step = self._step(policy, kind)
+        elif prompts is not None:
+            prompts_changed = list(prompts) != list(self._prompts_out or ())
+        if prompts_changed or not same(self.out, messages):
+            step = self._begin_step(policy, kind)
             if step is not None:
                 verdicts = verdicts or self.why(self.out, messages)
-                said = {"verdicts": verdicts} if verdicts else {}
-                self._tell(RecordedStep(policy, kind, {}, step, list(messages), prompts if changed else None, said))
+                report = {"verdicts": verdicts} if verdicts else {}
+                prompts = prompts if prompts_changed else None
+                self._record_step(RecordedStep(policy, kind, {}, step, list(messages), prompts, report))
 
     @contextmanager
     def scoped(self) -> Iterator[None]:
-        """What is done to the messages in this block holds until its end, where the assembly ends too, if it has not.
+        """At the end of the block, end the assembly if it is open, and undo the steps that the block recorded.
 
-        So it is with a middleware that stands around the next one, down to the client: one in front of it may call it
-        again, and then it does its work once more.
+        Use this around a middleware that calls the next one, down to the client. An outer middleware may call it
+        several times, and each time the middleware makes its changes again, starting from the same messages.
         """
         self._restart()
         rollback = self.checkpoint()
@@ -300,224 +324,253 @@ class ModelCall:
             rollback()
 
     def checkpoint(self) -> Callable[[], None]:
-        """Remember its messages and steps as they are now; the function that is returned puts them back.
+        """Save the messages and steps, and return a function that restores them.
 
-        That does nothing while its assembly is open.
+        The function does nothing while the call's assembly is open.
         """
-        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+        state, steps = {name: getattr(self, name) for name in _STATE}, [*self._recorded_steps]
 
         def rollback() -> None:
-            if self._prepared is None or self._ended:
-                self._told, self._ended = [*told], True
-                for name, value in held.items():
+            if self._assembly is None or self._ended:
+                self._recorded_steps, self._ended = [*steps], True
+                for name, value in state.items():
                     setattr(self, name, value)
 
         return rollback
 
     def replaced_by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
-        """A plug-in of ours has made an assembly of its own, and these are what it let out.
+        """Continue after a plug-in of this library, which has made an assembly with this output itself.
 
-        What was done before it is told as a call that no model is called with; only what is done behind it is told
-        from here on.
+        The steps before the plug-in become an assembly without a model call. Only later steps are recorded in the
+        assembly of this call.
         """
         self.end()
-        self._prepared, self._ended, self._stage = None, False, self._stage + 1
-        self.messages, self.out, self._whole = list(messages), list(messages), True
-        self._told, self._prompts_out, self.prompts, self.sent = [], prompts, prompts, 0
+        self._assembly, self._ended, self._stage = None, False, self._stage + 1
+        self.messages, self.out, self._is_complete = list(messages), list(messages), True
+        self._recorded_steps, self._prompts_out, self.prompts, self.sent = [], prompts, prompts, 0
 
-    def client_called(self, given: ClientRequest) -> None:
-        """The model's client is called with these: tell what became of the messages, and end the assembly."""
+    def client_called(self, request: ClientRequest) -> None:
+        """Compare the messages of a client request with the last step's output, and end the assembly.
+
+        Differences become one more step. After a plug-in of this library, no assembly is recorded if nothing changed.
+        """
         self._restart()
-        self.model, self.tools = given.model or self.model, given.tools or self.tools
-        self.window = given.window or self.window
-        self.client = given.client or self.client
-        self.unknown = self.unknown or given.unknown
-        if self._stage and not self.sent and not self._told and self._is_out(given):
+        self.model, self.tools = request.model or self.model, request.tools or self.tools
+        self.window = request.window or self.window
+        self.client = request.client or self.client
+        self.unknown = self.unknown or request.unknown
+        if self._stage and not self.sent and not self._recorded_steps and self._is_output(request):
             self.sent += 1
-            return  # it is told by the plug-in that made it
-        assembly = self._assembly()
+            return  # the plug-in's own assembly has recorded this prompt
+        assembly = self._prepare_assembly()
         if assembly is None:
             return
         with suppress_errors(assembly.fail):
-            rendering = self._rendering(given)
+            rendering = self._find_rendering(request)
             if rendering is None:
-                self.observe_messages(given.messages, prompts=given.prompts)
+                self.observe_messages(request.messages, prompts=request.prompts)
             else:
-                if not self._whole:  # the program's next message came in with those that were rendered
-                    self._widen([*self.out, *rendering.beside])
+                if not self._is_complete:  # the program's new message belongs to the input, like the rendered ones
+                    self._add_surrounding([*self.out, *rendering.beside])
                 self.observe_messages(rendering.messages, prompts=rendering.prompts, verdicts=rendering.verdicts)
-        self._end(called=True)
+        self._close(called=True)
 
-    def _rendering(self, given: ClientRequest) -> Rendering | None:
-        """Whether messages of the call were rendered into the text of a prompt that is sent."""
-        if not self.out or self.unknown or same_objects(self.out, given.messages):
+    def _find_rendering(self, request: ClientRequest) -> Rendering | None:
+        """Find messages of the call that the request contains as text within a prompt; None if there are none."""
+        if not self.out or self.unknown or same_objects(self.out, request.messages):
             return None
-        return find_rendering(self.out, given.messages, given.prompts or (), self._prompts_out or ())
+        return find_rendering(self.out, request.messages, request.prompts or (), self._prompts_out or ())
 
     @property
     def ended(self) -> bool:
-        """Whether it was told; what is done for it from now on is done for another call."""
+        """Whether the call's assembly has ended; a later observation starts a new assembly for a repeated call."""
         return self._ended
 
     @property
     def prompts_out(self) -> Sequence[str] | None:
-        """The system prompts as the last step left them; None until they are known."""
+        """The system prompts after the last step; None until they are known."""
         return self._prompts_out
 
     @property
     def states(self) -> list[Sequence[Any]]:
-        """What its messages were: as they came in, and after each step."""
-        return [self.messages or (), *(told.events for told in self._told)]
+        """The messages of the input, and after each step."""
+        return [self.messages or (), *(recorded.events for recorded in self._recorded_steps)]
 
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
-        """No model is called with it any more; what was done for it is told, where something was.
+        """End the call's assembly without a model call; does nothing if no assembly is open.
 
         Args:
-            error: What went wrong.
-            stays: Whether what the last step let out stays whatever went wrong, as `ObservedAssembly.end` takes it.
+            error: The exception because of which no model is called; None without an exception.
+            stays: True if the changes of the steps remain in effect despite the exception; see `ObservedAssembly.end`.
         """
-        if self._prepared is not None and not self._ended:
-            self._end(error, stays=stays)
+        if self._assembly is not None and not self._ended:
+            self._close(error, stays=stays)
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block prepares this call, or makes it; never left open across a ``yield``."""
+        """Make this call the current one (`CALL`) in a block, which must not stay open across a ``yield``."""
         with context_value(CALL, self):
             yield
 
     def fail(self, problem: Exception) -> None:
-        """Report nothing of it: what is known of it is broken."""
-        if self._prepared is not None:
-            self._prepared.fail(problem)
+        """Do not export the assembly, because an error made its data wrong; the error is counted."""
+        if self._assembly is not None:
+            self._assembly.fail(problem)
 
     def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
-        """Why messages left that no hook saw leave; by default it is for the step itself to tell."""
+        """Return verdicts on messages that code without a hook dropped; a subclass may override this method.
+
+        Args:
+            before: The messages after the last step.
+            after: The messages that were observed next.
+        """
         return ()
 
     def calling(self) -> AbstractContextManager[Any]:
-        """Where the client runs that has received it: in its run, else where it is called."""
+        """Return the context manager in which the client runs: the context of the call's run, if there is one."""
         return self.run.inside_unless_traced() if self.run is not None else nullcontext()
 
     @property
     def done_ns(self) -> int:
-        """When the last step was done."""
-        return self._prepared.done_ns if self._prepared is not None else 0
+        """When the last step ended, in nanoseconds since 1970; 0 without a step."""
+        return self._assembly.done_ns if self._assembly is not None else 0
 
     @property
     def assembly_reference(self) -> object:
-        """What is remembered of its last assembly, for a halt that comes after it; None where there is none."""
-        return self._prepared.recording.assembly_reference if self._prepared is not None else None
+        """A reference to the last assembly, on which a later halt can be recorded; None without an assembly."""
+        return self._assembly.recording.assembly_reference if self._assembly is not None else None
 
-    def _is_out(self, given: ClientRequest) -> bool:
+    def _is_output(self, request: ClientRequest) -> bool:
+        """Whether a client request has the messages and prompts of the last step."""
         if (
-            given.prompts is not None
+            request.prompts is not None
             and self._prompts_out is not None
-            and list(given.prompts) != list(self._prompts_out)
+            and list(request.prompts) != list(self._prompts_out)
         ):
             return False
-        return same(self.out, given.messages)
+        return same(self.out, request.messages)
 
-    def _assembly(self, started_ns: int | None = None) -> ObservedAssembly | None:
-        if self._prepared is None:
+    def _prepare_assembly(self, started_ns: int | None = None) -> ObservedAssembly | None:
+        """Return the call's assembly, opening its span if needed; None if nothing is recorded."""
+        if self._assembly is None:
             with self.run.with_span() if self.run is not None else nullcontext():
-                self._prepared = self.instrumentation.observed.prepare(
+                self._assembly = self.instrumentation.observed.prepare(
                     name=self.name,
                     agent_name=self.invoking_agent.agent_name,
                     model=self.model,
                     conversation_id=self.invoking_agent.conversation_id,
                     started_ns=started_ns,
                 )
-        return self._prepared
+        return self._assembly
 
     def _first_observation(self, messages: Sequence[Any]) -> None:
-        """Something of what the framework holds is seen: the first time, what has waited for it comes before it."""
+        """On the first observation of messages, set the input; deferred reductions become the first steps.
+
+        A deferred reduction belongs here if its output is among the messages. The input is what the messages were
+        before the oldest such reduction.
+        """
         if self.messages is not None:
             return
-        came: list[Any] = list(messages)
-        waited: list[tuple[DeferredReduction, list[Any]]] = []
-        for one in reversed(DEFERRED_REDUCTIONS.take(self.invoking_agent)):
-            after, places = came, locate(came, one.after)
+        original: list[Any] = list(messages)
+        deferred: list[tuple[DeferredReduction, list[Any]]] = []  # with all messages after the reduction
+        for reduction in reversed(DEFERRED_REDUCTIONS.take(self.invoking_agent)):
+            after, places = original, locate(original, reduction.after)
             if places:
-                came = replace_at(after, places, one.before)
-                waited.append((one, after))
-        self.messages = self.out = came
-        for one, after in reversed(waited):
-            self._apply_deferred_step(one, after)
+                original = replace_at(after, places, reduction.before)
+                deferred.append((reduction, after))
+        self.messages = self.out = original
+        for reduction, after in reversed(deferred):
+            self._apply_deferred_step(reduction, after)
         self.out = list(messages)
 
-    def _apply_deferred_step(self, one: DeferredReduction, after: list[Any]) -> None:
-        """What a reducer did before is a step of this call."""
-        step = self._attempted(one)
+    def _apply_deferred_step(self, reduction: DeferredReduction, after: list[Any]) -> None:
+        """Record a deferred reduction as the next step; `after` is all messages of the call after it."""
+        step = self._begin_deferred_step(reduction)
         if step is not None:
-            self._tell(RecordedStep(one.policy, one.kind, one.config, step, after, None, one.said))
+            self._record_step(
+                RecordedStep(reduction.policy, reduction.kind, reduction.config, step, after, None, reduction.said)
+            )
 
-    def _attempted(self, one: DeferredReduction) -> ObservedStep | None:
-        """The step of what a reducer did before, with what it had summarisers do."""
-        began = one.attempts[0].attempt.started_ns if one.attempts else None
-        run_began = getattr(trace.get_current_span(), "start_time", None)
-        if began is not None and (run_began is None or began < run_began):  # made between runs: no part of this one
-            began = None
-        step = self._step(one.policy, one.kind, one.config, began)
+    def _begin_deferred_step(self, reduction: DeferredReduction) -> ObservedStep | None:
+        """Begin the step of a deferred reduction, and record the attempts of its summarizers below it."""
+        started_ns = reduction.attempts[0].attempt.started_ns if reduction.attempts else None
+        span_started_ns = getattr(trace.get_current_span(), "start_time", None)
+        if started_ns is not None and (span_started_ns is None or started_ns < span_started_ns):
+            started_ns = None  # the summarizer ran before the current run, whose spans must not start before it
+        step = self._begin_step(reduction.policy, reduction.kind, reduction.config, started_ns)
         if step is not None:
             with step:
-                for attempt in one.attempts:
-                    attempt.told(self.count, step)
+                for attempt in reduction.attempts:
+                    attempt.record(self.count, step)
         return step
 
-    def _step(
+    def _begin_step(
         self,
         policy: str,
         kind: str | None = None,
         config: Mapping[str, Any] | None = None,
         started_ns: int | None = None,
     ) -> ObservedStep | None:
-        assembly = self._assembly(started_ns)
+        """Begin the next step, not before the end of the last one; None if nothing is recorded."""
+        assembly = self._prepare_assembly(started_ns)
         if assembly is None:
             return None
-        began = max(started_ns or 0, assembly.done_ns) or None
-        return assembly.step(policy, kind=kind, config=config, started_ns=began)
+        step_started_ns = max(started_ns or 0, assembly.done_ns) or None
+        return assembly.step(policy, kind=kind, config=config, started_ns=step_started_ns)
 
-    def _tell(self, told: RecordedStep) -> None:
-        """A step is done, and this is what it let out."""
-        self.out = told.events
-        self._told.append(told)
-        if told.prompts is not None:
-            self._prompts_out = told.prompts
-        if self._prepared is not None:
-            with suppress_errors(self._prepared.fail):
-                told.tell()
+    def _record_step(self, recorded: RecordedStep) -> None:
+        """Add a step to the call, and record its output."""
+        self.out = recorded.events
+        self._recorded_steps.append(recorded)
+        if recorded.prompts is not None:
+            self._prompts_out = recorded.prompts
+        if self._assembly is not None:
+            with suppress_errors(self._assembly.fail):
+                recorded.finish()
 
-    def _widen(self, messages: Sequence[Any]) -> None:
-        """Take what stands around the messages that were reduced, and between them, for held by the framework too."""
+    def _add_surrounding(self, messages: Sequence[Any]) -> None:
+        """Add the messages before, between and after those of the last step to the input and to every step.
+
+        If the reducers received only a part of the framework's messages, the others show up in a later observation.
+        Does nothing if `messages` do not contain all messages of the last step in their order.
+        """
         places = locate(messages, self.out) if self.out else None
-        if places is None or any(one >= other for one, other in pairwise(places)):
+        if places is None or any(place >= next_place for place, next_place in pairwise(places)):
             return
         gaps = [list(messages[start + 1 : end]) for start, end in pairwise((-1, *places, len(messages)))]
         reduced = self.out
         self.messages = insert_gaps(self.messages or (), reduced, gaps)
         self.out = insert_gaps(reduced, reduced, gaps)
-        for told in self._told:
-            told.widen(reduced, gaps)
+        for recorded in self._recorded_steps:
+            recorded.widen(reduced, gaps)
 
     def _restart(self) -> None:
-        """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
+        """If the call's assembly has ended, the call is repeated: start a new assembly with the same steps."""
         if not self._ended:
             return
-        earlier, self._told = self._told, []
-        self._prepared, self._ended = None, False
+        earlier_steps, self._recorded_steps = self._recorded_steps, []
+        self._assembly, self._ended = None, False
         self.out, self._prompts_out = list(self.messages or ()), self.prompts
-        for told in earlier:
-            step = self._step(told.policy, told.kind, told.config)
+        for recorded in earlier_steps:
+            step = self._begin_step(recorded.policy, recorded.kind, recorded.config)
             if step is not None:
-                self._tell(told.again(step))
+                self._record_step(recorded.repeated(step))
 
-    def _begins_with(self, told: list[RecordedStep]) -> None:
+    def _reset_to(self, steps: list[RecordedStep]) -> None:
+        """Make this call, a copy of another one, independent of it; the next observation repeats `steps`."""
         self.messages = None if self.messages is None else list(self.messages)
-        self._told, self._prepared, self._ended, self.sent = told, None, True, 0
+        self._recorded_steps, self._assembly, self._ended, self.sent = steps, None, True, 0
         self.out = list(self.states[-1])
 
-    def _end(self, error: BaseException | None = None, *, called: bool = False, stays: bool = False) -> None:
-        assembly, self._ended = self._prepared, True
+    def _close(self, error: BaseException | None = None, *, called: bool = False, stays: bool = False) -> None:
+        """End the assembly and export it.
+
+        Args:
+            error: The exception because of which no model is called; None without an exception.
+            called: True if a model is called with the assembly's output.
+            stays: True if the changes of the steps remain in effect despite the exception.
+        """
+        assembly, self._ended = self._assembly, True
         if assembly is None:
             return
         self.sent += called
@@ -537,16 +590,17 @@ class ModelCall:
         assembly.end(error, stays=stays, called=called, over_ns=over_ns)
 
 
-#: The name of an assembly that no model is called with: the compaction of a history when a run is over.
+#: The name of an assembly without a model call: the compaction of a history outside any model call.
 COMPACTION: Final = "compaction"
 
 
 def _record(
-    instrumentation: Instrumentation, invoking_agent: InvokingAgent, waiting: Sequence[DeferredReduction]
+    instrumentation: Instrumentation, invoking_agent: InvokingAgent, reductions: Sequence[DeferredReduction]
 ) -> None:
+    """Record deferred reductions as an assembly without a model call; see `DeferredReductions.record`."""
     call = ModelCall(instrumentation, invoking_agent, name=COMPACTION)
-    for reduction in waiting:
-        # Attempts that wait for the reducer that will use their summary have no policy's name yet.
+    for reduction in reductions:
+        # The reducer that will use the summary has not run yet, so the reduction has no policy name.
         call.replay_deferred(reduction if reduction.policy else reduction._replace(policy=COMPACTION))
     call.end()
 
@@ -554,9 +608,10 @@ def _record(
 DeferredReductions.record = staticmethod(_record)
 
 
+#: The model call that is being prepared in this context; None if there is none.
 CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)
 
 
 def current_model_call() -> ModelCall | None:
-    """The model call that is being prepared here."""
+    """Return the model call that is being prepared in this context; None if there is none."""
     return CALL.get()

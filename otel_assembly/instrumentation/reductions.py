@@ -1,4 +1,9 @@
-"""The one hook for whatever reduces messages: sync, async or in place, inside of a model call or outside of any."""
+"""Hooks of reducers: code of a framework or a program that removes, shortens or adds messages.
+
+`reducer` makes the hook of a function from a `Reducer`, which describes how to read the function's arguments and
+result. Such a function may be sync or async, and may change its messages in place. A `Reduction` is one run of a
+reducer. It becomes a step of the current model call; if there is none, it is deferred to the next one (see `deferred`).
+"""
 
 from __future__ import annotations
 
@@ -31,25 +36,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """How one of a framework's reducers is read.
+    """Describes how a hook reads one reducer of a framework.
 
-    Each function takes the arguments that the reducer is called with; where `by` is given, `policy`, `kind` and
-    `config` take what that found, and `said` in the place of the arguments.
+    Each attribute that is a function gets the arguments with which the reducer was called. If `by` is set, `policy`,
+    `kind`, `config` and `said` get the result of `by` instead of these arguments.
 
     Attributes:
-        before: The messages that it takes in; a `ClientRequest` of them where it may change the system prompts too.
-        after: Those that it lets out, from its result and then its arguments; None for one that changes them in place:
-            `before` then says it.
-        policy: Its name, of low cardinality.
-        kind: ``reduction`` or ``injection``; None where that is not known.
-        config: Its settings; numbers, bools and enums of them are reported.
-        said: What `ObservedStep.out` is told beside the messages, such as verdicts and a budget, from what came in,
-            what came out, and the arguments.
-        always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
-        invoking_agent: Who will ask a model with what it lets out, where it runs outside of any model call.
-        by: What reduces; None where nothing does.
-        ends: Who would have asked a model next, had it not raised; None where what it raises ends nothing.
-        expected_errors: Exceptions that are told by whoever raised them, and not as a failure of it.
+        before: Returns the input messages; a `ClientRequest` if the reducer may change the system prompts, too; None
+            if this call is not to be recorded.
+        after: Returns the output messages, in the same form as `before`. It gets the reducer's result and then the
+            arguments. If it is None, the reducer changes its input in place, and `before` is called again.
+        policy: The reducer's name, of low cardinality.
+        kind: ``reduction`` or ``injection``; None if unknown.
+        config: Returns the reducer's settings; numbers, booleans and enums among them are recorded.
+        said: Returns more arguments for `ObservedStep.out`, such as verdicts and a budget. It gets the input, the
+            output and then the arguments.
+        always: True to record a step even if the reducer changed nothing; otherwise only a metric counts that.
+        invoking_agent: Returns the agent that will call a model with the output. It is called if the reducer ran
+            outside any model call.
+        by: Returns the object that reduces, such as a plug-in; None if there is none, so that nothing is recorded.
+        ends: Returns the agent whose next model call does not happen if the reducer raises; None if the error is
+            handled.
+        expected_errors: Exceptions that are recorded elsewhere, and are not recorded as a failure of the reducer.
     """
 
     before: Callable[..., Sequence[Any] | ClientRequest | None]
@@ -66,40 +74,40 @@ class Reducer:
 
 
 class Reduction:
-    """What one reducer does to messages, while it runs.
+    """One run of a reducer, which becomes a step of a model call.
 
     Args:
-        instrumentation: Where it is reported.
-        policy: Its name, of low cardinality.
-        before: What it takes in.
-        kind: ``reduction`` or ``injection``.
-        config: Its settings.
-        call: The model call that it works for, if it is not the one that is bound.
-        finds: Finds that call by what the reducer takes in, and by when it began, with what the call's messages were
-            then; it is asked for as soon as there is something to tell.
-        agent_name: Whose reducer it is, where it works for no model call.
+        instrumentation: The framework's instrumentation.
+        policy: The reducer's name, of low cardinality.
+        before: The reducer's input.
+        kind: ``reduction`` or ``injection``; None if unknown.
+        config: The reducer's settings.
+        call: The model call that the step belongs to; None for the current one.
+        finds: Finds that model call instead, from the reducer's input and start time in nanoseconds since 1970. It also
+            returns the call's messages at that time. It is called when there is something to record.
+        agent_name: The agent's name, used if there is no model call.
 
     Attributes:
-        before: What it took in.
-        config: Its settings.
-        call: The model call that it works for; None where none is prepared.
-        step: Its step, once something in it had to stand under that.
-        verdicts: Why messages left, as far as that is known before it is done.
-        summarising: Whether it makes a summary, whose span is open: the model that is called for it is a part of that.
-        over: Whether it is done, or has failed: what it has started may still run.
-        read: What the last summariser that it asked was given to read.
-        attempt: The last attempt to compact; None where no summariser was asked.
+        before: The reducer's input.
+        config: The reducer's settings.
+        call: The model call that the step belongs to; None if there is none.
+        step: The open step; None until something has to be recorded below it, such as a summarizer's model call.
+        verdicts: Why messages were dropped, as far as that is known before the reducer ends.
+        summarising: True while a summary is made whose span is open; model calls are then part of that span.
+        over: Whether the reducer has ended; code that it started may still run.
+        read: The messages that the last summarizer received.
+        attempt: The last attempt to make a summary; None without one.
     """
 
     __slots__ = (
         "_agent_name",
+        "_call_messages",
         "_context",
-        "_earlier",
-        "_finds",
+        "_deferred_attempts",
+        "_find_call",
         "_instrumentation",
         "_kind",
         "_policy",
-        "_since",
         "_started_ns",
         "attempt",
         "before",
@@ -129,11 +137,11 @@ class Reduction:
         self.before = list(before)
         self._kind = kind
         self.config = config or {}
-        self._finds = finds
+        self._find_call = finds
         self._agent_name = agent_name
         self.call = CALL.get() if call is None and finds is None else call
-        self._since: Sequence[Any] | None
-        self._since = self.call.out if self.call is not None and self.call.messages is not None else None
+        self._call_messages: Sequence[Any] | None
+        self._call_messages = self.call.out if self.call is not None and self.call.messages is not None else None
         self._started_ns = time.time_ns()
         self._context = otel_context.get_current()
         self.step: ObservedStep | None = None
@@ -142,23 +150,23 @@ class Reduction:
         self.over = False
         self.read: Sequence[Any] = ()
         self.attempt: Attempt | None = None
-        self._earlier: list[DeferredAttempt] = []
+        self._deferred_attempts: list[DeferredAttempt] = []
 
     def resolve_model_call(self) -> ModelCall | None:
-        """The call that it works for."""
-        if self.call is None and self._finds is not None:
-            self.call, self._since = self._finds(self.before, self._started_ns)
+        """Return the model call that the step belongs to; None if there is none."""
+        if self.call is None and self._find_call is not None:
+            self.call, self._call_messages = self._find_call(self.before, self._started_ns)
         return self.call
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The reducer runs in this block; a model that is called in it is its own, such as a summariser's."""
+        """Run the reducer in this block: a model that is called in it, such as a summarizer's, belongs to its step."""
         with context_value(REDUCTION, self):
             yield
 
     @contextmanager
     def in_outer_context(self) -> Iterator[None]:
-        """What it was called in is current in this block, and not its step: it says something of itself there."""
+        """Make the OpenTelemetry context in which the reducer was called current, instead of the step's."""
         token = otel_context.attach(self._context)
         try:
             yield
@@ -171,28 +179,29 @@ class Reduction:
         ends: Callable[[], InvokingAgent | None] | None = None,
         expected_errors: tuple[type[BaseException], ...] = (),
     ) -> Iterator[None]:
-        """The reducer runs in this block, likewise; what it raises is told, and goes through.
+        """Run the reducer in this block, as `running` does, and record an exception before it is raised further.
 
         Args:
-            ends: Who would have asked a model next, had it not raised.
-            expected_errors: Exceptions that are told by whoever raised them.
+            ends: Returns the agent whose next model call does not happen because of the exception; None if the call
+                happens nevertheless.
+            expected_errors: Exceptions that are recorded elsewhere.
         """
         try:
             with self.running():
                 yield
         except BaseException as error:
-            unmade = ends() if ends is not None else None
-            if unmade is not None:
-                self.ended(error, unmade)
+            invoking_agent = ends() if ends is not None else None
+            if invoking_agent is not None:
+                self.end_call(error, invoking_agent)
             elif self.step is not None or not isinstance(error, expected_errors):
                 self.failed(error)
             raise
 
     def open(self) -> ObservedStep | None:
-        """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
+        """Open the step, with the reducer's start time and context; None without a model call or telemetry."""
         call = self.resolve_model_call()
         if self.step is None and call is not None:
-            with self.in_outer_context():  # a summariser may have spans of its own around what it does
+            with self.in_outer_context():  # the reducer may have opened other spans since it was called
                 call.open(self._started_ns)
             step = call.step(
                 self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
@@ -210,22 +219,30 @@ class Reduction:
         started_ns: int | None = None,
         model_spans: Sequence[Any] = (),
     ) -> Iterator[Attempt | None]:
-        """A model is called in this block to compact something: a ``compact_block`` under this reducer's step.
+        """Record an attempt to compact messages, such as a summarizer's model call, as a ``compact_block`` span.
+
+        The block yields the attempt, or None if it is not recorded. The span is below the step. Without a model call,
+        the attempt is deferred together with the reduction.
 
         Args:
-            model: The model's name, or what else compacts.
-            tokens_in: The tokens of what the model is given, counted by the function that it is passed.
-            started_ns: When the model was called, if that was before.
-            model_spans: Filled with the span contexts of the model's calls. The ``compact_block`` links to those that
-                began before it was opened.
+            model: The model's name, or the name of other code that compacts.
+            tokens_in: Returns the tokens of the input; it takes the function that counts the tokens of a text.
+            started_ns: When the attempt started, if that was before this block.
+            model_spans: Filled with the span contexts of the model calls. The ``compact_block`` links to those that
+                started before it.
         """
         step = self.open()
         if self.call is None and not self.summarising:
-            # Its span is opened with the call that it turns out to belong to, as of the time of the summarizer's call.
+            # The next model call opens the span, with the times of this attempt.
             attempt = self.attempt = Attempt(
-                model, len(self._earlier) + 1, 0, 0, started_ns=started_ns or time.time_ns(), model_spans=model_spans
+                model,
+                len(self._deferred_attempts) + 1,
+                0,
+                0,
+                started_ns=started_ns or time.time_ns(),
+                model_spans=model_spans,
             )
-            self._earlier.append(DeferredAttempt(attempt, tokens_in))
+            self._deferred_attempts.append(DeferredAttempt(attempt, tokens_in))
             try:
                 with settling(attempt):
                     yield attempt
@@ -241,37 +258,49 @@ class Reduction:
             yield attempt
 
     def adopt_deferred(self, invoking_agent: InvokingAgent) -> None:
-        """What summarisers did for this asker outside of any call is told in its step: it takes that up."""
-        self._tell([attempt for one in DEFERRED_REDUCTIONS.take(invoking_agent) for attempt in one.attempts])
+        """Record in this step what summarizers did for an invoking agent outside any model call."""
+        reductions = DEFERRED_REDUCTIONS.take(invoking_agent)
+        self._record_attempts([attempt for reduction in reductions for attempt in reduction.attempts])
 
     def takes_over(self, inner: Reduction) -> None:
-        """A reducer inside of this one raised: what summarizers did for it is recorded in the step of this one."""
-        self._earlier += inner._earlier
+        """Record in this step what summarizers did for an inner reducer that raised."""
+        self._deferred_attempts += inner._deferred_attempts
 
-    def _tell(self, attempts: Sequence[DeferredAttempt]) -> None:
+    def _record_attempts(self, attempts: Sequence[DeferredAttempt]) -> None:
+        """Record attempts that were made outside any model call below this step."""
         step = self.open() if attempts else None
         for attempt in attempts:
             if step is not None and self.call is not None:
-                attempt.told(self.call.count, step)
+                attempt.record(self.call.count, step)
 
     def answered(self, attempt: Attempt, text: str) -> None:
-        """A summariser has said this."""
+        """Record the text that a summarizer returned in an attempt."""
         if self.step is not None:
             attempt.tokens_out = self.step.count(text)
-        elif self._earlier:
-            self._earlier[-1].text = text
+        elif self._deferred_attempts:
+            self._deferred_attempts[-1].text = text
 
     def done(
-        self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None, **said: Any
+        self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None, **report: Any
     ) -> None:
-        """It let these out: tell of it, now or with the next model call of who asks."""
+        """Record the reducer's output in its model call, or defer the reduction to the next call of an invoking agent.
+
+        If the reducer changed nothing, only a metric counts it. If reducers that it called have recorded its whole
+        change, nothing more is recorded.
+
+        Args:
+            after: The reducer's output.
+            always: True to record a step even if nothing changed.
+            invoking_agent: The agent that will call a model with the output; used if there is no model call.
+            report: Other arguments for `ModelCall.reduced`, such as verdicts or changed prompts.
+        """
         self.over = True
         if self.verdicts:
-            said["verdicts"] = self.verdicts
-        prompts = said.get("prompts")
-        any_said = any(value is not None for name, value in said.items() if name != "prompts")
+            report["verdicts"] = self.verdicts
+        prompts = report.get("prompts")
+        has_details = any(value is not None for name, value in report.items() if name != "prompts")
         changed = always or self.step is not None or prompts is not None or not same(self.before, after)
-        if changed and self.resolve_model_call() is not None and self._was_told(after, prompts) and not any_said:
+        if changed and self.resolve_model_call() is not None and self._is_recorded(after, prompts) and not has_details:
             return
         if self.step is not None:
             self.step.__exit__(None, None, None)
@@ -281,63 +310,79 @@ class Reduction:
                 self.before,
                 after,
                 step=self.step,
-                since=self._since,
+                since=self._call_messages,
                 kind=self._kind,
                 config=self.config,
                 started_ns=self._started_ns,
-                **said,
+                **report,
             )
-        elif invoking_agent is not None and (changed or self._earlier):
-            DEFERRED_REDUCTIONS.put(invoking_agent, self.waiting(after, said))
+        elif invoking_agent is not None and (changed or self._deferred_attempts):
+            DEFERRED_REDUCTIONS.put(invoking_agent, self.to_deferred(after, report))
         elif not changed and self._kind == "reduction":
             agent_name = self.call.invoking_agent.agent_name if self.call is not None else self._agent_name
             self._instrumentation.observed.declined(self._policy, agent_name)
 
-    def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> DeferredReduction:
-        """It let these out, outside of any model call: what there is to tell of it with one."""
+    def to_deferred(self, after: Sequence[Any], report: Mapping[str, Any]) -> DeferredReduction:
+        """Return this reduction and its output as data that a later model call can record.
+
+        Args:
+            after: The reducer's output.
+            report: Other arguments for `ModelCall.reduced`.
+        """
         self.over = True
         if self.verdicts:
-            said = {**said, "verdicts": self.verdicts}
-        return DeferredReduction(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
+            report = {**report, "verdicts": self.verdicts}
+        attempts = self._deferred_attempts
+        return DeferredReduction(self._policy, self.before, list(after), self._kind, self.config, report, attempts)
 
-    def _was_told(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
-        """Whether what ran inside of it has told all that was done."""
+    def _is_recorded(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
+        """Whether inner reducers have recorded steps since the start whose output is this reducer's output."""
         call = self.call
-        if self.step is not None or call is None or call.out is self._since or not same(call.out, after):
+        if self.step is not None or call is None or call.out is self._call_messages or not same(call.out, after):
             return False
         return prompts is None or list(prompts) == list(call.prompts_out or ())
 
     def failed(self, error: BaseException) -> None:
-        """It raised, or was cancelled: that is told, and what becomes of the call shows in what comes next."""
+        """Record that the reducer raised or was cancelled.
+
+        The assembly stays open: the caller may handle the exception, and still call the model.
+        """
         step, self.over = self.open(), True
         if self.call is not None:
             self.call.problem = error
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
 
-    def ended(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
-        """It raised, and who would have asked a model next does not: outside of any call, that one ends with this."""
-        unmade = ModelCall(self._instrumentation, invoking_agent) if self.call is None else None
-        self.call = self.call or unmade
-        self._tell(self._earlier)
+    def end_call(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
+        """Record that the reducer raised, so that an agent's next model call does not happen.
+
+        Outside any model call, a separate assembly is recorded, which ends with the error.
+        """
+        own_call = ModelCall(self._instrumentation, invoking_agent) if self.call is None else None
+        self.call = self.call or own_call
+        self._record_attempts(self._deferred_attempts)
         self.failed(error)
-        if unmade is not None:
-            unmade.end(error)
+        if own_call is not None:
+            own_call.end(error)
 
 
-#: The reducer that runs here.
+#: The reducer that runs in this context; None if there is none. It may have ended: see `reducing`.
 REDUCTION: Final[ContextVar[Reduction | None]] = ContextVar("otel_assembly_reduction", default=None)
 
 
 def reducing() -> Reduction | None:
-    """The reducer that runs here; None also where it is over, and what it has started still runs."""
+    """Return the reducer that runs in this context; None if there is none, or if it has ended but its tasks run on."""
     reduction = REDUCTION.get()
     return reduction if reduction is not None and not reduction.over else None
 
 
 @contextmanager
 def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
-    """A plug-in of ours makes an assembly itself in this block, of which a model that it asks is a part."""
+    """Run a plug-in of this library in this block; it makes an assembly itself.
+
+    The call's assembly ends before. A model that is called in the block, such as a summarizer's, is not recorded as a
+    model call of the framework.
+    """
     call.end()
     with context_value(CALL, None):
         plugin = Reduction(instrumentation, "", ())
@@ -347,54 +392,64 @@ def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[
 
 
 def outer_span_hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of a function by which a reducer says something of itself on the current span, which is no step."""
-    return observe_any_hook(_beneath)(original, instrumentation)
+    """Wrap a function that records something about a reducer on the current span.
+
+    While a reducer runs, its step is the current span. The wrapper makes the span current in which the reducer was
+    called, so that the framework's own data is not written to the step.
+    """
+    return observe_any_hook(_observe_in_outer_context)(original, instrumentation)
 
 
-def _beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+def _observe_in_outer_context(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     reduction = reducing()
     with reduction.in_outer_context() if reduction is not None else nullcontext():
         yield
 
 
-def reducer(reads: Reducer) -> Wrap:
-    """The hook of a function that reduces messages, awaited or not."""
-    return observe_any_hook(reduces(reads))
+def reducer(spec: Reducer) -> Wrap:
+    """Return the hook of a sync or async function that reduces messages."""
+    return observe_any_hook(reduces(spec))
 
 
-def reduces(reads: Reducer) -> Callable[..., Observation]:
-    """What observes a function that reduces messages."""
+def reduces(spec: Reducer) -> Callable[..., Observation]:
+    """Return the observation of a function that reduces messages, for `observe_any_hook` and similar functions."""
 
     def observe(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        def remap_verdicts(setting: Any) -> Any:
-            return setting(*about, **named) if callable(setting) else setting
+        def evaluate(setting: Any) -> Any:
+            return setting(*setting_args, **setting_kwargs) if callable(setting) else setting
 
-        about, named = args, kwargs
-        if reads.by is not None:
-            about, named = (reads.by(*args, **kwargs),), {}
-            if about[0] is None:
+        setting_args, setting_kwargs = args, kwargs
+        if spec.by is not None:
+            setting_args, setting_kwargs = (spec.by(*args, **kwargs),), {}
+            if setting_args[0] is None:
                 return
-        prompts, before = _read(reads.before(*args, **kwargs))
+        prompts, before = _split_prompts(spec.before(*args, **kwargs))
         if before is None:
             return
-        policy, kind, config = map(remap_verdicts, (reads.policy, reads.kind, reads.config))
+        policy, kind, config = map(evaluate, (spec.policy, spec.kind, spec.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        ends = partial(reads.ends, *args, **kwargs) if reads.ends is not None else None
-        with reduction.tracked(ends, reads.expected_errors):
+        ends = partial(spec.ends, *args, **kwargs) if spec.ends is not None else None
+        with reduction.tracked(ends, spec.expected_errors):
             result = yield
-        after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
-        prompts_after, after = _read(after)
-        if after is not None:
-            said = dict(reads.said(reduction.before, after, *about, **named)) if reads.said is not None else {}
-            if prompts_after != prompts:
-                said["prompts"] = prompts_after
-            asks = reads.invoking_agent if reduction.call is None else None
-            invoking_agent = asks(*args, **kwargs) if asks is not None else None
-            reduction.done(after, always=reads.always, invoking_agent=invoking_agent, **said)
+        output: Any = spec.before(*args, **kwargs) if spec.after is None else spec.after(result, *args, **kwargs)
+        prompts_after, after = _split_prompts(output)
+        if after is None:
+            return
+        report: dict[str, Any] = {}
+        if spec.said is not None:
+            report.update(spec.said(reduction.before, after, *setting_args, **setting_kwargs))
+        if prompts_after != prompts:
+            report["prompts"] = prompts_after
+        invoking_agent = None
+        if spec.invoking_agent is not None and reduction.call is None:
+            invoking_agent = spec.invoking_agent(*args, **kwargs)
+        reduction.done(after, always=spec.always, invoking_agent=invoking_agent, **report)
 
     return observe
 
 
-def _read(messages: Sequence[Any] | ClientRequest | None) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
-    """The system prompts, where they are told, and the messages."""
+def _split_prompts(
+    messages: Sequence[Any] | ClientRequest | None,
+) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
+    """Return the system prompts, or None if unknown, and the messages."""
     return (messages.prompts, messages.messages) if isinstance(messages, ClientRequest) else (None, messages)
