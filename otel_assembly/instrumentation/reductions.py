@@ -192,7 +192,7 @@ class Reduction:
         except BaseException as error:
             invoking_agent = ends() if ends is not None else None
             if invoking_agent is not None:
-                self.end_call(error, invoking_agent)
+                self.ended(error, invoking_agent)
             elif self.step is not None or not isinstance(error, expected_errors):
                 self.failed(error)
             raise
@@ -262,7 +262,7 @@ class Reduction:
         reductions = DEFERRED_REDUCTIONS.take(invoking_agent)
         self._record_attempts([attempt for reduction in reductions for attempt in reduction.attempts])
 
-    def takes_over(self, inner: Reduction) -> None:
+    def adopt_attempts(self, inner: Reduction) -> None:
         """Record in this step what summarizers did for an inner reducer that raised."""
         self._deferred_attempts += inner._deferred_attempts
 
@@ -353,7 +353,7 @@ class Reduction:
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
 
-    def end_call(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
+    def ended(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
         """Record that the reducer raised, so that an agent's next model call does not happen.
 
         Outside any model call, a separate assembly is recorded, which ends with the error.

@@ -250,7 +250,7 @@ async def test_a_stream_that_has_to_be_waited_for_is_a_part_of_its_run(instrumen
 
 def test_a_reduction_that_is_told_later_says_why(instrumentation):
     reduction = Reduction(instrumentation, "newest", [1, 2])
-    assert reduction.waiting([2], {"budget": 3}).said == {"budget": 3}
+    assert reduction.to_deferred([2], {"budget": 3}).said == {"budget": 3}
 
 
 def test_what_was_read_is_not_kept_alive_by_that(instrumentation, assembly_telemetry):

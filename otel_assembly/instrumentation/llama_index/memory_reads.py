@@ -253,7 +253,7 @@ class Readings:
                     reduction.ended(error, self.with_agent_name(invoking_agent))
                 else:  # the outer store may handle the error
                     outer.inner.append(Read(invoking_agent, reduction.before))
-                    outer.reduction.takes_over(reduction)
+                    outer.reduction.adopt_attempts(reduction)
                 raise
             after = list(result)
             before = reading.input_of(after)
@@ -266,7 +266,7 @@ class Readings:
             elif keeps(store):  # a step of the next call, even if this read is never sent to a model
                 reduction.done(after, invoking_agent=invoking_agent, **report)
             else:
-                steps.append(reduction.waiting(after, report))
+                steps.append(reduction.to_deferred(after, report))
             read = Read(invoking_agent, after, steps)
             if outer is not None:
                 outer.inner.append(read)
