@@ -1,10 +1,11 @@
-"""Runs in which context variables say whose they are, and which have a span of ours where there would be none."""
+"""Runs that set context variables, and start an ``invoke_agent`` span if no span is current."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
 from otel_assembly.instrumentation.instrumented import context_value
 
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-class ContextBoundRun:
-    """One run of an agent: a `Run` for `within`.
+class ContextBoundRun(TrackedRun):
+    """A run of an agent, or a part of one, in which context variables have certain values.
 
     Args:
-        instrumentation: Where it is reported.
-        name: The agent's name; None for a part of a run, which gets no span.
-        variables: What context variables are in it.
-        conversation_id: The conversation's real id, if it has one.
-        ends: Called when it ends, before its span does.
+        instrumentation: Records the run.
+        name: The agent's name; None for a part of a run, which has no span.
+        variables: The values of context variables during the run.
+        conversation_id: The conversation's id in the framework, if it has one.
+        ends: Called at the end of the run, before its span ends.
 
     Attributes:
-        is_run: Whether it is a run, and not only a part of one: what summarizers did in it is recorded at its end.
+        is_run: Whether this is a run, and not only a part of one. At the end of a run, the calls of summarizers that no
+            model call recorded are recorded.
     """
 
     is_run = True
@@ -49,7 +51,7 @@ class ContextBoundRun:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block belongs to the run."""
+        """Set the context variables, and make the span current, in this block."""
         with ExitStack() as stack:
             if self.is_run and SUMMARIZED.get() is None:
                 stack.enter_context(context_value(SUMMARIZED, self._summarized))
@@ -60,7 +62,7 @@ class ContextBoundRun:
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run."""
+        """End the run and its span."""
         if self._ends is not None:
             with self._instrumentation.suppress_errors():
                 self._ends()

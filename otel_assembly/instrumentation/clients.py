@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.instrumented import call_if_accepted, context_value
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import no_summary
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
-    from otel_assembly.instrumentation.runs import Run
 
 #: The client call that runs in this context, and the model call that was prepared when it began. A client that calls
 #: another client is one call; but if an agent answers for the client, that agent's model calls are recorded separately.
@@ -41,8 +41,8 @@ _CURRENT: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = Contex
 )
 
 
-class ClientCall:
-    """One call of a model client, as a `Run`.
+class ClientCall(TrackedRun):
+    """One call of a model client.
 
     The request is recorded before the client runs, as the output of a model call's assembly. If a reducer calls the
     client, a ``compact_block`` under the reducer's step is recorded instead.
@@ -55,7 +55,6 @@ class ClientCall:
         chunk_text: Returns the text of one chunk of a streamed answer; None if the chunk has no text.
 
     Attributes:
-        streams: True if the answer is a stream. No context manager is then kept open between its chunks.
         over: True after the client has answered. Tasks that it has started may go on and make calls of their own.
     """
 
@@ -74,7 +73,8 @@ class ClientCall:
         self._chunks: list[str] = []
         self._record = record or _record_prepared_call
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self.streams = False
+        #: True if the answer is a stream. No context manager is then kept open between its chunks.
+        self._is_stream = False
         self.over = False
         self._began = False
         self._recorded = False
@@ -130,10 +130,14 @@ class ClientCall:
         self._compaction = reduction.compacting(
             request.model or "model", tokens, started_ns=time.time_ns(), model_spans=self._called_model.model_spans
         )
-        if not self.streams:
+        if not self._is_stream:
             self._compaction_entered, self._attempt = True, self._compaction.__enter__()
 
-    def returned(self, answer: Any) -> None:
+    def on_stream(self) -> None:
+        """Note that the answer is a stream."""
+        self._is_stream = True
+
+    def on_result(self, answer: Any) -> None:
         """Record an answer that the client returned as a whole, if it may be a summary."""
         if self._attempt is None or self._text_of is None:
             return
@@ -142,7 +146,7 @@ class ClientCall:
             if text is not None:
                 self._record_summary(self._attempt, text)
 
-    def gave(self, chunk: Any) -> None:
+    def on_chunk(self, chunk: Any) -> None:
         """Collect the text of one chunk of a streamed answer, if the answer may be a summary."""
         if self._compaction is None or self._chunk_text is None:
             return
@@ -225,7 +229,7 @@ def client(
     text_of: Callable[[Any], str | None] | None = None,
     attach_to_stream: Callable[[Any, Any], bool] | None = None,
     told: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
-    prepared: Callable[..., Run | None] | None = None,
+    prepared: Callable[..., TrackedRun | None] | None = None,
     chunk_text: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
     """Return a wrapper for a model client's function: a coroutine function, a generator function, or neither.

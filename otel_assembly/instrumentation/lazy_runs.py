@@ -1,4 +1,7 @@
-"""Runs whose span is opened only when something is told in them, for what may be no run of an agent at all."""
+"""Runs whose ``invoke_agent`` span starts with the first assembly in them.
+
+They are for functions of which only some calls are runs of an agent, such as a chain that need not call a model.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
 from otel_assembly.instrumentation.instrumented import context_value
 
@@ -19,15 +23,15 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.run import OpenRun
 
 
-class LazyRun:
-    """One run, a `Run` as `within` takes it; where a span is current already, none is added.
+class LazyRun(TrackedRun):
+    """A run whose span starts when something is recorded in it. If a span is current already, none is added.
 
     Args:
-        instrumentation: Where it is reported.
+        instrumentation: Records the run.
         name: The agent's name.
-        conversation_id: The conversation's real id, if it has one.
-        parent: The run around this one, whose span is opened first.
-        at_once: Whether its span is opened with its first step, whatever is told in it.
+        conversation_id: The conversation's id in the framework, if it has one.
+        parent: The enclosing run; its span starts first.
+        at_once: Whether the span starts with the run's first step, even if nothing is recorded in it.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class LazyRun:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """One step of it."""
+        """Run a step of the run in this block."""
         if not self._began:
             self._began = True
             with self.instrumentation.suppress_errors():
@@ -63,17 +67,17 @@ class LazyRun:
 
     @contextmanager
     def with_span(self) -> Iterator[None]:
-        """Something in it is told: what opens in this block stands under its span."""
+        """Start the run's span, if it has not started, and make it the parent of spans that start in this block."""
         self._open()
         with self.inside_unless_traced():
             yield
 
     def inside_unless_traced(self) -> AbstractContextManager[None]:
-        """What runs in this block belongs to the run, unless a span is current that was opened in it."""
+        """Make the run current in this block, unless a span is current, which then belongs to the run."""
         return nullcontext() if _in_a_span() else self.inside()
 
     def end(self, error: BaseException | None = None) -> None:
-        """The run came to its end."""
+        """End the run and its span."""
         self.ended = True
         if self._summarized:
             with self.instrumentation.suppress_errors(), self.with_span():
@@ -87,7 +91,7 @@ class LazyRun:
                 self._opened = self.begin()
 
     def begin(self) -> OpenRun | None:
-        """Open its span; None where nothing is recorded."""
+        """Start the span; None if nothing is recorded."""
         return self.instrumentation.begin_run(self.name, conversation_id=self.conversation_id)
 
     def _around(self) -> AbstractContextManager[None]:
@@ -95,7 +99,7 @@ class LazyRun:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """What runs in this block belongs to the run, as far as that has begun."""
+        """Make the run's span current in this block, if it has started."""
         if self._opened is None:
             yield
         else:

@@ -14,6 +14,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called
 from otel_assembly.instrumentation.halts import assembled
@@ -91,7 +92,7 @@ class MiddlewareReduction(Reduction):
         done(self, list(after.messages), prompts=after.prompts if prompts != after.prompts else None)
 
 
-class MiddlewareCall:
+class MiddlewareCall(TrackedRun):
     """One call of a middleware, as a `Run`: the middleware may call the next layer, with any request, repeatedly.
 
     Args:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions, RecordedStep, remap_verdicts
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
@@ -70,7 +71,7 @@ class ClientRequest(NamedTuple):
     unknown: bool = False
 
 
-class ModelCall:
+class ModelCall(TrackedRun):
     """One model call, from the first observation of its messages until the client is called: one assembly.
 
     Attributes:

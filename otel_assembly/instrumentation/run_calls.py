@@ -1,4 +1,8 @@
-"""The model calls of one run of an agent: what prepares them, and what one of them has of another."""
+"""The model calls of one run of an agent: which function prepares which call, and what calls of a run share.
+
+A framework either prepares each call by itself (`SequentialCalls`), loads and reduces the history once for all calls of
+a run (`CallsFromSharedStart`), or reduces it between the calls, for all later ones (`MultiCallRun`).
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Preparing(ContextBoundRun):
-    """What prepares a call that is made after it, as a `Run` for `within`: where it raises, no model is called.
+    """A function of the framework that prepares a model call. If it raises, the model is not called.
 
     Args:
-        instrumentation: Where it is reported.
-        call: The call; None where what runs is for no call at all.
-        variables: What other context variables are in it.
-        returned: Called with what it returns.
-        expected_errors: Exceptions that mean no harm: the call is not made, and that is all.
+        instrumentation: Records the call.
+        call: The model call; None if the function runs for no call.
+        variables: The values of further context variables during the function.
+        returned: Called with the function's result.
+        expected_errors: Exceptions that are not failures: the call is only not made.
     """
 
     is_run = False
@@ -47,13 +51,13 @@ class Preparing(ContextBoundRun):
         self._told = returned
         self._spares = expected_errors
 
-    def returned(self, answer: Any) -> None:
-        """It has returned this."""
+    def on_result(self, answer: Any) -> None:
+        """Pass the result on."""
         if self._told is not None:
             self._told(answer)
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over; only if it raised, so is the call."""
+        """End the call if the function raised."""
         if self._call is not None and error is not None:
             with self._instrumentation.suppress_errors():
                 self._call.end(None if isinstance(error, self._spares) else error)
@@ -62,7 +66,7 @@ class Preparing(ContextBoundRun):
 class SequentialCalls:
     """The calls of runs in which each call is prepared by itself, one after another.
 
-    A call is known by the object that the framework hands from where it is prepared to where it is made.
+    A call is identified by an object that the framework passes from the function that prepares the call to the client.
 
     Args:
         framework: The framework's name.
@@ -75,21 +79,21 @@ class SequentialCalls:
         self._prepared: IdentityWeakMap[ModelCall] = IdentityWeakMap()
 
     def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> ContextBoundRun:
-        """One run of an agent: as it ends, none of its calls is made any more."""
+        """Return a run of an agent. At its end, a call that was prepared but not made ends, too."""
         turn = _Turn()
         return ContextBoundRun(
             instrumentation, name, {self._run: turn}, conversation_id=conversation_id, ends=turn.begins
         )
 
     def prepares(self, instrumentation: Instrumentation, by: Any, begun: Callable[[], ModelCall]) -> Preparing:
-        """Something prepares a call: one that is prepared here already, or another.
+        """Return the run of a function that prepares a call: the call that is being prepared, or a new one.
 
-        What works for a reducer, such as a summariser's agent, is that reducer's affair, and prepares none.
+        A function that runs inside a reducer, such as the agent of a summarizer, prepares no call.
 
         Args:
-            instrumentation: Where it is reported.
-            by: What the call will be known by.
-            begun: Makes the call.
+            instrumentation: Records the call.
+            by: The object that identifies the call.
+            begun: Creates the call.
         """
         call, turn = CALL.get(), self._run.get()
         if turn is None or turn.last is not call:
@@ -101,11 +105,11 @@ class SequentialCalls:
         return Preparing(instrumentation, call, expected_errors=self._spares)
 
     def of(self, by: Any) -> ModelCall | None:
-        """The call that is known by this; None where a reducer asks."""
+        """Return the call that this object identifies; None inside a reducer."""
         return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
 
     def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
-        """A plug-in of ours made this of the call prepared last; a `ClientRequest` if prompts are known too."""
+        """Record the result of one of our plug-ins for the call that was prepared last."""
         turn = self._run.get()
         call = turn.last if turn is not None else None
         if call is not None:
@@ -116,32 +120,32 @@ class SequentialCalls:
 
 
 class _Turn:
-    """Whose turn it is in one run: the call that was prepared last, which may have been given up."""
+    """The call of a run that was prepared last; the framework may never make it."""
 
     last: ModelCall | None = None
 
     def begins(self, call: ModelCall | None = None) -> None:
-        """Another call is prepared, or none any more: the one before is not made any more, if it was not."""
+        """Set the call that is prepared now, or None; the previous one ends."""
         if self.last is not None:
             self.last.end()
         self.last = call
 
 
 class MultiCallRun(LazyRun):
-    """One run: what is reduced in it before a call, or between two, stays reduced for all calls that follow.
+    """A run in which a reduction before a call, or between two calls, applies to all later calls.
 
-    It has a span of ours only where its first turn has none to stand in. What reduces outside of any call waits for
-    its next one, by `waits`.
+    It starts a span only if no span is current in its first turn. A reduction outside any call is deferred to the next
+    call of the run.
 
     Args:
-        instrumentation: Where it is reported.
+        instrumentation: Records the run.
         name: The agent's name.
-        conversation_id: The conversation's real id, if it has one.
-        variable: What holds it as it goes on, and the run around it before.
+        conversation_id: The conversation's id in the framework, if it has one.
+        variable: The context variable that has this run while it runs; before, the enclosing run or None.
 
     Attributes:
-        call: The call that is prepared, or made.
-        waits: For whom that waits which is reduced outside of any call.
+        call: The call that is being prepared, or was made last.
+        waits: The invoking agent under which reductions outside any call are deferred.
     """
 
     def __init__(
@@ -159,12 +163,12 @@ class MultiCallRun(LazyRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block belongs to the run."""
+        """Make the run current in this block."""
         with context_value(self._variable, self), context_value(CALL, None), super().current():
             yield
 
     def begins(self, agent_name: str | None) -> ModelCall:
-        """A call of this agent is prepared; the one before is not made any more, if it was not."""
+        """Start to prepare a call of this agent; the previous call ends."""
         self.over()
         self.call = call = self._start.fork()
         call.run = self
@@ -176,17 +180,17 @@ class MultiCallRun(LazyRun):
         return call
 
     def over(self) -> None:
-        """No call is made any more of what was prepared."""
+        """End the call that was prepared."""
         if self.call is not None:
             self.call.end()
 
     def turn(self) -> ContextBoundRun:
-        """One turn: its call, and its tools."""
+        """Return the run of one turn: a model call and its tools."""
         return _OneTurn(self)
 
 
 class _OneTurn(ContextBoundRun):
-    """One turn of a run, whose span is open in it."""
+    """One turn of a `MultiCallRun`, with the run's span."""
 
     is_run = False
 
@@ -196,15 +200,15 @@ class _OneTurn(ContextBoundRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block belongs to the run."""
+        """Make the run's span current in this block."""
         with self._of.with_span():
             yield
 
 
 class CallsFromSharedStart:
-    """The calls of runs that begin with what was loaded, and reduced, once for all calls of the run.
+    """The calls of runs whose history is loaded and reduced once, for all calls of the run.
 
-    It is told of each of them, for none is sent what has left.
+    The reductions are recorded as steps of each call, because each call is sent the reduced history.
 
     Args:
         framework: The framework's name.
@@ -216,37 +220,37 @@ class CallsFromSharedStart:
 
     @property
     def invoking_agent(self) -> InvokingAgent | None:
-        """Who asks in the run whose model is called here; None outside of any."""
+        """The invoking agent of the current run; None outside any run."""
         run = self._run.get()
         return run.first.invoking_agent if run is not None else None
 
     def prepares(
         self, instrumentation: Instrumentation, invoking_agent: InvokingAgent, by: Callable[[Any], Any]
     ) -> Preparing:
-        """A run is prepared: what is loaded and reduced for it is done in this.
+        """Return the run of a function that loads and reduces the history for a run.
 
         Args:
-            instrumentation: Where it is reported.
-            invoking_agent: Who asks; the run is the conversation where there is no other.
-            by: What the run will be known by where its model is called, of what this returns.
+            instrumentation: Records the run.
+            invoking_agent: The agent; if it has no conversation, the run is the conversation.
+            by: Returns the object that identifies the run when its model is called, from the function's result.
         """
         run = _Started(instrumentation, invoking_agent)
         keep = self._prepared.put
         return Preparing(instrumentation, run.first, {self._run: None}, returned=lambda made: keep(by(made), run))
 
     def run(self, instrumentation: Instrumentation, by: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
-        """A run calls its model, once or in rounds; one that was not prepared begins here."""
+        """Return a run that calls its model, once or several times; it was prepared before, or starts here."""
         run = self._prepared.pop(by) or _Started(instrumentation, invoking_agent)
         return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, ends=run.first.end)
 
     def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        """A call of the run that holds these messages; None where they are none of a run's."""
+        """Return a new call of the run that contains these messages; None if no run does."""
         run = self._run.get()
         return run.begins(held) if run is not None else None
 
 
 class _Started:
-    """One run: its first call, for which that is done, and what the others begin with."""
+    """One run: its first call, which has the reductions, and the state with which the other calls start."""
 
     def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent) -> None:
         known = (

@@ -1,4 +1,9 @@
-"""Runs of agents: a function, a coroutine, or each step of a generator, inside of the run that it belongs to."""
+"""Hooks that track a run: one call of a function, from its start to the end of its answer.
+
+The function can be plain, a coroutine function, a generator, an async generator or an ``asynccontextmanager``. What it
+executes runs inside the run's context. Between two steps of a generator nothing is attached, so that the reader of the
+stream does not run in that context.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator,
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
@@ -16,28 +21,16 @@ from otel_assembly.instrumentation.instrumented import call_if_accepted, on_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-class Run(Protocol):
-    """One run that is followed; `OpenRun` is one."""
+def tracked(run: TrackedRun, answers: Any) -> Any:
+    """Return `answers` such that each step, or the awaiting, runs inside the run and its end ends the run.
 
-    def current(self) -> AbstractContextManager[None]:
-        """What runs in this block belongs to the run."""
-        ...
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the run."""
-        ...
-
-
-def tracked(run: Run, answers: Any) -> Any:
-    """What gives a run's answers, inside of it: one by one, or all at once.
-
-    A framework's function that another one has wrapped may give them as anything that can be iterated or awaited.
+    The type is checked at run time, because another decorator may have changed what a framework's function returns.
     """
     if isinstance(answers, AsyncIterable):
         return TrackedStream(run, answers)
@@ -49,21 +42,19 @@ def tracked(run: Run, answers: Any) -> Any:
     return answers
 
 
-def run_hook(run_of: Callable[..., Run | None], attach_to_stream: Callable[[Run, Any], bool] | None = None) -> Wrap:
-    """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
-
-    A run that has an attribute ``streams`` is told whether the answers come step by step, one that has a method
-    ``returned`` is given an answer that comes all at once, and one that has a method ``gave`` each that an async
-    generator gives.
+def run_hook(
+    run_of: Callable[..., TrackedRun | None], attach_to_stream: Callable[[Any, Any], bool] | None = None
+) -> Wrap:
+    """Return the hook of a function each of whose calls is a run.
 
     Args:
-        run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
-        attach_to_stream: Attaches the run to an answer of a type of the framework, such as its stream; False for
-            any other answer.
+        run_of: Makes the run from the `Instrumentation` and the function's arguments; None if this call is not a run.
+        attach_to_stream: Receives the run and the answer. If the answer is a stream type of the framework, it makes the
+            stream enter and end the run, and returns True; for any other answer it returns False.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        def begun(args: Any, kwargs: Any) -> Run | None:
+        def begun(args: Any, kwargs: Any) -> TrackedRun | None:
             run = None
             if instrumentation.is_enabled():
                 with instrumentation.suppress_errors():
@@ -108,10 +99,11 @@ def run_hook(run_of: Callable[..., Run | None], attach_to_stream: Callable[[Run,
     return wrap
 
 
-def run_argument_hook(run_of: Callable[..., Run | None], name: str) -> Wrap:
-    """The hook of a coroutine function that is given the run as an argument, by this name, to call it.
+def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wrap:
+    """Return the hook of a coroutine function that receives the function to run as the keyword argument `name`.
 
-    What the function puts around the run, such as the framework's own span, is there when the run begins.
+    Only that argument is tracked. So what the hooked function opens before it calls the argument, such as the
+    framework's own span, is current when the run begins.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -128,19 +120,18 @@ def run_argument_hook(run_of: Callable[..., Run | None], name: str) -> Wrap:
 
 
 def _carried(
-    run: Run, answer: Any, attach_to_stream: Callable[[Run, Any], bool], instrumentation: Instrumentation
+    run: TrackedRun, answer: Any, attach_to_stream: Callable[[TrackedRun, Any], bool], instrumentation: Instrumentation
 ) -> bool:
-    if hasattr(run, "streams"):
-        run.streams = True
+    run.on_stream()
     with instrumentation.suppress_errors():
         return attach_to_stream(run, answer)
     return False
 
 
 async def _awaiting(
-    run: Run,
+    run: TrackedRun,
     work: Awaitable[Any],
-    attach_to_stream: Callable[[Run, Any], bool] | None,
+    attach_to_stream: Callable[[TrackedRun, Any], bool] | None,
     instrumentation: Instrumentation,
 ) -> Any:
     try:
@@ -149,7 +140,7 @@ async def _awaiting(
     except BaseException as error:
         run.end(error)
         raise
-    if inspect.isasyncgen(answer):  # a stream that had to be waited for; a framework may ask whether it is one
+    if inspect.isasyncgen(answer):  # the framework may check this type, so return an async generator again
         return _generated(_streaming(run, answer))
     if attach_to_stream is not None and _carried(run, answer, attach_to_stream, instrumentation):
         return answer
@@ -166,16 +157,14 @@ async def _generated(steps: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Non
         await steps.aclose()
 
 
-def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
-    if hasattr(run, "returned"):
-        with instrumentation.suppress_errors():
-            run.returned(answer)
+def _returned(run: TrackedRun, answer: Any, instrumentation: Instrumentation) -> Any:
+    with instrumentation.suppress_errors():
+        run.on_result(answer)
     return answer
 
 
-def _streaming(run: Run, answers: Any) -> Any:
-    if hasattr(run, "streams"):
-        run.streams = True
+def _streaming(run: TrackedRun, answers: Any) -> Any:
+    run.on_stream()
     return tracked(run, answers)
 
 
@@ -184,18 +173,17 @@ async def _manager() -> AsyncGenerator[None, None]:
     yield
 
 
-#: What a function returns that is an ``asynccontextmanager``; other things that can be entered are left as they are.
+#: The type that an ``asynccontextmanager`` function returns. Other context managers are not tracked.
 _MANAGER: Any = type(_manager())
 
 
 class TrackedContextManager(AbstractAsyncContextManager[Any]):
-    """What is entered and left inside a run, which begins and ends with that; nothing is attached in between."""
+    """A context manager that is entered and exited inside a run; the block between runs outside it."""
 
-    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
+    def __init__(self, run: TrackedRun, manager: AbstractAsyncContextManager[Any]) -> None:
         self._run = run
         self._manager = manager
-        if hasattr(run, "streams"):
-            run.streams = True
+        run.on_stream()
 
     async def __aenter__(self) -> Any:
         try:
@@ -220,60 +208,61 @@ class TrackedContextManager(AbstractAsyncContextManager[Any]):
             self._run.end(raised)
 
 
-async def awaited(run: Run, work: Awaitable[Any]) -> Any:
-    """Await something inside a run, which ends with it."""
+async def awaited(run: TrackedRun, work: Awaitable[Any]) -> Any:
+    """Await `work` inside a run, and end the run."""
     with on_exit(run.end), run.current():
         return await work
 
 
-#: The step that is taken here.
+#: The stream whose step runs here.
 _STEP: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
 
 
 class TrackedStream(AsyncGenerator[Any, Any]):
-    """An async generator whose every step runs inside a run; nothing is attached while its reader has control.
+    """A stream each of whose steps runs inside a run.
 
-    What the generator leaves attached at a yield, such as a span of its own, is there again at its next step.
-    It is no generator itself: an event loop that shuts down closes all async generators at once, and of two that stand
-    in one another the second would find the first one running.
+    If the wrapped generator has attached an OpenTelemetry context at a ``yield``, such as that of a span of its own,
+    the context is detached for the reader and attached again for the next step.
+
+    This is a class and not an async generator function, because an event loop that shuts down closes all async
+    generators at the same time: of two nested ones, the outer one would then find the inner one running.
     """
 
-    def __init__(self, run: Run, items: AsyncIterable[Any]) -> None:
+    def __init__(self, run: TrackedRun, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
-        self._gave = getattr(run, "gave", None)
         self._left: Any = None
         self._given = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
     def __getattr__(self, name: str) -> Any:
-        """What else there is of what is followed."""
+        """Return an attribute of the wrapped stream."""
         return getattr(vars(self)["_given"], name)
 
     async def __anext__(self) -> Any:
-        """Take a step; the inherited method would add a frame that warnings count."""
+        """Take a step. The inherited method would add a frame, which shifts the ``stacklevel`` of warnings."""
         return await self.asend(None)
 
     async def asend(self, value: Any) -> Any:
-        """Take a step."""
+        """Take a step with a value for the generator."""
         return await self._step(self._items.asend(value))
 
     async def athrow(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        """Take a step that begins with an exception."""
+        """Take a step that raises an exception in the generator."""
         return await self._step(self._items.athrow(val if val is not None else typ))
 
     async def aclose(self) -> None:
-        """The reader has had enough, which is no error."""
+        """Close the stream before its end; the run ends without an error."""
         with on_exit(self._end), self._inside():
             await self._items.aclose()
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """One step: in the run's context, and on top of that in what the generator has left attached."""
+        """Enter the run's context, and in it the context that the generator left attached at its last ``yield``."""
         outside = otel_context.get_current()
         with self._run.current():
             entered = otel_context.get_current()
-            if entered is outside:  # nothing is taken away from it
+            if entered is outside:  # the run attached nothing that would have to be detached
                 yield
                 return
             mark, token = _STEP.set(self), otel_context.attach(self._left or entered)
@@ -282,7 +271,7 @@ class TrackedStream(AsyncGenerator[Any, Any]):
             finally:
                 left = otel_context.get_current()
                 self._left = None if left is entered else left
-                with suppress(ValueError):  # it is closed in another context, where there is nothing to take back
+                with suppress(ValueError):  # the stream was closed in another context: nothing to reset there
                     _STEP.reset(mark)
                     otel_context.detach(token)
 
@@ -296,8 +285,7 @@ class TrackedStream(AsyncGenerator[Any, Any]):
         except BaseException as error:
             self._end(error)
             raise
-        if self._gave is not None:
-            self._gave(item)
+        self._run.on_chunk(item)
         return item
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -318,8 +306,8 @@ def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:
     return (yield from items)
 
 
-def track_generator(run: Run, items: Iterable[Any]) -> Generator[Any, Any, Any]:
-    """A generator whose every step runs inside a run; nothing is attached while its reader has control."""
+def track_generator(run: TrackedRun, items: Iterable[Any]) -> Generator[Any, Any, Any]:
+    """Return a generator each of whose steps runs inside a run, like `TrackedStream`."""
     error: BaseException | None = None
     items = items if isinstance(items, Generator) else _each(items)
     try:

@@ -11,6 +11,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
+from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.errors import HaltedError, error_type
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import HALTED
@@ -45,7 +46,7 @@ class Run:
 RUN: Final[ContextVar[Run | None]] = ContextVar("otel_assembly_run", default=None)
 
 
-class OpenRun:
+class OpenRun(TrackedRun):
     """Records one request to an agent; `end` ends the ``invoke_agent`` span if `begin` started one."""
 
     __slots__ = ("_context", "run")

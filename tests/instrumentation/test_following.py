@@ -60,7 +60,7 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
     following = SubclassHook.for_method("say", shouts, lambda met: met.__name__ == "Left")
     following.tree(Makes, instrumentation)
 
-    class LazyModule(Mixin, metaclass=Makes):
+    class LateSubclass(Mixin, metaclass=Makes):
         pass
 
     class Derived(Earlier):
@@ -72,12 +72,12 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
             return "left"
 
     made = Makes("Made", (), {"say": lambda self: "made"})
-    said = [met().say() for met in (Earlier, LazyModule, Derived, made, Left, Other)]
+    said = [met().say() for met in (Earlier, LateSubclass, Derived, made, Left, Other)]
     assert said == ["EARLIER", "MIXIN", "DERIVED", "MADE", "left", "other"]
     following.leave()
     instrumentation.patches.restore()
     assert "__init__" not in vars(Makes)
-    said = [met().say() for met in (Earlier, LazyModule, Derived, made, Left, Other)]
+    said = [met().say() for met in (Earlier, LateSubclass, Derived, made, Left, Other)]
     assert said == ["earlier", "mixin", "derived", "made", "left", "other"]
 
 

@@ -128,7 +128,7 @@ def test_what_looks_at_an_answer_never_reaches_the_agent(agents, assembly_teleme
     seen = []
 
     class Run(ModelCall):
-        def returned(self, answer):
+        def on_result(self, answer):
             seen.append(answer)
             raise ZeroDivisionError
 

@@ -35,7 +35,7 @@ def instrumentation(assembly_telemetry):
         yield Instrumentation("pretend")
 
 
-class TrackedStream:
+class StepLog:
     """A framework of steps that hand on nothing but messages, each in a context of its own."""
 
     def __init__(self, instrumentation, calls=None, run=None):
@@ -71,7 +71,7 @@ def told(telemetry):
 def test_what_reduces_one_after_the_other_are_the_steps_of_the_call_that_is_made_with_it(
     instrumentation, assembly_telemetry
 ):
-    steps = TrackedStream(instrumentation)
+    steps = StepLog(instrumentation)
     kept = steps.cuts(steps.cuts(HISTORY, 4), 2)
     steps.asks(HISTORY[:1])  # a question beside it
     steps.asks(kept)
@@ -79,7 +79,7 @@ def test_what_reduces_one_after_the_other_are_the_steps_of_the_call_that_is_made
 
 
 def test_what_is_handed_on_is_gone_on_with_by_each_of_those_that_come_after_it(instrumentation, assembly_telemetry):
-    steps = TrackedStream(instrumentation)
+    steps = StepLog(instrumentation)
     kept = steps.cuts(HISTORY, 4)
     steps.at("step", 1).finish([list(kept)])
     shorter = [steps.cuts(kept, most, f"branch {most}", 2) for most in (3, 2)]
@@ -89,7 +89,7 @@ def test_what_is_handed_on_is_gone_on_with_by_each_of_those_that_come_after_it(i
 
 
 def test_a_call_that_is_made_again_has_the_same_steps(instrumentation, assembly_telemetry):
-    steps = TrackedStream(instrumentation)
+    steps = StepLog(instrumentation)
     kept = steps.cuts(HISTORY, 4)
     for _ in range(3):
         steps.asks(kept)
@@ -97,7 +97,7 @@ def test_a_call_that_is_made_again_has_the_same_steps(instrumentation, assembly_
 
 
 def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentation, assembly_telemetry):
-    steps = TrackedStream(instrumentation)
+    steps = StepLog(instrumentation)
     steps.cuts(HISTORY, 4)
     assert told(assembly_telemetry) == []
     steps.at("step", 1).finish([])
@@ -106,10 +106,10 @@ def test_what_no_model_is_called_with_is_told_as_its_place_is_left(instrumentati
 
 
 def test_what_a_run_in_a_run_goes_on_with_was_handed_on_around_it(instrumentation, assembly_telemetry):
-    outer = TrackedStream(instrumentation)
+    outer = StepLog(instrumentation)
     kept = outer.cuts(HISTORY, 4)
     outer.at("step", 1).finish([kept])
-    inner = TrackedStream(instrumentation, PreparedCalls(outer.calls, step=2))
+    inner = StepLog(instrumentation, PreparedCalls(outer.calls, step=2))
     inner.asks(list(kept))
     assert told(assembly_telemetry) == [["newest 4"]]
 
@@ -117,7 +117,7 @@ def test_what_a_run_in_a_run_goes_on_with_was_handed_on_around_it(instrumentatio
 def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_wait(
     instrumentation, assembly_telemetry
 ):
-    steps = TrackedStream(instrumentation, PreparedOutside())
+    steps = StepLog(instrumentation, PreparedOutside())
     kept = steps.cuts(HISTORY, 4)
     steps.asks([dict(message) for message in kept])
     assert told(assembly_telemetry) == [[]]
@@ -131,7 +131,7 @@ def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_w
 
 
 def test_a_reducer_that_raised_is_why_no_model_is_called(instrumentation, assembly_telemetry):
-    steps = TrackedStream(instrumentation)
+    steps = StepLog(instrumentation)
     finds = partial(steps.finds, place="step", step=1)
     Reduction(instrumentation, "breaks", HISTORY, finds=finds).failed(ConnectionError("no"))
     steps.at("step", 1).finish([])
@@ -146,7 +146,7 @@ def test_a_run_has_a_span_from_what_is_told_in_it_on_and_so_have_those_around_it
     inner = LazyRun(instrumentation, "inner", parent=outer)
     with outer.current(), inner.current():
         if tells:
-            steps = TrackedStream(instrumentation, run=inner)
+            steps = StepLog(instrumentation, run=inner)
             steps.asks(steps.cuts(HISTORY, 2))
     inner.end()
     outer.end()

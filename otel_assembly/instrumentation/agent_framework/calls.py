@@ -28,17 +28,18 @@ from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
 from otel_assembly.instrumentation.run_calls import CallsFromSharedStart
-from otel_assembly.instrumentation.runs import Run, run_hook
+from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-def attach_to_stream(run: Run, answer: Any) -> bool:
+def attach_to_stream(run: TrackedRun, answer: Any) -> bool:
     """Read each chunk of a `ResponseStream` inside of a run, and end the run with the stream.
 
     The stream ends if it is exhausted, fails or is discarded. Return False if the answer is no `ResponseStream`.
@@ -58,7 +59,7 @@ _GENERATED_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 
 
 @_streaming_run_hook
-def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) -> Run | None:
+def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) -> TrackedRun | None:
     """Record a run of an agent or workflow, with a span if the framework's own telemetry creates none."""
     has_no_provider = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _GENERATED_NAME.sub(type(runner).__name__, name_of(runner))
@@ -79,13 +80,15 @@ RUNS: Final = CallsFromSharedStart("agent_framework")
 
 
 @run_hook
-def run_preparation(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Run:
+def run_preparation(
+    instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any
+) -> TrackedRun:
     """Record the preparation of a run, in which providers load and reduce. If a provider raises, no model is called."""
     return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
 
 
 @_streaming_run_hook
-def model_rounds(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> Run:
+def model_rounds(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> TrackedRun:
     """Connect the model calls of a run to its preparation."""
     return RUNS.run(instrumentation, context["session_context"], invoking_agent_of(agent, context.get("session")))
 

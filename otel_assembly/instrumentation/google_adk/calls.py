@@ -29,9 +29,9 @@ from otel_assembly.messages.provider_rules import NO_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
-    from otel_assembly.instrumentation.runs import Run
 
 _PACKAGES: Final = ("google.adk",)
 #: The model calls in preparation, found by their `LlmRequest`.
@@ -42,7 +42,9 @@ _FORWARDS_REQUESTS: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "
 
 
 @run_hook
-def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: Any = None, **__: Any) -> Run | None:
+def run(
+    instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: Any = None, **__: Any
+) -> TrackedRun | None:
     """Open a span for a run of an agent or a workflow if no tracer provider records ADK's own spans."""
     unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = getattr(runner.agent, "name", None) or runner.app_name
@@ -50,7 +52,7 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: A
 
 
 @run_hook
-def flow_run(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
+def flow_run(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> TrackedRun:
     """Begin the sequence of model calls that an agent makes in one run of its flow."""
     return CALLS.run(instrumentation, invocation_context.agent.name, invocation_context.session.id)
 
@@ -82,7 +84,7 @@ def _model_request(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Clien
     return None if forwards else client_request(llm_request)._replace(tools=schemas_of(llm_request), model=name)
 
 
-def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> Run | None:
+def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> TrackedRun | None:
     """Return the model call that a request was prepared for.
 
     A request that a program built itself is a separate model call, even inside another one: `CALL` is cleared for

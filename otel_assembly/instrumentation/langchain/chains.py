@@ -24,8 +24,8 @@ from otel_assembly.instrumentation.runs import run_hook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.runs import Run
 
 #: The prefix of the callback tag with which a `RunnableParallel` marks a branch; the branch's key follows.
 _BRANCH_TAG: Final = "map:key:"
@@ -42,7 +42,7 @@ _HAS_MODEL: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 def _begin_run(
     is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any
-) -> Run | None:
+) -> TrackedRun | None:
     """Begin the run of a chain; a chain inside of a run gets a branch of that run, or None if it begins no branch."""
     config_argument, outer_run = argument(args, kwargs, 1, "config"), GRAPH_CONTEXT.run.get()
     configs = config_argument if isinstance(config_argument, list) else [config_argument]

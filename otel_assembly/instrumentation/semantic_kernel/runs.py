@@ -55,11 +55,11 @@ class _OrchestrationRun(ContextBoundRun):
 
     _is_started = False
 
-    def returned(self, result: Any) -> None:
+    def on_result(self, answer: Any) -> None:
         """End the run when `OrchestrationResult.event` is set, or when the program drops the result without it."""
         # A weak reference: a cycle would delay the finalizer until the garbage collector runs.
-        self._is_started, result_ref = True, weakref.ref(result)
-        set_event, finalizer = result.event.set, weakref.finalize(result, super().end)
+        self._is_started, result_ref = True, weakref.ref(answer)
+        set_event, finalizer = answer.event.set, weakref.finalize(answer, super().end)
 
         def end_and_set() -> None:
             result = result_ref()
@@ -67,7 +67,7 @@ class _OrchestrationRun(ContextBoundRun):
                 ContextBoundRun.end(self, getattr(result, "exception", None))
             set_event()
 
-        result.event.set = end_and_set
+        answer.event.set = end_and_set
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run if `invoke` raised; if `invoke` returned, the run goes on in the background."""

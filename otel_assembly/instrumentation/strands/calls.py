@@ -36,8 +36,8 @@ from otel_assembly.instrumentation.strands.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.runs import Run
 
 #: The agent that is currently calling its model.
 CURRENT_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_strands_agent", default=None)
@@ -56,7 +56,7 @@ def invoking_agent_of(agent: Any) -> InvokingAgent:
     return InvokingAgent(session_id or agent, str(getattr(agent, "agent_id", "")), name_of(agent), session_id)
 
 
-def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
+def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping[ContextVar[Any], Any]) -> TrackedRun:
     """Begin a run of an agent, a graph or a swarm; open a span if no tracer provider records Strands' own spans.
 
     Args:

@@ -105,7 +105,7 @@ async def test_a_fatal_alert_of_an_ag2_observer_halts_for_good(assembly_telemetr
 @pytest.mark.parametrize("on_halt", ["raise", "return"])
 async def test_fifty_asks_at_once_call_no_model_after_a_fatal_alert(on_halt):
     model = Model(*("said" for _ in range(200)))
-    plugin = AssembledPolicy(Assembler([AlertPolicy(), DeferredReduction()], on_halt=on_halt))
+    plugin = AssembledPolicy(Assembler([AlertPolicy(), WaitingPolicy()], on_halt=on_halt))
     stream = MemoryStream()
 
     async def turn(index):
@@ -188,7 +188,7 @@ async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetr
     assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
 
 
-class DeferredReduction:
+class WaitingPolicy:
     name = "waiting"
 
     async def apply(self, prompts, events, context):

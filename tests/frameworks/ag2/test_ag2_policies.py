@@ -408,14 +408,14 @@ async def test_a_conversation_is_let_go_of_with_its_stream(telemetry):
 async def test_a_cancelled_policy_ends_its_spans(telemetry):
     started = asyncio.Event()
 
-    class DeferredReduction:
+    class WaitingPolicy:
         name = "waiting"
 
         async def apply(self, prompts, events, context):
             started.set()
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(ag2.Agent("a", config=Model("yes"), assembly=[DeferredReduction()]).ask("hi"))
+    task = asyncio.create_task(ag2.Agent("a", config=Model("yes"), assembly=[WaitingPolicy()]).ask("hi"))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

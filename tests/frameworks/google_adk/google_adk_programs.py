@@ -277,7 +277,7 @@ async def own_classes_of_models(stage: Stage) -> Any:
             async for answer in super().generate_content_async(llm_request, stream):
                 yield answer
 
-    class LazyWrappers(ScriptedLlm):
+    class WrappingLlm(ScriptedLlm):
         async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
             copied = llm_request.model_copy(update={"contents": list(llm_request.contents)})
             async for answer in ScriptedLlm(self._stage, "Yes.").generate_content_async(copied, stream):
@@ -291,7 +291,7 @@ async def own_classes_of_models(stage: Stage) -> Any:
     stage.runs = 3
     agents = [
         Agent(name=f"own{n}", model=model(stage, "call:look", "Yes."), tools=[look])
-        for n, model in enumerate((Hands, LazyWrappers, ByName))
+        for n, model in enumerate((Hands, WrappingLlm, ByName))
     ]
     return [(await Talk(agent).say("Go"))[-1] for agent in agents]
 
@@ -439,14 +439,14 @@ async def asks_a_model_itself(stage: Stage) -> Any:
     return len(await Talk(Agent(name="asker", model=model, tools=[consult], instruction=instructs)).say("Ask"))
 
 
-class GraphPosition(BaseModel):
+class Location(BaseModel):
     city: str
     price: int
 
 
 async def structured(stage: Stage) -> Any:
     model = ScriptedLlm(stage, "call:look", 'call:set_model_response {"city": "Bonn", "price": 3}')
-    talk = Talk(Agent(name="structured", model=model, tools=[look], output_schema=GraphPosition, output_key="place"))
+    talk = Talk(Agent(name="structured", model=model, tools=[look], output_schema=Location, output_key="place"))
     return (await talk.say("Which?"))[-1]
 
 

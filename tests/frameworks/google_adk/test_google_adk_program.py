@@ -50,12 +50,12 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("google_adk")
         try:
 
-            class LazyModule(ScriptedLlm):
+            class LateModel(ScriptedLlm):
                 async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
                     async for answer in super().generate_content_async(llm_request, stream):
                         yield answer
 
-            talk = Talk(Agent(name="bob", model=LazyModule(stage, "Done.")), plugins=[Own("own")])
+            talk = Talk(Agent(name="bob", model=LateModel(stage, "Done.")), plugins=[Own("own")])
             await talk.say("Go")
             assert [dict(vars(owner)) for owner in owners] != before
         finally:

@@ -174,16 +174,14 @@ async def test_of_thirty_runs_at_once_none_begins_a_model_call_or_a_tool_call_af
     from langchain.agents.middleware import AgentMiddleware
     from langchain_agents import call, look_up, scripted
 
-    class DeferredReductions:
+    class WaitingModel:
         name = "waits"
 
         async def apply(self, prompts, events, context):
             await asyncio.sleep(0)
             return prompts, events
 
-    middleware = AssemblyMiddleware(
-        Assembler([DeferredReductions(), AlertPolicy(), DeferredReductions()], on_halt=on_halt)
-    )
+    middleware = AssemblyMiddleware(Assembler([WaitingModel(), AlertPolicy(), WaitingModel()], on_halt=on_halt))
     context, called, refused = middleware.context_of("one"), [], []
 
     class Outside(AgentMiddleware):

@@ -41,11 +41,11 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("llama_index")
         try:
 
-            class LazyModule(Scripted):
+            class LateModel(Scripted):
                 async def astream_chat(self, *arguments: Any, **kwargs: Any) -> Any:
                     return await super().astream_chat(*arguments, **kwargs)
 
-            agent = FunctionAgent(llm=LazyModule(Stage(), "Done."))
+            agent = FunctionAgent(llm=LateModel(Stage(), "Done."))
             await agent.run("Go", memory=Newest())
             assert [dict(vars(owner)) for owner in OWNERS] != before
         finally:

@@ -340,14 +340,14 @@ async def test_what_another_conversation_says_is_shown_though_it_says_the_same()
 
 
 async def test_runs_that_are_asked_the_same_at_once_are_conversations_of_their_own(assembly_telemetry):
-    class DeferredReductions(ScriptedModel):
+    class WaitingModel(ScriptedModel):
         async def get_response(self, *arguments: Any, **named: Any) -> Any:
             answer = await super().get_response(*arguments, **named)
             await asyncio.sleep(0.05 if self.calls == 2 else 0)  # the first of its calls, and of that its tool's
             return answer
 
     plugin, stage = AssemblyInputFilter([SlidingWindowPolicy(20)]), Stage()
-    slow = Agent("slow", model=DeferredReductions(stage, "call:look", "Done."), tools=[look])
+    slow = Agent("slow", model=WaitingModel(stage, "call:look", "Done."), tools=[look])
     quick = Agent("quick", model=ScriptedModel(stage, "call:look", "Done."), tools=[look])
     with assembly_telemetry.as_default(), trace("both"):
         await asyncio.gather(*(run(plugin, message, "Yes") for message in (slow, quick)))

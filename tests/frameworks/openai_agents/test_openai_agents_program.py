@@ -38,11 +38,11 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("openai_agents")
         try:
 
-            class LazyModule(ScriptedModel):
+            class LateModel(ScriptedModel):
                 async def get_response(self, *arguments: Any, **given: Any) -> Any:
                     return await super().get_response(*arguments, **given)
 
-            agent = Agent("later", model=LazyModule(Stage(), "Done."))
+            agent = Agent("later", model=LateModel(Stage(), "Done."))
             await Runner.run(agent, "Go", session=SQLiteSession("given back"))
             now = [dict(vars(owner)) for owner in owners]
             assert all(message != other for message, other in zip(now, before, strict=True))

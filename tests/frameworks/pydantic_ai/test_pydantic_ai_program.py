@@ -36,11 +36,11 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("pydantic_ai")
         try:
 
-            class LazyModule(ScriptedModel):
+            class LateModel(ScriptedModel):
                 async def request(self, *arguments: Any) -> Any:
                     return await super().request(*arguments)
 
-            agent = Agent(LazyModule(Stage(), "Done."), capabilities=[Own(), ProcessHistory(lambda messages: messages)])
+            agent = Agent(LateModel(Stage(), "Done."), capabilities=[Own(), ProcessHistory(lambda messages: messages)])
             await agent.run("Go")
             assert [dict(vars(owner)) for owner in owners] != before
         finally:

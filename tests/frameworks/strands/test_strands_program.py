@@ -52,12 +52,12 @@ async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
         instrument("strands")
         try:
 
-            class LazyModule(ScriptedModel):
+            class LateModel(ScriptedModel):
                 async def stream(self, *arguments: Any, **named: Any) -> Any:
                     async for event in super().stream(*arguments, **named):
                         yield event
 
-            clerk = agent(Stage(), model=LazyModule(Stage(), "Done."), conversation_manager=Newest(4))
+            clerk = agent(Stage(), model=LateModel(Stage(), "Done."), conversation_manager=Newest(4))
             await clerk.invoke_async("Go")
             assert list(map(held, owners)) != before
         finally:
