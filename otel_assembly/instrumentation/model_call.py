@@ -231,8 +231,8 @@ class ModelCall(TrackedRun):
         if places is None:
             places = [place for message in before for place in locate(whole, [message]) or ()]
             if not places:
-                return False
-            if step is None:
+                return False  # the reducer worked on messages of another conversation or call
+            if step is None:  # code without a hook changed the messages before the reducer ran: record that first
                 self.observe_messages(before)
                 whole, places = self.out, list(range(len(before)))
         if step is None:
@@ -285,6 +285,8 @@ class ModelCall(TrackedRun):
         verdicts: Sequence[Verdict] = (),
     ) -> None:
         """Observe the messages that a framework uses next; if they differ from the last output, record a step.
+
+        A change of the system prompts is recorded as a step, too. The first known prompts are part of the input.
 
         Args:
             messages: The messages.
@@ -419,7 +421,7 @@ class ModelCall(TrackedRun):
             self._assembly.fail(problem)
 
     def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
-        """Return verdicts on messages that code without a hook dropped; a subclass may override this method.
+        """Return verdicts on messages that code without a hook dropped; none, unless a subclass overrides this method.
 
         Args:
             before: The messages after the last step.

@@ -263,11 +263,11 @@ class Reduction:
         self._record_attempts([attempt for reduction in reductions for attempt in reduction.attempts])
 
     def adopt_attempts(self, inner: Reduction) -> None:
-        """Record in this step what summarizers did for an inner reducer that raised."""
+        """Add the summarizers' attempts of an inner reducer, which raised, to those of this reducer."""
         self._deferred_attempts += inner._deferred_attempts
 
     def _record_attempts(self, attempts: Sequence[DeferredAttempt]) -> None:
-        """Record attempts that were made outside any model call below this step."""
+        """Record attempts of summarizers that ran outside any model call as ``compact_block`` spans of this step."""
         step = self.open() if attempts else None
         for attempt in attempts:
             if step is not None and self.call is not None:
@@ -277,7 +277,7 @@ class Reduction:
         """Record the text that a summarizer returned in an attempt."""
         if self.step is not None:
             attempt.tokens_out = self.step.count(text)
-        elif self._deferred_attempts:
+        elif self._deferred_attempts:  # counted when the attempt is recorded, because the model is not known yet
             self._deferred_attempts[-1].text = text
 
     def done(
@@ -301,7 +301,7 @@ class Reduction:
         has_details = any(value is not None for name, value in report.items() if name != "prompts")
         changed = always or self.step is not None or prompts is not None or not same(self.before, after)
         if changed and self.resolve_model_call() is not None and self._is_recorded(after, prompts) and not has_details:
-            return
+            return  # a second step with the same change would only repeat it
         if self.step is not None:
             self.step.__exit__(None, None, None)
         if changed and self.call is not None:
