@@ -17,6 +17,7 @@ from agent_framework import ResponseStream, normalize_messages, observability
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.agent_framework.shared_start import CallsFromSharedStart
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import InvokingAgent
@@ -27,7 +28,6 @@ from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
-from otel_assembly.instrumentation.run_calls import CallsFromSharedStart
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 

@@ -15,10 +15,11 @@ from otel_assembly.instrumentation.clients import innermost_client_hook, model_i
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS, items_of
+from otel_assembly.instrumentation.openai_agents.multi_call_runs import MultiCallRun
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import name_of
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.run_calls import MultiCallRun, Preparing
+from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:

@@ -1,0 +1,92 @@
+"""Runs in which a reduction before a call, or between two calls, applies to all later calls."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.lazy_runs import LazyRun
+from otel_assembly.instrumentation.model_call import CALL, ModelCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextvars import ContextVar
+
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+
+class MultiCallRun(LazyRun):
+    """A run in which a reduction before a call, or between two calls, applies to all later calls.
+
+    It starts a span only if no span is current in its first turn. A reduction outside any call is deferred to the next
+    call of the run.
+
+    Args:
+        instrumentation: Records the run.
+        name: The agent's name.
+        conversation_id: The conversation's id in the framework, if it has one.
+        variable: The context variable that has this run while it runs; before, the enclosing run or None.
+
+    Attributes:
+        call: The call that is being prepared, or was made last.
+        waits: The invoking agent under which reductions outside any call are deferred.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        name: str,
+        conversation_id: str | None,
+        variable: ContextVar[MultiCallRun | None],
+    ) -> None:
+        super().__init__(instrumentation, name, conversation_id, parent=variable.get())
+        self.call: ModelCall | None = None
+        self.waits = InvokingAgent(self)
+        self._variable = variable
+        self._start = ModelCall(instrumentation)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the run current in this block."""
+        with context_value(self._variable, self), context_value(CALL, None), super().current():
+            yield
+
+    def begins(self, agent_name: str | None) -> ModelCall:
+        """Start to prepare a call of this agent; the previous call ends."""
+        self.over()
+        self.call = call = self._start.fork()
+        call.run = self
+        call.invoking_agent = InvokingAgent(
+            self.conversation_id or self, agent_name or "", agent_name, self.conversation_id
+        )
+        call.apply_deferred(self.waits)
+        self._start = call.fork()
+        return call
+
+    def over(self) -> None:
+        """End the call that was prepared."""
+        if self.call is not None:
+            self.call.end()
+
+    def turn(self) -> ContextBoundRun:
+        """Return the run of one turn: a model call and its tools."""
+        return _OneTurn(self)
+
+
+class _OneTurn(ContextBoundRun):
+    """One turn of a `MultiCallRun`, with the run's span."""
+
+    is_run = False
+
+    def __init__(self, of: MultiCallRun) -> None:
+        super().__init__(of.instrumentation, None, {}, ends=of.over)
+        self._of = of
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the run's span current in this block."""
+        with self._of.with_span():
+            yield
