@@ -70,11 +70,13 @@ class AssemblyChatGenerator(HaystackPlugin):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        history = input_messages(messages)
+        history, options = input_messages(messages), _options(streaming_callback, generation_kwargs, tools)
+        if history is None:  # the generator raises its own error
+            return dict(self.chat_generator.run(messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
         all_tools, client = self._tools(tools), self.chat_generator
         sent = finished(self._assemble(conversation, history, history, all_tools, self._model(), client))
-        response = self.chat_generator.run(messages=sent, **_options(streaming_callback, generation_kwargs, tools))
+        response = self.chat_generator.run(messages=sent, **options)
         finished(_show_replies(conversation, response))
         return dict(response)
 
@@ -89,11 +91,12 @@ class AssemblyChatGenerator(HaystackPlugin):
         conversation_id: str | None = None,
     ) -> dict[str, Any]:
         """Async variant of `run`, for `Agent.run_async` and async pipelines."""
-        history = input_messages(messages)
+        history, options = input_messages(messages), _options(streaming_callback, generation_kwargs, tools)
+        if history is None:
+            return dict(await _execute_component_async(self.chat_generator, messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
         all_tools, client = self._tools(tools), self.chat_generator
         sent = await self._assemble(conversation, history, history, all_tools, self._model(), client)
-        options = _options(streaming_callback, generation_kwargs, tools)
         response = await _execute_component_async(self.chat_generator, messages=sent, **options)
         await _show_replies(conversation, response)
         return dict(response)

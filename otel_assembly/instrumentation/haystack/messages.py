@@ -40,11 +40,11 @@ def split_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[Chat
     return ["\n".join(prompt.texts) for prompt in prompts], list(others)
 
 
-def input_messages(messages: Any) -> list[Any]:
-    """Return the input of a generator as messages; empty for an invalid input, which the generator rejects."""
+def input_messages(messages: Any) -> list[Any] | None:
+    """Return the input of a generator as messages; None for an invalid input, which the generator rejects."""
     messages = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
     is_valid = isinstance(messages, list) and all(isinstance(message, ChatMessage) for message in messages)
-    return messages if is_valid else []
+    return messages if is_valid else None
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:

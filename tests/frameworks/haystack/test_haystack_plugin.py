@@ -9,10 +9,12 @@ import pytest
 from haystack import Pipeline, component
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State, replace_values
+from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.core.errors import PipelineRuntimeError
 from haystack.dataclasses import ChatMessage
 from haystack.hooks import hook
 from haystack.tools import Tool, create_tool_from_function
+from haystack.utils import Secret
 from haystack_models import AwaitedGenerator, ScriptedGenerator, Stage, assert_told, history, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -441,3 +443,15 @@ def test_the_model_of_an_agents_hook_states_which_role_comes_first():
         talker = agent(stage, AssemblyHook([SlidingWindowPolicy(4)], model=model), lines=["Done."])
         talker.run([*history(4), asked("Find all")])
         assert stage.received[0].messages[1].role.value == first
+
+
+@pytest.mark.parametrize("messages", [5, [{"role": "user", "content": "Hi"}], None])
+async def test_an_input_that_the_generator_rejects_is_rejected(messages):
+    generator = OpenAIChatGenerator(Secret.from_token("x"), api_base_url="http://127.0.0.1:1", max_retries=0)
+    rejected = AssemblyChatGenerator(generator, [])
+    with pytest.raises(Exception) as alone:  # whatever the generator raises
+        generator.run(messages=messages)
+    with pytest.raises(alone.type):
+        rejected.run(messages=messages)
+    with pytest.raises(alone.type):
+        await rejected.run_async(messages=messages)
