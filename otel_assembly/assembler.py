@@ -342,8 +342,8 @@ class Assembler:
             self._last_meter = arguments, meter
         return self._last_meter[1]
 
-    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
-        return TokenMeter(counter, self.framing.for_client(client, counter.count))
+    def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
+        return TokenMeter(counter, self.framing.for_client(rules, counter.count))
 
     async def _run(self, assembly: OpenAssembly) -> None:
         record, recording = assembly.record, assembly.recording

@@ -39,7 +39,7 @@ class Assembly:
 
     @property
     def turn(self) -> int:
-        """The index of the assembly within its conversation and agent, from 0."""
+        """The index of this assembly among all assemblies of the same conversation and agent, from 0."""
         return self._record.turn
 
     @property
@@ -64,7 +64,11 @@ class Assembly:
 
     @lazy_property
     def decisions(self) -> tuple[Decision, ...]:
-        """One decision for each change of an item's state since the conversation's previous assembly."""
+        """One decision for each change of an item's state since the conversation's previous assembly.
+
+        The state is the outcome (kept, dropped, compacted, injected or reordered) with its reason. In the first
+        assembly of a conversation, each item has at least one decision.
+        """
         return tuple(decisions_of(self._record))
 
     @property

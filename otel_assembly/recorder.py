@@ -148,7 +148,15 @@ class Recorder(Protocol):
         ...
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """Start to record a policy's compaction outside an assembly; None without an OpenTelemetry provider."""
+        """Start to record a policy's compaction outside an assembly.
+
+        Args:
+            policy: The policy's name.
+            agent_name: The agent's name; None if unknown.
+
+        Returns:
+            None if no OpenTelemetry provider is configured.
+        """
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:

@@ -73,7 +73,7 @@ class Measure:
 
     @property
     def counter(self) -> TokenCounter:
-        """The counter that returns the tokens of a text."""
+        """The counter that returns the number of tokens in a text."""
         return self._meter.counter
 
     @property

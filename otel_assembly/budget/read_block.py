@@ -82,7 +82,10 @@ class ReadBlock:
         return (item_text(item),) if facts is None else () if item.echo else facts.texts
 
     def kind(self, index: int) -> str:
-        """Return an item's kind: of a message object its own kind, of a text the kind of its block."""
+        """Return the kind of the item at an index.
+
+        A message object has the kind of its message, such as ``response``. A text has the kind of the block.
+        """
         facts = self.facts[index] if self.block.has_events else None
         return self.block.kind.value if facts is None else EventKind(facts.kind).value
 

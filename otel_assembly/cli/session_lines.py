@@ -62,7 +62,12 @@ class Lines:
         return indent + safe + suffix
 
     def wrapped(self, text: str, indent: str = "") -> str:
-        """Return a text that is safe to print, wrapped to the width of the terminal."""
+        """Make a text safe to print, and return it wrapped to the width of the terminal.
+
+        Args:
+            text: The text, which may contain control characters; a very long text is truncated.
+            indent: The indentation of each line.
+        """
         safe = self._glyphs.printable(text, 10 * _LONGEST)
         return textwrap.fill(safe, self._width, initial_indent=indent, subsequent_indent=indent)
 

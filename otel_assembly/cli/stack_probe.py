@@ -139,10 +139,16 @@ class StackProbe:
         return f"{alertmanager} has received {_WATCHDOG}"
 
     def _wait_until(self, is_there: Callable[[], bool]) -> float | None:
-        """Wait until a condition is true; return the seconds that it took, or None after the longest wait.
+        """Check a condition repeatedly until it is true, or until the longest wait (the probe's `seconds`) is over.
+
+        Args:
+            is_there: Checks the condition. If it raises an `AssemblyError`, it is called again.
+
+        Returns:
+            The seconds until the condition was true; None if it was still false after the longest wait.
 
         Raises:
-            AssemblyError: The last check of the condition after the longest wait raised this error.
+            AssemblyError: After the longest wait, the last check raised this error.
         """
         start = time.monotonic()
         while True:

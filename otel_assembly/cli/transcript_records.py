@@ -46,7 +46,16 @@ class Record:
 
 
 def records(stream: IO[bytes], path: str) -> Iterator[Record]:
-    """Yield a record for each JSON value of a seekable file; an unreadable value is replaced by a `MalformedError`."""
+    """Yield a record for each JSON value of a file: for each line of JSON Lines, or for each value of one document.
+
+    The value of a record is a `MalformedError` if the value cannot be parsed; this error is not raised. In JSON Lines,
+    reading then continues with the next line. In a document, reading stops if the end of the value is unknown. If the
+    whole file is unreadable, for example compressed or binary, the only record contains the error.
+
+    Args:
+        stream: The file's contents, which must be seekable.
+        path: The file's path, which is not opened; its suffix, such as ``.jsonl``, helps to recognize JSON Lines.
+    """
     lines = _lines(stream)
     first = next(lines, None)
     if first is None:

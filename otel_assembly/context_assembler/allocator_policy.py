@@ -283,5 +283,5 @@ class BlockAssembler(Assembler):
         for failure in failures:
             self._recorded_by().source_failed(failure.role, failure.source, error_type_of(failure), context.agent_name)
 
-    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
-        return meter_of_blocks(counter, self.framing.for_client(client, counter.count))
+    def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
+        return meter_of_blocks(counter, self.framing.for_client(rules, counter.count))

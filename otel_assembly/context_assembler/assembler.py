@@ -87,7 +87,11 @@ class AssembledContext:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The items whose outcome (kept, dropped, compacted) changed since the conversation's previous assembly."""
+        """The decisions about items whose state changed since the conversation's previous assembly.
+
+        The state is the outcome (kept, dropped, compacted, injected or reordered) with its reason. In the first
+        assembly of a conversation, each item has at least one decision.
+        """
         return self.assembly.decisions
 
     async def retain(self, answer: str, candidates: Sequence[Candidate]) -> list[Retained]:

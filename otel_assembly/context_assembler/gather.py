@@ -245,9 +245,13 @@ def checked_source(role: str, source: Any, method: str) -> None:
 
 
 def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-    """Merge the results of all retrievers by rank, the best first.
+    """Merge the results of all retrievers into one list, in ascending order of rank (rank 1 is the best).
 
-    Candidates of the same rank are in the order of the retrievers.
+    The rank of a candidate without a rank is its position in its retriever's result, from 1. Candidates of the same
+    rank are in the order of the retrievers.
+
+    Args:
+        answers: The result of each retriever.
     """
     ranked = [
         (candidate.rank if candidate.rank is not None else position, candidate)

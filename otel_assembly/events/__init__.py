@@ -71,7 +71,7 @@ class Event(BaseModel):
 
 
 class ModelRequest(Event):
-    """A request of a user, or of a program in the role of one.
+    """A request to the agent, from a user or from a program in the role of a user.
 
     Attributes:
         content: The text of the request.

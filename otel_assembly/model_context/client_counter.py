@@ -181,11 +181,11 @@ class _ClientMeter(TokenMeter):
 
 
 class ClientAssembler(Assembler):
-    """An assembler that counts tokens with a model client.
+    """An assembler that counts tokens with the token counting of a model client.
 
     Args:
         policies: The policies, in order.
-        client: The client's counter.
+        client: Counts tokens with the model client.
         recorder: The recorder, as for `Assembler`.
     """
 
@@ -194,8 +194,8 @@ class ClientAssembler(Assembler):
     ) -> None:
         super().__init__(policies, counter=client, recorder=recorder)
 
-    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
-        return _ClientMeter(counter) if isinstance(counter, ClientCounter) else super()._new_meter(counter, client)
+    def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
+        return _ClientMeter(counter) if isinstance(counter, ClientCounter) else super()._new_meter(counter, rules)
 
 
 class ClientBudgetPolicy(DecidingPolicy):

@@ -120,20 +120,22 @@ class DecidingPolicy:
     """The base class of policies that return a reason for each change.
 
     A subclass implements `decide`; `apply` calls it. `decide` receives the events as a `View`, an immutable sequence.
-    If it returns that view or a slice of it, the cost of a turn depends on the number of new events and not on the
-    length of the conversation.
+    If it returns that view or a slice of it, the computing time of an assembly depends on the number of new events and
+    not on the length of the conversation.
 
     Attributes:
         name: The policy's name in spans, in warnings and on the command line.
         kind: ``reduction``, or ``injection`` for a policy that adds prompts and keeps every event.
         limit: The setting that limits the output; None if there is no limit.
-        filters: For a filter, the kinds of events that it drops at any position; None for a policy that drops events to
-            meet a limit. An injection may follow a filter unless it reads a kind that the filter drops.
-        reads: The kinds of events that the policy needs as input.
+        filters: The kinds of events that the policy drops at any position, if it is a filter. None if it is not a
+            filter, for example because it drops events to meet a limit. `validate_order` warns about an injection after
+            a reduction; after a filter, it warns only if the injection reads a kind that the filter drops.
+        reads: The kinds of events that the policy reads from its input.
         replayable: Whether `explain` can run the policy again on the values that spans record. This requires that
             decisions depend only on the events' kinds, tokens, bytes and tool pairs, and never on their texts.
         skippable: Whether ``on_policy_error="skip"`` continues without the policy if it raises.
-        replay_defaults: Settings that ``otel-assembly replay`` uses if the policy's entry does not contain them.
+        replay_defaults: Settings that ``otel-assembly replay`` uses if the policy's entry in the configuration file or
+            in ``--policies`` does not contain them.
     """
 
     name: str = ""
@@ -149,7 +151,8 @@ class DecidingPolicy:
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """The settings, for spans and configuration files.
 
-        The result contains each parameter of the constructor that is also an attribute of the policy.
+        The result contains each parameter of the constructor that is also an attribute of the policy and whose value is
+        a text, a number, a boolean or None. Other values, such as functions and lists, are left out.
         """
         settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
         return {name: value for name, value in settings if isinstance(value, CONFIG_TYPES)}

@@ -38,12 +38,12 @@ class AnthropicModel:
     event loop in which it is first used.
 
     With thinking (``thinking={"type": "enabled", …}``), the thinking blocks of responses with tool calls are sent back
-    to the model. Anthropic rejects a request with thinking that forces a tool call, so a `tool_choice` of ``required``
-    or of a tool's name is sent as ``auto``.
+    to the model. Anthropic rejects a request with thinking that forces a tool call. So if a call of the client has the
+    `tool_choice` ``required`` or a tool's name, ``auto`` is sent instead, and the model may answer without a tool call.
 
     Args:
         model: The model's name.
-        max_tokens: The most tokens of an answer.
+        max_tokens: The most tokens that the model may generate for one answer, including its thinking.
         base_url: The server's URL; None: the URL in the SDK's environment variables, else Anthropic's.
         api_key: The API key; None: the key in the SDK's environment variables.
         max_retries: The number of times that the SDK repeats a failed call.
@@ -51,7 +51,7 @@ class AnthropicModel:
             a new client.
         streams: True to stream answers; False to wait for the whole answer.
         caches: True to set Anthropic's cache control marks after the system prompts and after the last message, so that
-            the next request can read this one's content from the prompt cache. False: no marks, no cache.
+            the next request can read this one's content from the prompt cache. False: no marks are set.
         options: Further arguments of ``messages.create``, such as ``stop_sequences``.
 
     Raises:
@@ -179,7 +179,8 @@ class _Block:
         """Return the block as a `Thinking` part.
 
         Args:
-            behind: The number of parts of the response that precede this block.
+            behind: The block's position: the number of other parts of the response that precede it. The text of the
+                response is one part, and so is each tool call.
         """
         if self.type == "redacted_thinking":
             return Thinking(form="redacted_thinking", sealed=self._block.data, behind=behind)

@@ -332,9 +332,16 @@ class _LayerRun:
 
 
 class _StreamedAnswer:
-    """A streamed answer, which is read after its hook has returned.
+    """The stream that a layer (a middleware) or the step returned as its result.
 
-    If reading raises an error that is a layer's fault, a `MiddlewareError` names the layer.
+    The stream is read after the layer's hook has returned, so the layer's run no longer catches its errors. An error
+    that the stream of a layer raises is therefore raised here as a `MiddlewareError` that names the layer. Errors of
+    the step itself, and each `AssemblyError`, are raised unchanged.
+
+    Args:
+        layer_run: The run of the step and its layers.
+        layer: The layer that returned the stream; None if the step returned it.
+        parts: The stream.
     """
 
     __slots__ = ("_layer", "_layer_run", "_parts")

@@ -406,12 +406,19 @@ _ARGUMENTS: Final = {
 
 
 def _item(item: Mapping[str, Any], kind: str) -> Part:
-    """Read an item of OpenAI's Responses that is not a message, such as ``function_call``."""
+    """Read an item of OpenAI's Responses API that is not a message, such as ``function_call``.
+
+    Args:
+        item: The item.
+        kind: The item's ``type``.
+    """
     call_id = _first(item, "call_id", "id")
     if kind in ("function_call", "custom_tool_call"):
         return _call(call_id, item.get("name"), _first(item, "arguments", "input"), item)
+    # These calls have no tool name, so the type is the name. A tool search that OpenAI runs itself is not a call.
     if kind in _ARGUMENTS and (kind != "tool_search_call" or item.get("execution") == "client"):
         return _call(call_id, kind, _first(item, *_ARGUMENTS[kind]), item)
+    # A request for an approval is a call whose result is the user's decision, which refers to the request's id.
     if kind == "mcp_approval_request":
         return _call(item.get("id"), item.get("name"), item.get("arguments"), item)
     if kind == "mcp_approval_response":
@@ -423,6 +430,7 @@ def _item(item: Mapping[str, Any], kind: str) -> Part:
         output = _first(item, "output", "result")
         output = [output] if isinstance(output, dict) else output
         return ResultPart(str(call_id), _outputs(output), item.get("status") == "incomplete", item)
+    # Like reasoning, the two kinds of instructions to the provider are not sent to another provider.
     return (
         Thought(item)
         if kind in ("reasoning", "compaction_trigger", "configuration_update")

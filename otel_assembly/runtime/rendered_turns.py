@@ -109,7 +109,13 @@ class RenderedTurn:
         return "user" if role is None else _ROLES.get(ROLES.get(role, EventKind.RESPONSE), "user")
 
     def add_answer(self, answer: Answer) -> None:
-        """Add a result and assign it to the first unanswered call with its id."""
+        """Add the result of a tool call, and assign it to its call.
+
+        Several calls may have the same id. The result belongs to the first of them that has no result yet.
+
+        Args:
+            answer: The result, with the id of its call (`Answer.call_id`).
+        """
         for call in self.calls:
             if call.answer is None and call.id == answer.call_id:
                 call.answer = answer

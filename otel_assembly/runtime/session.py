@@ -232,12 +232,14 @@ class Session:
             await self.stream.send(_change(original, call.arguments, source))
 
     def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
-        """Log, and send a `ToolFinishedLate` event, when a tool's function ends after its call's time limit.
+        """Log that a tool's function ended after its call's time limit, and send a `ToolFinishedLate` event.
+
+        The caller calls this method when the function ends. The method does not wait until the event is sent.
 
         Args:
             call: The call.
             seconds: How long the function ran.
-            error: The error that the function raised, or None.
+            error: The error that the function raised; None if it returned.
         """
         _log.warning(
             "a call of tool %s ended after %.3g s, past its time limit; its result is dropped", call.name, seconds

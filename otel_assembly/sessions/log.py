@@ -261,9 +261,10 @@ class SessionLog(Protocol):
         ...
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """Return the newest turn of a participant; None if it never had one.
+        """Return the newest turn of a participant, even if its lease has expired; None if it never had one.
 
-        PostgreSQL's clock decides if the turn's lease has expired; logs without a server use `now` instead.
+        `StoredTurn.remaining` is the time until the lease expires. It is computed with PostgreSQL's clock; logs without
+        a server use `now` instead.
 
         Args:
             session_id: The session.

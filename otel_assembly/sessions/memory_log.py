@@ -152,7 +152,11 @@ class MemorySessionLog:
                 session.snapshots[adapter] = snapshot
 
     async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
-        """Return a participant's newest turn; None if it never had one. See `SessionLog.turn`."""
+        """Return a participant's newest turn, even if its lease has expired; None if it never had one.
+
+        The turn's `remaining` is the seconds from `now` until its lease expires, at most 0 if the lease has expired.
+        See `SessionLog.turn`.
+        """
         session = self._session(session_id)
         if session is None or participant_id not in session.turns:
             return None

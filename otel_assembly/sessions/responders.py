@@ -46,7 +46,10 @@ class Responder(Protocol):
     view: ParticipantView
 
     async def ask(self, question: Sequence[Any]) -> Round:
-        """Answer a question; if the same list is given again after an error, it is added to the history only once."""
+        """Answer a question.
+
+        To try again after an error, pass the same list object again, which is then not added to the history again.
+        """
         ...
 
     def restore(self, events: Sequence[Any], question: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
@@ -81,15 +84,21 @@ class AgentResponder:
         self._agent.session.journal = journal
         view.history = self._agent.session.history
         self.view = view
-        #: The index of the current round's first event in the history, and the round's question.
+        #: The index of the current round's first event in the history, and the round's question; None before the first
+        #: round. `ask` compares the question by identity, to recognize a retry.
         self._round: tuple[int, Sequence[Any]] | None = None
 
     async def ask(self, question: Sequence[Any]) -> Round:
-        """Ask the agent; if an earlier attempt with the same question failed, continue that attempt.
+        """Ask the agent a question; if the previous attempt at this question failed, continue that attempt.
+
+        It is a retry if `question` is the same list object as in the previous call; an equal list is a new question.
+
+        Args:
+            question: The events that the agent has to answer.
 
         Raises:
             HaltedError: The conversation is halted.
-            NoAnswerError: The agent stopped without an answer.
+            NoAnswerError: A tool call awaits an approval, or the agent stopped after `Agent.max_rounds` model calls.
             AssemblyError: See `Agent.ask`.
         """
         session = self._agent.session

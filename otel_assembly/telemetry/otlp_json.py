@@ -49,15 +49,15 @@ class StoredLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredSpan:
-    """A finished span.
+    """A span that was read from a file or from Jaeger.
 
     Attributes:
         trace_id: 32 lower-case hex digits.
         span_id: 16 lower-case hex digits.
         parent_id: The parent's span id; None for the root of a trace.
         name: The span's name.
-        start_ns: Nanoseconds since 1970.
-        end_ns: Nanoseconds since 1970; 0 if the span has no end time.
+        start_ns: When the span started, in nanoseconds since 1970; 0 if the stored span has no start time.
+        end_ns: When the span ended, in nanoseconds since 1970; 0 if the stored span has no end time.
         attributes: Numbers as numbers, arrays as lists, key-value lists as dicts.
         events: The span's events, in the order in which they were recorded.
         links: The span's links to other spans.

@@ -59,7 +59,15 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         return None
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> OpenCompaction | None:
-        """Begin to record a policy that compacts between assemblies; return None if nothing is recorded."""
+        """Begin to record a policy that compacts between assemblies.
+
+        Return None if no OpenTelemetry provider is configured, if instrumentation is suppressed in the current context,
+        or if the recording cannot start.
+
+        Args:
+            policy: The policy's name.
+            agent_name: The agent's name; None if unknown.
+        """
         with self.emitter.suppress_errors("begin"):
             if self._records():
                 return OpenCompaction(self.emitter, policy, agent_name)

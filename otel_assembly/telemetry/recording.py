@@ -99,7 +99,10 @@ class AssemblyRecorder:
     def begin(
         self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
     ) -> OpenRecording | None:
-        """Begin to record an assembly; return None if nothing is recorded.
+        """Begin to record an assembly.
+
+        Return None if no OpenTelemetry provider is configured, if instrumentation is suppressed in the current context,
+        or if the recording cannot start.
 
         Args:
             name: The assembler's name; None if it has none.
@@ -115,7 +118,8 @@ class AssemblyRecorder:
                 and (emitter.ready or emitter.prepare())
             ):
                 ACTIVITY.has_assembly = True
-                # A halt may arrive after the assembly, when another recorder is the default.
+                # If the conversation is halted after this assembly, this recorder records the halt. If this recorder
+                # is the default one, the recorder that is the default at the time of the halt records it (None).
                 halt_emitter = None if vars(DEFAULT).get("recorder") is self else emitter
                 return OpenRecording(emitter, halt_emitter, name, model, context, started_ns)
         except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent

@@ -169,7 +169,13 @@ def put_halts(
 
 
 def put_resumed(emitter: Emitter, resumed: ConversationResumed, halt: HaltEvent | None) -> None:
-    """Emit the ``assembly.resumed`` event on the current span: a halted conversation resumed."""
+    """Record that a halted conversation resumed: emit the ``assembly.resumed`` event on the current span.
+
+    Args:
+        emitter: Emits the event.
+        resumed: The event that resumed the conversation.
+        halt: The halt that ended, whose source the event records; None if the halt is unknown.
+    """
     attributes: Attributes = {names.HALT_SOURCE: halt.source} if halt is not None else {}
     if resumed.reason and emitter.settings.capture_alert_message:
         attributes[names.RESUME_REASON] = emitter.redacted(resumed.reason)[: names.MAX_ALERT_MESSAGE]

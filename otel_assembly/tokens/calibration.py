@@ -126,7 +126,9 @@ class CalibratedCounter:
 
 
 class CharacterCounter:
-    """Estimates tokens as characters ÷ `chars_per_token`; used only if a program passes it as the counter.
+    """Estimates tokens as characters ÷ `chars_per_token`.
+
+    The library never chooses this counter by itself. To use it, pass it as the argument `counter`.
 
     Args:
         chars_per_token: Characters per token, greater than 0.
