@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly._internal.tracked_runs import TrackedRun  # noqa: TC001  # exported from here
 from otel_assembly.instrumentation.instrumented import call_if_accepted, on_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -47,6 +47,9 @@ def run_hook(
 ) -> Wrap:
     """Return the hook of a function each of whose calls is a run.
 
+    The run ends with the answer: a coroutine when it was awaited, a generator or another stream with its last item, an
+    ``asynccontextmanager`` when it is exited, and any other answer when the function returns.
+
     Args:
         run_of: Makes the run from the `Instrumentation` and the function's arguments; None if this call is not a run.
         attach_to_stream: Receives the run and the answer. If the answer is a stream type of the framework, it makes the
@@ -54,7 +57,9 @@ def run_hook(
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        def begun(args: Any, kwargs: Any) -> TrackedRun | None:
+        is_generator = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
+
+        def start_run(args: Any, kwargs: Any) -> TrackedRun | None:
             run = None
             if instrumentation.is_enabled():
                 with instrumentation.suppress_errors():
@@ -62,19 +67,19 @@ def run_hook(
             return run
 
         @wraps(original)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            run = begun(args, kwargs)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = start_run(args, kwargs)
             if run is None:
                 return await original(*args, **kwargs)
-            return await _awaiting(run, original(*args, **kwargs), attach_to_stream, instrumentation)
+            return await _await_answer(run, original(*args, **kwargs), attach_to_stream, instrumentation)
 
         @wraps(original)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            run = begun(args, kwargs)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = start_run(args, kwargs)
             if run is None:
                 return original(*args, **kwargs)
-            if steps:
-                return _streaming(run, original(*args, **kwargs))
+            if is_generator:  # its body runs with its first step
+                return _track_stream(run, original(*args, **kwargs))
             try:
                 with run.current():
                     answer = original(*args, **kwargs)
@@ -82,19 +87,14 @@ def run_hook(
                 run.end(error)
                 raise
             if inspect.iscoroutine(answer):
-                return _awaiting(run, answer, attach_to_stream, instrumentation)
+                return _await_answer(run, answer, attach_to_stream, instrumentation)
             if isinstance(answer, AsyncGenerator | Generator):
-                return _streaming(run, answer)
-            if isinstance(answer, _MANAGER | TrackedContextManager):
+                return _track_stream(run, answer)
+            if isinstance(answer, _ASYNC_CONTEXT_MANAGER | TrackedContextManager):
                 return TrackedContextManager(run, answer)
-            if attach_to_stream is not None and _carried(run, answer, attach_to_stream, instrumentation):
-                return answer
-            _returned(run, answer, instrumentation)
-            run.end()
-            return answer
+            return _finish(run, answer, attach_to_stream, instrumentation)
 
-        steps = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
-        return awaited if inspect.iscoroutinefunction(original) else called
+        return async_wrapper if inspect.iscoroutinefunction(original) else wrapper
 
     return wrap
 
@@ -119,19 +119,10 @@ def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wr
     return wrap
 
 
-def _carried(
-    run: TrackedRun, answer: Any, attach_to_stream: Callable[[TrackedRun, Any], bool], instrumentation: Instrumentation
-) -> bool:
-    run.on_stream()
-    with instrumentation.suppress_errors():
-        return attach_to_stream(run, answer)
-    return False
-
-
-async def _awaiting(
+async def _await_answer(
     run: TrackedRun,
     work: Awaitable[Any],
-    attach_to_stream: Callable[[TrackedRun, Any], bool] | None,
+    attach_to_stream: Callable[[Any, Any], bool] | None,
     instrumentation: Instrumentation,
 ) -> Any:
     try:
@@ -141,31 +132,39 @@ async def _awaiting(
         run.end(error)
         raise
     if inspect.isasyncgen(answer):  # the framework may check this type, so return an async generator again
-        return _generated(_streaming(run, answer))
-    if attach_to_stream is not None and _carried(run, answer, attach_to_stream, instrumentation):
-        return answer
-    _returned(run, answer, instrumentation)
+        return _as_async_generator(_track_stream(run, answer))
+    return _finish(run, answer, attach_to_stream, instrumentation)
+
+
+def _finish(
+    run: TrackedRun,
+    answer: Any,
+    attach_to_stream: Callable[[Any, Any], bool] | None,
+    instrumentation: Instrumentation,
+) -> Any:
+    """Return an answer that is no generator; end the run, unless the answer is a stream that will."""
+    if attach_to_stream is not None:
+        with instrumentation.suppress_errors():
+            if attach_to_stream(run, answer):
+                run.on_stream()
+                return answer
+    with instrumentation.suppress_errors():
+        run.on_result(answer)
     run.end()
     return answer
 
 
-async def _generated(steps: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
+def _track_stream(run: TrackedRun, stream: Any) -> Any:
+    run.on_stream()
+    return tracked(run, stream)
+
+
+async def _as_async_generator(stream: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
     try:
-        async for item in steps:
+        async for item in stream:
             yield item
     finally:
-        await steps.aclose()
-
-
-def _returned(run: TrackedRun, answer: Any, instrumentation: Instrumentation) -> Any:
-    with instrumentation.suppress_errors():
-        run.on_result(answer)
-    return answer
-
-
-def _streaming(run: TrackedRun, answers: Any) -> Any:
-    run.on_stream()
-    return tracked(run, answers)
+        await stream.aclose()
 
 
 @asynccontextmanager
@@ -174,7 +173,7 @@ async def _manager() -> AsyncGenerator[None, None]:
 
 
 #: The type that an ``asynccontextmanager`` function returns. Other context managers are not tracked.
-_MANAGER: Any = type(_manager())
+_ASYNC_CONTEXT_MANAGER: Any = type(_manager())
 
 
 class TrackedContextManager(AbstractAsyncContextManager[Any]):

@@ -17,6 +17,7 @@ from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
     Reducer,
+    TrackedRun,
     client,
     observe_async_hook,
     observe_hook,
@@ -50,7 +51,7 @@ class Warner:
         raise ValueError("no")
 
 
-class Run:
+class Run(TrackedRun):
     """A run of which nothing is recorded."""
 
     @contextmanager

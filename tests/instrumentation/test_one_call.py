@@ -9,7 +9,15 @@ from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, sp
 from recount import prompt_tokens
 
 from otel_assembly import instrument, uninstrument
-from otel_assembly.instrumentation import ClientRequest, InvokingAgent, ModelCall, client, current_model_call, run_hook
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    InvokingAgent,
+    ModelCall,
+    TrackedRun,
+    client,
+    current_model_call,
+    run_hook,
+)
 
 
 def test_a_client_around_a_client_is_one_call(agents, assembly_telemetry):
@@ -61,7 +69,7 @@ async def test_a_client_that_is_entered_is_one_call(agents, assembly_telemetry):
 async def test_what_is_entered_belongs_to_every_run_around_it(agents, assembly_telemetry, monkeypatch):
     current = []
 
-    class Around:
+    class Around(TrackedRun):
         def __init__(self, *_):
             pass
 
@@ -113,7 +121,7 @@ def test_a_stream_of_the_frameworks_own_carries_its_run_on(agents, assembly_tele
     run = PretendInstrumentor()._instrumentation
     ended = []
 
-    class Run:
+    class Run(TrackedRun):
         def current(self):
             return ModelCall(run, InvokingAgent(asked, "clerk", "clerk")).current()
 
