@@ -7,10 +7,17 @@ import os
 import re
 from collections import Counter
 
+import hypothesis
 import pytest
 from counting import WordCounter
 
 from otel_assembly.testing import plugin
+
+# No property may fail because the machine is busy: no time limit for an example, nor for drawing it.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+hypothesis.settings.load_profile("busy")
 
 #: The plugin's fixture, for all tests.
 assembly_telemetry = plugin.assembly_telemetry
@@ -34,8 +41,6 @@ def _is_expected(reason):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     """The frameworks that the tests import stay to the end: no collection of a test has to look at them."""
-    import hypothesis  # noqa: F401  # asks the collector who holds a generator, and is told of nobody who is frozen
-
     gc.collect()
     gc.freeze()
 

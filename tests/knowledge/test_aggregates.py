@@ -154,9 +154,17 @@ async def test_a_model_that_fails_costs_nothing(store, make, answer):
 @pytest.mark.parametrize("make", [ConversationSummaryAggregate, WorkingMemoryAggregate])
 async def test_a_cancelled_model_costs_nothing(store, make):
     await store.write(WORKING_MEMORY_PATH, "precious")
-    aggregate = make(lambda _: asyncio.Event().wait())
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(aggregate.aggregate(TALK, object(), store), 0.01)
+    asked = asyncio.Event()
+
+    async def model(_):
+        asked.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(make(model).aggregate(TALK, object(), store))
+    await asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert await store.read(WORKING_MEMORY_PATH) == "precious"
     assert await store.list("/memory") == ["working.md"]
 
