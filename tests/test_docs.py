@@ -296,13 +296,22 @@ def test_the_test_of_the_guide_passes(tmp_path):
 
 
 def test_the_instrumentor_that_the_docs_write_tells_what_they_show(tmp_path):
-    page = ROOT / "docs" / "instrumentation" / "writing-one.md"
-    programs = _blocks(page, "python")
-    names = [re.match(r"# (\w+\.py)\n", program)[1] for program in programs]
-    for name, program in zip(names, programs, strict=True):
-        (tmp_path / name).write_text(program, encoding="utf-8")
-    done = _run(f"python {names[-1]}", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
-    assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
+    """Write and extend the files, and run the commands, in the order of the page."""
+    page = (ROOT / "docs" / "instrumentation" / "writing-one.md").read_text(encoding="utf-8")
+    printed, shown = [], []
+    for language, block in re.findall(r"^```(python|console|text)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            name, appended = re.match(r"# (\w+\.py)( \(append\))?\n", block).groups()
+            with (tmp_path / name).open("a" if appended else "x", encoding="utf-8") as file:
+                file.write(block)
+        elif language == "text":
+            shown.append(block)
+        elif _program(block) != "pip":
+            done = _run(block, tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
+            assert (done.returncode, done.stderr) == (0, "")
+            printed.append(done.stdout)
+    assert printed == shown
+    assert len(printed) == 3
 
 
 #: Calls what the how-to sections of the page on sessions define.
@@ -369,7 +378,9 @@ def _anchors(page: Path) -> set[str]:
 
 def test_links_between_pages_lead_somewhere():
     for page in {*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}:
-        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        inline = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text)
+        for target, anchor in [*inline, *re.findall(r"^\[[^\]]+\]: ([^\s#:]+)()$", text, re.MULTILINE)]:
             linked = page.parent / target if target else page
             assert linked.exists(), f"{page.name} links to {target}"
             if anchor and linked.suffix == ".md":
