@@ -129,6 +129,7 @@ def test_the_demo_says_where_it_cannot_write(otel_assembly):
     assert "missing/folder/spans.jsonl" in ran.err
 
 
+@pytest.mark.timeout(1800)  # it imports every framework, which took ten minutes beside twenty runs of the suite
 def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assembly):
     ran = otel_assembly("doctor")
     assert ran.status == 0, ran.out
