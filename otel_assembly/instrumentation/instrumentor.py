@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.lazy_imports import LazyModule
+from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.hooks import HookState, SubclassHook, find, installed, is_shadowed
 from otel_assembly.instrumentation.instrumented import Instrumentation
 from otel_assembly.instrumentation.uncaptured import WATCH
@@ -55,6 +57,21 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     rows: ClassVar[Mapping[str, str]] = {}
     #: For a module of the framework, a function that is called after the module is imported.
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Check that no two hooks have the same target, because the second one would not be applied.
+
+        Raises:
+            ConfigurationError: Two hooks have the same target.
+        """
+        super().__init_subclass__(**kwargs)
+        names = Counter(hook.name for hook in getattr(cls, "hooks", ()))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ConfigurationError(
+                f"{cls.__name__}.hooks has two hooks of {', '.join(twice)}, of which only the first would be applied; "
+                "combine their wrappers in one hook: lambda original, instrumentation: "
+                "outer(inner(original, instrumentation), instrumentation)"
+            )
 
     def __init__(self) -> None:
         if not hasattr(self, "_states"):  # `BaseInstrumentor.__new__` returns the same object each time

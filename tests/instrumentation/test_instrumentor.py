@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from otel_assembly import DecisionReason, instrument, uninstrument
-from otel_assembly.errors import UnknownNameError
+from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.instrumentation import FRAMEWORKS, AssemblyInstrumentor, Hook, HookState, in_module, instrumentor_of
 
 SOURCE = """
@@ -351,3 +351,9 @@ def test_the_standard_variable_disables_it(monkeypatch, disabled):
 def test_an_unknown_framework_is_named_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'langchain'"):
         instrument("langchains")
+
+
+def test_two_hooks_of_one_target_are_an_error_that_says_how_to_combine_them():
+    hooks = [Hook("parrot", "Parrot.talk", passed_on, "a run"), Hook("parrot", "Parrot.talk", watched, "a call")]
+    with pytest.raises(ConfigurationError, match=r"two hooks of parrot\.Parrot\.talk, .* combine their wrappers"):
+        type("Twice", (AssemblyInstrumentor,), {"hooks": hooks})
