@@ -157,14 +157,16 @@ class BudgetEntry:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """What a budget policy or `allocate` decided about all blocks (named parts of the prompt), in decision order.
+    """What a budget policy or `allocate` decided about the blocks (named parts) of a prompt.
+
+    The budget is `window` minus `output_reserve`: the most tokens that the prompt may have.
 
     Attributes:
         window: The model's context window, in tokens.
-        output_reserve: The tokens that are reserved for the reply.
+        output_reserve: The tokens that are reserved for the model's reply.
         fixed: The tokens of content that must not be dropped.
-        used: The tokens of the whole prompt; 0 if nothing is sent.
-        entries: One entry per block.
+        used: The tokens of the whole prompt; 0 if no prompt was sent.
+        entries: One entry per block, in the order in which the blocks were decided.
         overflow: The exceeded limit, if one was exceeded.
     """
 
@@ -177,10 +179,10 @@ class BudgetReport:
 
     @property
     def utilization(self) -> float | None:
-        """Tokens needed ÷ budget, a ratio; above 1 if the limit was exceeded.
+        """The needed tokens divided by the budget; above 1 if the budget was exceeded.
 
-        The needed tokens are `used`, or those of the overflow if they are more. None if the budget is 0, or if nothing
-        is sent for a reason other than an overflow.
+        The needed tokens are `used`, or `overflow.needed` if that is larger. None if the budget is 0, or if no prompt
+        was sent for a reason other than an overflow.
         """
         budget = self.window - self.output_reserve
         needed = self.used if self.overflow is None else max(self.used, self.overflow.needed)

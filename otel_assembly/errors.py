@@ -320,11 +320,11 @@ class MiddlewareError(AssemblyError):
 
 
 class ToolError(AssemblyError):
-    """A tool call failed; the model gets the message as the result of the call.
+    """A tool call failed; the model gets the text of this error as the result of the call.
 
     Attributes:
         tool: The name of the tool.
-        problem: What failed.
+        problem: What went wrong, as a predicate after the tool's name: the error's text is ``tool '<tool>' <problem>``.
     """
 
     def __init__(self, tool: str, problem: str) -> None:

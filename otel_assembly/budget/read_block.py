@@ -68,7 +68,10 @@ class ReadBlock:
 
     @property
     def provider(self) -> str:
-        """The provider in whose format the message objects are; empty if they have a neutral format."""
+        """The name of the provider whose message format the block's message objects use.
+
+        The first object whose format is unique to one provider decides. Empty if no object has such a format.
+        """
         return next((facts.provider for facts in self.facts if facts is not None and facts.provider), "")
 
     def fact(self, index: int) -> EventFacts:

@@ -33,7 +33,11 @@ def transcript_label(transcript: Transcript) -> str:
 
 
 def local_conversation(transcript: Transcript) -> LocalConversation:
-    """Convert a transcript into the texts that `add_texts` adds to a page."""
+    """Convert a transcript into its id, label, prompts and message texts.
+
+    An HTML page shows these texts together with recorded spans, which need not contain any texts. The conversation's id
+    is None if the file contains no id.
+    """
     from otel_assembly.page import LocalConversation
 
     prompts, events = split_prompts(transcript.messages)

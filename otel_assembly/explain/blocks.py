@@ -426,7 +426,10 @@ class BlocksOfTurn:
         )
 
     def _recorded_tokens(self, request: CompactionRequest) -> int:
-        """Return the block's recorded tokens, if the recorded summary replaces the items of this request; 0 if not."""
+        """Return the block's recorded tokens if its recorded summary replaced exactly the items of this request.
+
+        Otherwise return 0, which means that the compactor fails: on the recorded turn, it made no such summary.
+        """
         numbers = self.numbers[self._places[request.block.name]]
         return numbers.tokens_out if numbers.compacted == frozenset(_ids(request.text)) else 0
 

@@ -413,7 +413,11 @@ class ChainRun:
 
 
 def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
-    """Return whether an item is a tool result."""
+    """Return whether an item contains tool results.
+
+    `ReportedItem.calls` is negative for an item that answers tool calls, which can also be a user message with a text.
+    It is 0 for a tool result that is orphaned or repeats another one; such an item is recognized by its kind.
+    """
     known = ledger.item(turn.number, item)
     return known is not None and (known.calls < 0 or known.kind == EventKind.TOOL_RESULT)
 

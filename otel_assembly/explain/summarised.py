@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 #: The item id of a summary that was never made and whose length is assumed.
 _NEW_SUMMARY: Final = "summary"
-#: The assistant's reply after such a summary; its tokens are included in those of the summary.
+#: A placeholder for the assistant message after such a summary, which is a user message: providers with alternating
+#: roles require it before another user message. It counts 0 tokens, because the summary's assumed length includes it.
 _ASSUMED_REPLY: Final = StandIn("reply", EventKind.RESPONSE, 0, 0)
 #: The kinds of messages with the role ``user``, for providers that require alternating roles.
 _OF_USER: Final = frozenset({EventKind.REQUEST, EventKind.TOOL_RESULT})
@@ -176,19 +177,30 @@ def _assumed(answer: Answer, reserve: int, summary_tokens: int) -> StandIn:
 
 
 class _NoCompactorCache(CompactionCache):
-    """A compaction cache whose policy calls no compactor."""
+    """The compaction cache of a policy that is run again on the numbers of a recorded turn.
+
+    Spans record no texts, so no compactor can be called. The summary is the recorded or an assumed one, and `reply` is
+    the recorded assistant message after the summary, or `_ASSUMED_REPLY`.
+    """
 
     __slots__ = ()
 
     async def shorten_newest(
         self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
+        """Return no compactions.
+
+        Raises:
+            UnknownError: The newest tool call has a result. This method is called if the call and its results do not
+                fit, and a compactor would shorten the results to an unknown length, on which the decision depends.
+        """
         if any(view.history.kind(position) is EventKind.TOOL_RESULT for position in plan.newest):
             raise UnknownError("a tool result would be shortened; its length is unknown")
         return []
 
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
-        if self.reply is _ASSUMED_REPLY:  # needed only if a message with the role `user` follows the summary
+        """Return the summary with `reply` after it; with `_ASSUMED_REPLY` only if a user message follows."""
+        if self.reply is _ASSUMED_REPLY:
             is_needed = leading < len(kept) and kept.history.kind(kept.position(leading)) in _OF_USER
             return replace(summary, reply=self.reply) if is_needed else summary
         return summary if self.reply is None else replace(summary, reply=self.reply)

@@ -243,7 +243,8 @@ class BudgetPolicy(DecidingPolicy):
     def _summary_reserve(self, plan: BudgetPlan, view: View) -> int:
         """Return the tokens to reserve for a summary if an event is dropped.
 
-        The number is 0 if the policy makes no summaries, or if no function creates summaries for the events' type.
+        The number is 0 if no summary is possible: if the policy has no compactor, if the view has no events after the
+        leading system messages, or if no function creates summaries for the type of these events.
         """
         possible = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
         return self.reserved(plan, view) if possible else 0

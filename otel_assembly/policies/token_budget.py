@@ -17,22 +17,25 @@ if TYPE_CHECKING:
 
 
 class TokenBudgetPolicy(DecidingPolicy):
-    """Keep the newest events that fit in a prompt of `max_tokens` tokens (as in AG2).
+    """Keep the newest events that fit in a prompt of `max_tokens` tokens.
+
+    The name and the first three parameters are those of AG2's `TokenBudgetPolicy`, which counts characters only.
 
     An atom is the unit that is kept or dropped: a tool call with its results, or a single message. The count covers the
     rendered prompt: prompts, tool schemas, message framing and the full text of every event. Fixed content is never
     dropped: the prompts, the schemas, the tokens that start the reply, leading system messages, calls that await an
     approval, and the newest user request. The rule is that of `BudgetPolicy`, except that summaries are treated like
-    other turns.
+    other messages.
 
     Args:
         max_tokens: The most tokens that the rendered prompt may have. The context's `budget_ratio` lowers the limit.
         chars_per_token: Estimate tokens by this many characters per token. None: use the model's tokenizer.
         transparent: Append a note to the prompts if events were dropped and the note fits.
-        step_tokens: How many tokens are dropped at a time. Most turns then start with the same events as the turn
-            before, which the provider's cache can serve. The conversation is divided into cells of ``4 × step_tokens``
-            bytes, and the oldest kept atom is the first of a cell. With 0, or if that would keep less than a quarter of
-            the available tokens, any atom can be the oldest.
+        step_tokens: About how many tokens are dropped at a time. Most prompts then start with the same events as the
+            previous prompt, which the provider's cache can serve. The conversation is divided into cells of
+            ``4 × step_tokens`` bytes of text, because a token has about 4 bytes, and the oldest kept atom is the first
+            of a cell. With 0, or if the kept atoms would use less than a quarter of the available tokens, any atom can
+            be the oldest.
         on_overflow: What happens if the fixed content fits but the newest atom does not: ``raise`` an error, or
             ``drop`` the atom whole, with the reason ``over_budget``.
 

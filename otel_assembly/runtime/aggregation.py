@@ -157,7 +157,14 @@ class AggregateObserver:
         self._running: set[asyncio.Task[None]] = set()
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
-        """Store a message for the next run; at the end of a turn, start a run if the trigger requires it."""
+        """Store a message for the next run of the aggregate, or check at the end of a turn whether a run is due.
+
+        The run is due if a condition of the `AggregateTrigger` is met, for example because `every_n_turns` turns have passed. It
+        starts in the background. Events are ignored after `aclose`.
+
+        Returns:
+            None: this observer raises no alerts.
+        """
         if self._closed:
             return None
         state = self._state_of(context)

@@ -220,7 +220,13 @@ class HookLayers:
     def events(
         self, agent: Any, step: Callable[..., AsyncGenerator[Any, None]], inputs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Run a step that yields events, wrapped by all layers; return an iterator of the events."""
+        """Return an asynchronous generator that runs a step, wrapped by all layers, and yields the events.
+
+        Args:
+            agent: The agent, which is passed to the hooks.
+            step: A function whose asynchronous generator yields the step's events.
+            inputs: The keyword arguments of `step`. A layer may change them for the layers inside it.
+        """
         if not self._layers:
             return step(**inputs)
         return _LayerRun(self._layers, self._hook, agent, step, self._is_result).events(0, inputs)
@@ -279,7 +285,7 @@ class _LayerRun:
         return result
 
     async def events(self, index: int, inputs: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Run the layer at an index, which runs the inner layers and the step; yield the events."""
+        """Run the layer at an index, which runs the layers inside it and the step; yield the events that it yields."""
         if index == len(self.layers):
             try:
                 async with aclosing(self.step(**inputs)) as events:

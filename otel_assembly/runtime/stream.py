@@ -238,7 +238,7 @@ class Stream:
     @overload
     def events(self, event_type: tuple[type, ...], *, limit: int = 1_000) -> EventIterator[Any]: ...
     def events(self, event_type: type | tuple[type, ...], *, limit: int = 1_000) -> EventIterator[Any]:
-        """Iterate over the events of a type that are sent from this call on.
+        """Return an asynchronous iterator of the events of a type that are sent from this call on.
 
         ::
 

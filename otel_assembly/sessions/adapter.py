@@ -93,7 +93,13 @@ class SessionAdapter(Protocol):
         ...
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> AdapterResult:
-        """Return the effect of an accepted envelope on its session; `state` is the state after the envelope."""
+        """Return whether an accepted envelope closes its session, and why.
+
+        Args:
+            metadata: The session's metadata.
+            envelope: The envelope.
+            state: The result of `fold` for this envelope.
+        """
         ...
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> Any:

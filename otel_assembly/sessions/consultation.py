@@ -73,7 +73,10 @@ class ConsultingAdapter(TextAdapter[ConsultingState]):
             )
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> AdapterResult:
-        """Close the session after the answer, with the reason ``consulting_complete``."""
+        """Return whether an accepted envelope closes its session.
+
+        The answer does, with the reason ``consulting_complete``. For other envelopes, see `TextAdapter.on_accepted`.
+        """
         if envelope.event_type == EV_TEXT and state.respondent_replied:
             return AdapterResult(SessionState.CLOSED, "consulting_complete")
         return super().on_accepted(metadata, envelope, state)

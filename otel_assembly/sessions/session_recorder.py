@@ -102,7 +102,7 @@ class TurnRecording(Protocol):
     """Records one turn of a participant. No method raises."""
 
     def unanswered(self, error: BaseException) -> None:
-        """Record that the turn ended without an answer, because of an error."""
+        """Record that the turn ends without an answer because of an error that the caller has handled."""
         ...
 
 

@@ -84,9 +84,10 @@ class SqliteReader(LogReader):
         yield from super().problems()
 
     def _recorded_newest(self) -> tuple[str, int, str] | None:
-        """Return the writers' record of the newest row; None if there is none.
+        """Return session id, row number and envelope id of the newest row, from the lock file; None if not recorded.
 
-        Read the record before the rows: writers write it after a row, so the row must then be in the file.
+        Writers update the lock file after they commit a row. So call this method before you read the rows: a recorded
+        row that is then not in the log is lost. Read in the other order, it may just be newer than the rows read.
         """
         try:
             lock_file = os.open(f"{self._path}.queue", os.O_RDONLY)

@@ -140,7 +140,10 @@ class TextAdapter(Generic[_State]):
             )
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: _State) -> AdapterResult:
-        """Return the consequence of an accepted envelope: a violated expectation can close the session."""
+        """Return whether an accepted envelope closes its session.
+
+        Only a report of a violated expectation (a missed time limit) with the action ``auto_close`` does.
+        """
         return closed_by(envelope)
 
     def expected_next(self, metadata: SessionMetadata, state: _State) -> ExpectedTurn | None:

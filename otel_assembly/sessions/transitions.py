@@ -84,7 +84,7 @@ class AgentTarget:
     name: ClassVar[str] = "agent"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the decision that the participant `agent_id` speaks next."""
+        """Return a decision that names `agent_id` as the next speaker."""
         return TransitionDecision(self.agent_id)
 
 
@@ -95,10 +95,10 @@ class RoundRobinTarget:
     name: ClassVar[str] = "round_robin"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the decision that the participant after the last speaker speaks next.
+        """Return a decision that names the participant after the last speaker as the next speaker.
 
-        If the last speaker is not a participant, the first participant speaks next. Without participants, the session
-        ends.
+        After the last participant in the order comes the first one. If the last speaker is not a participant, the first participant is
+        the next speaker. If there are no participants, the decision ends the session.
         """
         order = state.participant_order
         if not order:
@@ -114,7 +114,7 @@ class StayTarget:
     name: ClassVar[str] = "stay"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the decision that the last speaker speaks again."""
+        """Return a decision that names the last speaker as the next speaker."""
         return TransitionDecision(state.last_speaker_id or envelope.sender_id)
 
 
@@ -125,7 +125,7 @@ class RevertToInitiatorTarget:
     name: ClassVar[str] = "revert_to_initiator"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return the decision that the creator of the session speaks next."""
+        """Return a decision that names the creator of the session as the next speaker."""
         return TransitionDecision(state.creator_id)
 
 
@@ -141,7 +141,7 @@ class TerminateTarget:
     name: ClassVar[str] = "terminate"
 
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
-        """Return a decision that ends the session with the reason."""
+        """Return a decision that ends the session with `reason` as the close reason."""
         return TransitionDecision(None, self.reason)
 
 

@@ -194,7 +194,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
             check_packet(envelope, metadata.participants)
 
     def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> AdapterResult:
-        """Return a result that closes the session if the envelope is the turn that ends the workflow."""
+        """Return whether an accepted envelope closes its session.
+
+        A participant's turn does if the workflow has no next speaker after it. For other envelopes, see
+        `TextAdapter.on_accepted`.
+        """
         if envelope.event_type in _TURNS and state.expected_next_speaker is None:
             return AdapterResult(SessionState.CLOSED, state.pending_close_reason)
         return super().on_accepted(metadata, envelope, state)

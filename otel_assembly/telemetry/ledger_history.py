@@ -138,7 +138,7 @@ class ReportedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReportedTurn:
-    """One recorded assembly.
+    """One turn of a ledger, as its spans record it: one assembly, which makes the prompt of one model call.
 
     Attributes:
         number: The turn's index in its ledger; turns that were not recorded count too.
@@ -154,7 +154,8 @@ class ReportedTurn:
         span_id: The id of the assembly's span.
         end_ns: When the assembly ended, in nanoseconds since 1970.
         blocks: For an allocation outside a chain, its blocks in decision order.
-        halts: The source and the reason of each recorded halt.
+        halts: The source and the reason of each halt of the conversation that the assembly's spans record. A halt stops
+            all further model calls of the conversation.
     """
 
     number: int
@@ -175,7 +176,8 @@ class ReportedTurn:
     def exit(self, item: str) -> ReportedExit | None:
         """Return why an item is not in the prompt, by this turn's spans; None if it is kept or was not in the input.
 
-        The last step that lists the item removed it. If no step lists the item, a step with an incomplete list did.
+        The last step that lists the item removed it. If no step lists the item, a step whose list is incomplete
+        removed it.
         """
         if not self.sent or item in self.kept or (self.offered is not None and not self.lists(item)):
             return None

@@ -344,7 +344,11 @@ class OpenTurn(_OpenSpan):
         super().__exit__(kind, error, trace)
 
     def unanswered(self, error: BaseException) -> None:
-        """Set the error that prevented an answer, if the turn does not raise it."""
+        """Record the error because of which the turn has no answer.
+
+        Call this method if the error does not leave the ``with`` block of the turn; an error that does is recorded
+        without a call.
+        """
         self._error = error
 
     def _describe(self, error: BaseException | None) -> None:

@@ -172,7 +172,12 @@ def runs_of(items: Iterable[str]) -> list[str]:
 
 
 def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
-    """Map each item id in `runs` to the entry of the parallel array `values` for its run."""
+    """Return the value of each item, by item id, from two arrays of the same length.
+
+    Args:
+        runs: Ranges of consecutive item ids, such as ``4-9``, or single ids.
+        values: For each range, the value that all its items have.
+    """
     pairs = zip(as_list(runs), as_list(values), strict=False)
     return {item: value for run, value in pairs for item in ItemRuns([run])}
 

@@ -64,7 +64,10 @@ class InputPrice(NamedTuple):
         return Cost(reusable * _rate(self.cached, tokens), (tokens - reusable) * _rate(self.uncached, tokens))
 
     def of_left_out(self, left_out: int, prompt: int) -> float:
-        """Return the cost that was saved by dropping `left_out` tokens, at the rate of a prompt of `prompt` tokens."""
+        """Return the cost in US dollars that was saved by dropping `left_out` tokens from the input.
+
+        The rate is that of uncached tokens in a prompt of `prompt` tokens, which some models price by length.
+        """
         return left_out * _rate(self.uncached, prompt)
 
 
