@@ -97,8 +97,9 @@ class BlockNumbers:
     def part(self, count: int) -> int:
         """Return the tokens of the first `count` items of `order`.
 
-        Unless the spans record the number, it is the sum of the charges, but moved to the side of the floor on which
-        the exact number is known to be.
+        If the spans do not record this number, the result is the sum of the items' charges, an upper bound. The spans
+        record whether the items reach the block's floor (`enough`), so the result is at least the floor if they do, and
+        below it if they do not.
         """
         if count == self.kept and not self.compacted:
             return self.tokens_out
@@ -131,10 +132,12 @@ class BlockNumbers:
 
     def next_change(self, room: int) -> int:
         """Return the smallest increase of the available tokens that changes the allocator's decision on this block."""
+        # The whole block fits, or the block gets its first token.
         increases = [self.cost - room, 1 - room]
         index = bisect_right(self.upto, room)
         if index < len(self.upto):
             increases.append(self.upto[index] - room)
+        # The next text gets its first token, so that a compactor can shorten it.
         increases += [
             charged_before + mark + 1 - room
             for charged_before, mark, is_text in zip(self.upto, self.marks, self.texts, strict=False)
@@ -196,6 +199,7 @@ class BlocksOfTurn:
             replace(block, instructed=bool(block.texts) and block.texts[0] and block.marks[0] > self._overhead)
             for block in self.numbers
         ]
+        #: The fixed tokens outside of the blocks, with which the provider begins the reply.
         self._priming = fixed - sum(block.cost for block in self.numbers if not block.cuttable)
         self._blocks = [self._rebuilt_block(place) for place in range(len(self.numbers))]
         #: The recorded results of compactors: the block's tokens with the result, by block, target and text.
@@ -204,6 +208,11 @@ class BlocksOfTurn:
         self._check()
 
     def _limits(self, step: ReportedStep) -> tuple[int, int, int]:
+        """Return the window, the output reserve and the tokens of fixed content from the allocator's span.
+
+        Raises:
+            UnknownError: The span lacks a number, or the span of a block is missing.
+        """
         allocation = step.allocation
         if allocation is None:
             raise UnknownError("the allocator's span is missing")
@@ -223,6 +232,14 @@ class BlocksOfTurn:
         return window, reserve, fixed
 
     def _read_numbers(self, block: ReportedBlock) -> BlockNumbers:
+        """Return the numbers of a block from its span; `instructed` is set later, after a comparison of all blocks.
+
+        Items that were dropped only because the provider requires a user's request before them count as kept: the
+        allocator keeps them, and they are removed from its result afterwards.
+
+        Raises:
+            UnknownError: The span lacks a number.
+        """
         attributes = block.attributes
         if not all(type(attributes.get(key)) is int for key in _INTS):
             raise UnknownError(f"the span of block {block.name!r} lacks attributes that the rule needs")
@@ -388,6 +405,18 @@ class BlocksOfTurn:
     def _run(
         self, blocks: Sequence[Block], window: int, reserve: int, priming: int, answer: Answer | None
     ) -> BlocksRun:
+        """Run the allocator, and answer its requests for summaries with recorded or assumed tokens.
+
+        Args:
+            blocks: The rebuilt blocks.
+            window: The window in tokens.
+            reserve: The tokens of the window that are reserved for the reply.
+            priming: The tokens with which the provider begins the reply.
+            answer: Returns the tokens of summaries that were not recorded; None for the run with the recorded window.
+
+        Raises:
+            UnknownError: The allocator failed.
+        """
         measure = _RecordedMeasure(self.numbers, self._overhead, priming)
         requested: list[int] = []
         assumed: list[int] = []
@@ -434,7 +463,11 @@ class BlocksOfTurn:
         return numbers.tokens_out if numbers.compacted == frozenset(_ids(request.text)) else 0
 
     def _assumed_tokens(self, request: CompactionRequest, answer: Answer | None) -> int:
-        """Return the block's tokens with the assumed result of this request; 0 if the compactor is assumed to fail."""
+        """Return the block's tokens with the assumed result of this request; 0 if the compactor is assumed to fail.
+
+        The result for a single item replaces this item, after the items that rank before it. The result for several
+        items replaces the whole block.
+        """
         numbers = self.numbers[self._places[request.block.name]]
         requested_ids = _ids(request.text)
         first = numbers.order.index(requested_ids[0]) if len(requested_ids) == 1 else 0
@@ -443,6 +476,7 @@ class BlocksOfTurn:
 
 
 def _ids(text: str) -> list[str]:
+    """Return the item ids in a text of rebuilt items, each of which is an id and a semicolon."""
     return [item for item in text.split(";") if item]
 
 
@@ -496,6 +530,7 @@ class _RecordedMeasure(Measure):
     def tokens(
         self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], item_tokens: Callable[[int], int]
     ) -> int:
+        # The allocator calls this only for all items of a rebuilt block.
         return self._by_name[block.name].cost if kept else 0
 
     def rendered(

@@ -106,6 +106,14 @@ class ChainRun:
             self.problem = str(error)
 
     def _prepare(self) -> None:
+        """Read the turn's input, and run the policies with the recorded limits.
+
+        If the prompt contains tool calls that the rerun drops, the policies are run once more under the assumption that
+        these calls await a human's approval, because no policy drops such calls and the spans do not record them.
+
+        Raises:
+            UnknownError: The spans lack a fact that the rerun needs.
+        """
         turn = self._turn
         if not turn.sent:
             raise UnknownError("nothing was sent on this turn")
@@ -124,6 +132,13 @@ class ChainRun:
             self._run_base(self._awaiting)
 
     def _run_base(self, awaiting: frozenset[str]) -> None:
+        """Run the policies with the recorded limits, and set `base` and `problem`.
+
+        If a policy wrongly drops tool calls, their items are stored in `_awaiting`.
+
+        Args:
+            awaiting: The ids of the items whose tool calls are assumed to await a human's approval.
+        """
         self._policies.clear()
         self._recorded_drops.clear()
         self._events = stand_ins(self._ledger, self._turn, self._items, awaiting)
@@ -290,6 +305,13 @@ class ChainRun:
         return runs
 
     def _policy(self, step: ReportedStep, more: int, answer: Answer = Answer.LONGEST) -> DecidingPolicy | None:
+        """Return a step's policy for a rerun; None if it cannot be run again. Each policy is created only once.
+
+        Args:
+            step: The step.
+            more: The increase of the policy's limit.
+            answer: The assumed result of a compactor, for a summary that was not recorded.
+        """
         key = step.index, more, answer
         if key not in self._policies:
             recorded = self._compaction(step)
@@ -334,7 +356,10 @@ class ChainRun:
         )
 
     def _summary_reserve(self, step: ReportedStep) -> int | None:
-        """Return the tokens that a policy reserves for a summary, from the nearest turn that records them."""
+        """Return the tokens that a policy reserves for a summary, from the nearest turn that records them.
+
+        Only the span of a block of older messages records this number, and not every turn has such a block.
+        """
         turns = sorted(self._ledger.turns, key=lambda turn: abs(turn.number - self._turn.number))
         for turn in turns:
             for candidate in turn.steps:
@@ -464,10 +489,12 @@ def _counted(items: Sequence[str], noun: str) -> str:
 
 
 def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits nothing without an event loop, and return its result.
+    """Run a coroutine without an event loop, and return its result.
+
+    `explain` is synchronous, and the policies that it runs do not wait for anything.
 
     Raises:
-        UnknownError: The coroutine awaits something external, so it cannot be run here.
+        UnknownError: The coroutine waits for something, such as a network, which needs an event loop.
     """
     try:
         coroutine.send(None)

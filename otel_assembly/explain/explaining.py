@@ -190,6 +190,7 @@ class _TurnExplainer:
         return candidates[0] if len(candidates) == 1 else None
 
     def _block_place(self, block: ReportedBlock) -> BlockPlace:
+        """Return a block with its numbers and the tokens of the blocks that were decided before it."""
         blocks = next(step.blocks for step in self.turn.steps if any(candidate is block for candidate in step.blocks))
         earlier_blocks = blocks[: next(index for index, candidate in enumerate(blocks) if candidate is block)]
         shares = [
@@ -256,6 +257,7 @@ class _TurnExplainer:
     # In the prompt
 
     def _explain_kept(self, answer: Explanation) -> Explanation:
+        """Explain an item in the prompt: its position, the tokens around it, and why it was kept."""
         turn, attributes, kept = self.turn, self.turn.attributes, list(self.turn.kept)
         index = kept.index(answer.item)
         kinds = dict(zip(attributes.get(names.KIND_NAMES, ()), attributes.get(names.KIND_TOKENS, ()), strict=False))
@@ -283,6 +285,10 @@ class _TurnExplainer:
         return replace(answer, outcome="kept", standing=standing, reason=reason, policy=policy, index=policy_index)
 
     def _why_kept(self, item: str) -> tuple[str, str | None, int | None]:
+        """Return the reason, the policy and its index: of the policy that kept the item as an exception, if one did.
+
+        Spans do not record reasons of kept items, so they come from the rerun. Otherwise the reason is ``fits``.
+        """
         chain = self.remedy.chain
         for step, ran in zip(self.turn.steps, chain.base, strict=False) if chain.problem is None else ():
             reason = ran.reason_for(item)
@@ -293,6 +299,7 @@ class _TurnExplainer:
     # Not in the prompt
 
     def _explain_dropped(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
+        """Explain an item that a policy dropped or replaced with a summary."""
         answer = replace(answer, outcome="dropped", reason=exit_.reason, policy=exit_.policy, index=exit_.index)
         if exit_.reason is None:
             answer = replace(answer, since=None)
@@ -314,6 +321,7 @@ class _TurnExplainer:
         return replace(answer, outcome="compacted", holder=holder, since=holder.turn)
 
     def _why_unknown(self, exit_: ReportedExit) -> str:
+        """Return a text that says why the spans do not tell which policy dropped an item."""
         turn = self.turn
         if exit_.among:
             candidates = ", ".join(f"{step.policy} (policy {step.index}, {step.reason})" for step in exit_.among)

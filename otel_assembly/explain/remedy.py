@@ -140,6 +140,11 @@ class Remedy:
         return setting if type(setting) is int else None
 
     def _fixed(self, step: ReportedStep) -> int | None:
+        """Return the tokens of content that a policy cannot drop; None if unknown.
+
+        The rerun of the policy knows them. Otherwise, the assembly's span has one number for the whole chain, which is
+        this policy's only if no other policy has a token limit.
+        """
         if self.turn.sent and self.chain.problem is None:
             outcome = self.chain.base[self.turn.steps.index(step)].outcome
             if outcome is not None and outcome.fixed is not None:
@@ -304,6 +309,7 @@ class Remedy:
         return _smallest_between(keeps, points, self._max_increase(step))
 
     def _max_increase(self, step: ReportedStep) -> int:
+        """Return an increase of a policy's limit with which all items fit."""
         return self.chain.size("tokens" if self._counts_tokens(step) else "events")
 
     def _turning_points(self, item: str, step: ReportedStep, more: dict[int, int]) -> list[int]:

@@ -1,7 +1,8 @@
-"""Runs a `BudgetPolicy` with a compactor again without calling the compactor.
+"""Runs a `BudgetPolicy` with a compactor (a function that shortens texts) again, without calling the compactor.
 
-If the rerun drops the same events as the recorded run, it uses the recorded summary. If it drops other events, their
-summary was never made; then the summary's length is assumed, see `Answer`.
+The spans of a turn record numbers but no texts, so there is nothing to pass to a compactor. If the rerun drops the same
+events as the recorded run, it uses the recorded summary. If it drops other events, their summary was never made; then
+the summary's length is assumed, see `Answer`.
 """
 
 from __future__ import annotations
@@ -172,6 +173,13 @@ def _item(view: View, position: int) -> str:
 
 
 def _assumed(answer: Answer, reserve: int, summary_tokens: int) -> StandIn:
+    """Return a summary of the assumed length.
+
+    Args:
+        answer: The assumed result of the compactor.
+        reserve: The tokens reserved for the summary: `summary_tokens` for its text, the rest for the framing.
+        summary_tokens: The most tokens of the summary's text.
+    """
     tokens = reserve if answer is Answer.LONGEST else max(1, reserve - summary_tokens + 1)
     return StandIn(_NEW_SUMMARY, EventKind.SUMMARY, tokens, 0)
 

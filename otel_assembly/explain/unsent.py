@@ -206,6 +206,11 @@ class UnsentTurn:
         return next((step for step in earlier_steps if step.exit(item) is not None), None)
 
     def _rerun(self, unsent: Unsent, step: ReportedStep) -> Unsent:
+        """Add the parts of the needed tokens, and what would have allowed a prompt, by running the policy again.
+
+        Raises:
+            UnknownError: The policy is unknown, or its rerun does not fail as recorded.
+        """
         limit = self.known.limit(step)
         if limit is None or limit.unit != "tokens":
             raise UnknownError(f"{step.policy} is not a built-in policy, so its rule is unknown")
@@ -243,9 +248,20 @@ class UnsentTurn:
 
     @staticmethod
     def _has_compactor(step: ReportedStep) -> bool:
+        # Only policies with a compactor record this setting.
         return "summary_tokens" in settings_of(step)
 
     def _policy(self, step: ReportedStep, more: int, **changes: Any) -> DecidingPolicy:
+        """Create a step's policy with its recorded settings.
+
+        Args:
+            step: The step.
+            more: The increase of the policy's limit.
+            changes: Settings that replace the recorded ones.
+
+        Raises:
+            UnknownError: The policy needs more than the spans record.
+        """
         policy = self.known.of(step)
         limit = self.known.limit(step)
         try:
@@ -265,6 +281,18 @@ class UnsentTurn:
         return new_policy
 
     def _outcome_of(self, step: ReportedStep, policy: DecidingPolicy, events: Sequence[Any], prompts: int) -> Any:
+        """Run a policy on rebuilt events, and return its outcome.
+
+        Args:
+            step: The step with the provider's rules.
+            policy: The policy.
+            events: The rebuilt events.
+            prompts: The tokens of the input other than its events; they are passed as one prompt.
+
+        Raises:
+            ContextOverflowError: The policy's limit is exceeded.
+            UnknownError: The policy needs the content of events.
+        """
         rows = PromptsOfTurn([("caller", "prompt 0", prompts)])
         meter = SkeletonMeter(self.turn, rows, note_tokens(self.ledger))
         try:
@@ -284,6 +312,7 @@ class UnsentTurn:
         return other_tokens
 
     def _overflow(self, step: ReportedStep, more: int, events: Sequence[Any]) -> ContextOverflowError | None:
+        """Return the error of a rerun with a limit increased by `more`; None if the limit is not exceeded."""
         try:
             self._outcome_of(step, self._policy(step, more), events, self._tokens_without_events(events))
         except ContextOverflowError as error:
@@ -346,6 +375,11 @@ class UnsentTurn:
     # The allocator
 
     def _explained_allocator(self, unsent: Unsent, step: ReportedStep) -> Unsent:
+        """Add the parts of the needed tokens, and the smallest window that allows a prompt, for the allocator.
+
+        No rerun is needed: the allocator fails if the content that cannot be dropped has more tokens than the window
+        minus the output reserve, and its span records these three numbers.
+        """
         allocation = step.allocation or {}
         window, reserve, fixed = (
             allocation.get(key) for key in (names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_FIXED)

@@ -159,8 +159,8 @@ class AggregateObserver:
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Store a message for the next run of the aggregate, or check at the end of a turn whether a run is due.
 
-        The run is due if a condition of the `AggregateTrigger` is met, for example because `every_n_turns` turns have passed. It
-        starts in the background. Events are ignored after `aclose`.
+        A run is due if a condition of the `AggregateTrigger` is met, for example because `every_n_turns` turns have
+        passed. It starts in the background. Events are ignored after `aclose`.
 
         Returns:
             None: this observer raises no alerts.

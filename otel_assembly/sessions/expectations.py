@@ -220,11 +220,12 @@ def _waits_of(
         return _group_by_start(waits.unanswered)
     if expectation.kind == "turn_within":
         return () if waits.turn is None else ((waits.turn[1], (waits.turn[0],)),)
-    newest = waits.heard or waits.opened
+    newest = waits.heard or waits.opened  # for ``max_silence``, which waits for any participant
     return () if newest is None else ((newest, ()),)
 
 
 def _group_by_start(waits: tuple[tuple[str, Since], ...]) -> Iterable[tuple[Since, tuple[str, ...]]]:
+    """Return the waits grouped by the envelope that started them: one violation reports all participants of a group."""
     groups: dict[Since, list[str]] = {}
     for participant_id, since in waits:
         groups.setdefault(since, []).append(participant_id)

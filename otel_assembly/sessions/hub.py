@@ -183,6 +183,11 @@ class Hub:
         return metadata
 
     async def _create(self, metadata: SessionMetadata, invite: Envelope) -> None:
+        """Write a session and its first row to the log; repeat a write with an unknown outcome.
+
+        Raises:
+            ProtocolError: Another session has the id.
+        """
         name, text, outcome_unknown = metadata.session_id, metadata.to_json(), False
         while True:
             try:
@@ -256,6 +261,7 @@ class Hub:
         return await asyncio.shield(task)
 
     async def _hydrate(self, session_id: str) -> HubSession:
+        """Read a session from the log for the first time, and store this hub's copy of it."""
         check_id("session_id", session_id)
         text = await self._log.metadata(session_id)
         if text is None:
@@ -368,6 +374,7 @@ class Hub:
     async def _post_lifecycle(
         self, session_id: str, sender_id: str, event_type: str, reason: str = "", key: str | None = None
     ) -> Envelope:
+        """Post an envelope of a system type, such as an answer to an invitation, for a participant."""
         data = {"reason": reason} if reason else {}
         envelope = Envelope(session_id, sender_id, event_type, data, idempotency_key=key)
         return await self._post(envelope, 0.0, allow_system_type=True)

@@ -193,6 +193,11 @@ class ParticipantView:
             self.seq = accepted.seq
 
     def _append(self, envelope: Envelope) -> None:
+        """Append the event for an envelope to the history, unless the history contains it or it has no text.
+
+        Raises:
+            AdapterError: The protocol's adapter raised.
+        """
         self._count_envelope(envelope)
         if envelope.envelope_id in self._known_ids:
             self._known_ids.discard(envelope.envelope_id)
@@ -207,6 +212,7 @@ class ParticipantView:
             self.transcript.add(envelope.envelope_id, self._name_for(envelope.sender_id))
 
     def _count_envelope(self, envelope: Envelope) -> None:
+        """Count an envelope as read; keep the envelope itself only for a custom view, which reads all of them."""
         self.transcript.envelopes += 1
         if not isinstance(self.view, TranscriptView):
             self._envelopes.append(envelope)

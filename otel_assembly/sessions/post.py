@@ -167,6 +167,11 @@ class Post:
         )
 
     async def _attempt(self, *, read_first: bool) -> Envelope:
+        """Check the envelope and append it once; after several conflicts, with the session locked.
+
+        Args:
+            read_first: True to read the new rows first, and to return this envelope if they contain it already.
+        """
         session = self._session
         queued = self.conflicts > _CONFLICTS_BEFORE_QUEUE
         async with session.lock, self._log.press(session.metadata.session_id) if queued else nullcontext():
@@ -260,6 +265,7 @@ class Post:
         return batch, folded
 
     def _refuse_by_state(self) -> None:
+        """Raise `ProtocolError` if the session has not opened or has ended, and so does not accept the envelope."""
         session, event_type = self._session, self._envelope.event_type
         state = session.folded.state
         if state is SessionState.ACTIVE or event_type == EV_ENVELOPE_EXPIRED:
@@ -284,6 +290,7 @@ class Post:
             )
 
     def _refuse_full_inbox(self) -> None:
+        """Raise `InboxFull` if a recipient has as many unconfirmed envelopes as the limit allows."""
         if self._inbox_limit is None:
             return
         session = self._session
@@ -299,6 +306,7 @@ class Post:
                 )
 
     def _refuse_by_id(self) -> None:
+        """Raise `ProtocolError` if the sender has set an envelope id that is invalid or not above the newest id."""
         envelope_id, last_id = self._envelope.envelope_id, self._session.folded.envelope_id
         if envelope_id and not (_ID.fullmatch(envelope_id) and envelope_id[:16] > last_id[:16]):
             raise ProtocolError(

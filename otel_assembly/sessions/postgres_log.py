@@ -265,6 +265,7 @@ class PostgresSessionLog:
         return read_turn(session_id, participant_id, rows[0]) if rows else None
 
     async def _holds(self, claim: TurnClaim) -> bool:
+        """Return True if a claim is valid: no other server has claimed the turn since, and the turn has not ended."""
         turn = await self.turn(claim.session_id, claim.participant_id, 0.0)
         return turn is not None and turn.claim.token == claim.token
 

@@ -233,7 +233,7 @@ class _SessionServer:
     _turn: TurnRecording | None = None
     #: True if another server has claimed the participant's turn.
     _busy: bool = False
-    #: The rows whose turns have their stored steps in the responder's history.
+    #: The numbers of rows; for the turns that these rows started, the stored steps are in the responder's history.
     _restored_rows: set[int] = field(default_factory=set)
     #: How many envelopes to the participant are known to be confirmed; None before the inbox was read.
     _confirmed: int | None = None

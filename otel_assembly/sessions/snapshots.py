@@ -70,6 +70,7 @@ def load_snapshot(snapshot: Snapshot, fresh: FoldedSession, adapter: SessionAdap
 
 
 def _tuple(value: Any) -> Any:
+    """Return a list as a tuple, because JSON has no tuples; other values as they are."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -48,5 +48,5 @@ def missing_newest(path: str, newest: tuple[str, int, str]) -> str:
 
 
 def forget_newest(descriptor: int) -> None:
-    """Delete the record, because the log is missing and a new one is created."""
+    """Delete the record. Call this function before a missing log is created, because the new log lacks the row."""
     os.ftruncate(descriptor, 0)

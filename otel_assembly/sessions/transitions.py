@@ -97,8 +97,8 @@ class RoundRobinTarget:
     def resolve(self, state: Turns, envelope: Envelope) -> TransitionDecision:
         """Return a decision that names the participant after the last speaker as the next speaker.
 
-        After the last participant in the order comes the first one. If the last speaker is not a participant, the first participant is
-        the next speaker. If there are no participants, the decision ends the session.
+        After the last participant in the order comes the first one. If the last speaker is not a participant, the first
+        participant is the next speaker. If there are no participants, the decision ends the session.
         """
         order = state.participant_order
         if not order:

@@ -167,7 +167,7 @@ class WorkerThread:
 
 
 class _Work:
-    """A blocking call, and the asyncio future that gets its result."""
+    """A blocking call, and the asyncio future that gets its result; the call None ends the thread."""
 
     __slots__ = ("abandoned", "begun", "do", "future", "holder")
 

@@ -133,6 +133,10 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return replace(after, expected_next_speaker=decision.next_speaker, pending_close_reason=decision.close_reason)
 
     def _next(self, state: WorkflowState, envelope: Envelope) -> TransitionDecision:
+        """Return the next speaker after a turn, or the end of the session with its close reason.
+
+        A finish or a handoff in the envelope takes precedence over the graph.
+        """
         routing, graph = routing_of(envelope), self._graph(state.graph_data)
         kind, target = routing.get("kind"), routing.get("target")
         if kind == "finish":
