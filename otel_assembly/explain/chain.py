@@ -336,6 +336,7 @@ class ChainRun:
         return self._compactions[step.index]
 
     def _read_compaction(self, step: ReportedStep) -> RecordedCompaction | None:
+        """Compute the result of `_compaction`, which caches it."""
         policy, settings = self._known.of(step), settings_of(step)
         if policy is None or not issubclass(policy, BudgetPolicy) or not policy.replayable:
             return None

@@ -137,6 +137,10 @@ def summarizing_policy(
         async def _summary(
             self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
         ) -> Compaction | None:
+            """Return the recorded summary if the rerun drops the recorded events; otherwise the assumed result.
+
+            None if there is no room for a summary, or nothing to summarize. Also sets `state` and `dropped_items`.
+            """
             reserve = self.reserved(plan, view)
             self.state = SummaryState.NO_ROOM
             if not reserve or reserve > plan.sharing.free:

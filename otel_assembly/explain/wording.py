@@ -149,6 +149,7 @@ def unsent_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
 
 
 def _error_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    """Yield the lines on the error: which policy failed and why, and the parts of an exceeded budget."""
     policy = f"{unsent.policy} (policy {unsent.index})" if unsent.policy is not None else "a policy"
     if unsent.error == ERROR_ASSEMBLY_HALT:
         yield "nothing sent", f"the conversation was halted{f' by {unsent.said}' if unsent.said else ''}"
@@ -172,6 +173,7 @@ def _error_lines(unsent: Unsent) -> Iterator[tuple[str, str]]:
 
 
 def _ways_to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    """Yield the lines on what would have allowed a prompt, and on what is unknown about it."""
     ways = [_increase_text(change) for change in unsent.raises]
     if unsent.without:
         item_ids = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
@@ -188,6 +190,7 @@ def _ways_to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
 
 
 def _position_lines(about: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield the lines on a kept item's place in the prompt, and whether the provider's cache can serve it."""
     standing = about.standing
     if standing is None:
         return
@@ -215,6 +218,7 @@ def _limit_text(limit: Limit) -> str:
 
 
 def _competitors_text(competitors: Sequence[Competitor], tokens: int | None, noun: str) -> str:
+    """Return the number and the tokens of the items that were kept instead, and the largest of them by name."""
     total = f", {_token_count(tokens)}" if tokens is not None else ""
     examples = ", ".join(
         f"{item.item} {item.kind} {item.tokens:,}" for item in competitors[:_NAMED] if item.tokens is not None

@@ -66,6 +66,7 @@ class LogSubscription:
             self._readers.discard(pending)
 
     async def _read_changes(self) -> None:
+        """Pass the log's changes to the readers; after an interruption, report that any session may have changed."""
         while True:
             try:
                 async for session_id in self._log.changes():

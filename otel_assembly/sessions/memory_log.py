@@ -191,6 +191,7 @@ class MemorySessionLog:
         return session is not None and self._end_turn(session, claim, finished=finished)
 
     def _end_turn(self, session: _Session, claim: TurnClaim, *, finished: bool) -> bool:
+        """Release a claim, and delete the turn's steps if it is finished; return False if the claim is not valid."""
         turn = _turn_of_claim(session, claim)
         if turn is None:
             return False

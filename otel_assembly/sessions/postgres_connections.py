@@ -185,6 +185,7 @@ class Connections:
         return None
 
     async def _return_to_pool(self, connection: Connection) -> None:
+        """Make a connection idle; close it if it is unusable, for example because a transaction is still open."""
         idle = psycopg(".pq").TransactionStatus.IDLE
         if self.closed or connection.closed or connection.info.transaction_status != idle:
             await connection.close()
@@ -206,6 +207,11 @@ class Connections:
         return connection
 
     async def _check(self, connection: Connection) -> None:
+        """Set the timeouts of a new connection, and refuse a server on which accepted rows could be lost or changed.
+
+        Raises:
+            LogUnavailableError: The server does not sync its commits, or the database does not store UTF-8.
+        """
         milliseconds = f"{max(int(self.patience * 1000), 1)}"
         cursor = await connection.execute(_SETTINGS, (milliseconds, milliseconds))
         fsync, commit, encoding, *_ = await cursor.fetchone() or ()

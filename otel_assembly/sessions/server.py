@@ -380,6 +380,7 @@ class _SessionServer:
         return [event_from_json(entry.body) for entry in self.lease.work if entry.seq == seq]
 
     def _audit_unknown(self, seq: int, calls: Sequence[ToolCallEvent]) -> None:
+        """Write to the audit log which tool calls were begun by a server that stopped, and may have taken effect."""
         for call in calls:
             _audit.error(
                 "outcome unknown: session=%r participant=%r row=%d tool=%r call=%r",

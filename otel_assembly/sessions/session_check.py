@@ -95,6 +95,7 @@ class SessionCheck:
             yield LogProblem(self._seq + 1, str(error))
 
     def _rows_and_state(self) -> Iterator[LogProblem]:
+        """Yield the problems of the rows, and of the snapshots and confirmed positions that refer to them."""
         # Read the snapshots and cursors before the rows: later ones may refer to rows that this check does not read.
         snapshots = self._reader.snapshots(self._stored)
         cursors = self._reader.cursors(self._stored)
@@ -147,6 +148,7 @@ class SessionCheck:
 
 
 def _inconsistencies(envelope: Envelope, last: Envelope | None) -> Iterator[str]:
+    """Yield what is wrong with an envelope's id and time, which must not be before those of the previous envelope."""
     if last is not None and not envelope.envelope_id > last.envelope_id:
         yield f"its id {envelope.envelope_id!r} does not come after {last.envelope_id!r} of row {last.seq}"
     if type(envelope.created_at) not in (int, float):

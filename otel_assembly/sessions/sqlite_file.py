@@ -208,6 +208,11 @@ class SqliteFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run the block in a transaction of the connection for writing, which is committed at the end of the block.
+
+        If the block raises, the transaction is rolled back. After an error of SQLite's environment, such as a full
+        disk, the connection is closed, and the next write opens a new one.
+        """
         db = self._write_connection()
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -242,6 +247,7 @@ class SqliteFile:
             raise LogUnavailableError(f"the log in {self.path} is closed")
 
     def _current_identity(self) -> tuple[int, int] | None:
+        """Return the device and inode of the file, which change if the file is replaced; None if it does not exist."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -249,6 +255,12 @@ class SqliteFile:
         return status.st_dev, status.st_ino
 
     def _open_writer(self) -> sqlite3.Connection:
+        """Open the connection for writing: check the file for damage, and create missing tables.
+
+        Raises:
+            LogDamagedError: Accepted rows are missing or damaged.
+            LogUnavailableError: The file has another format version, or cannot have a write-ahead log.
+        """
         if self._lock_file is not None and not os.path.exists(self.path):
             forget_newest(self._lock_file)
         check_undamaged(self.path)

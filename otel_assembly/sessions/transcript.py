@@ -123,6 +123,14 @@ class TranscriptPolicy(DecidingPolicy):
         return None
 
     def _cut_at(self, prompts: Sequence[str], view: View, cut: int, count: int) -> Outcome:
+        """Drop the events before an index, and insert a line that replaces them after the leading system messages.
+
+        Args:
+            prompts: The prompts, which stay unchanged.
+            view: The events.
+            cut: The index in the view of the oldest event to keep.
+            count: The number of dropped entries, for the text of the line.
+        """
         response, request, first = newest_response(view), newest_request(view), leading(view)
         pending = [position for position in view.history.pairing.pending_calls(response) if view.holds(position)]
         kept_events, verdicts = keep_from(

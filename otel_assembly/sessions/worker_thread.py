@@ -40,6 +40,7 @@ class WorkerThread:
         after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
+        """Start with an empty queue and no thread; called again in a forked child, which has none of the threads."""
         # A fork of the process waits for this lock, because a running call may hold locks of a C library.
         self._running_lock = new_lock(awaited=True)
         self._state_lock = new_lock()
@@ -153,6 +154,7 @@ class WorkerThread:
             waiting.append(self._queue.get())
 
     def _run_locked(self, work: _Work) -> None:
+        """Run a call under the lock, unless it was abandoned; a lock that a holder keeps is not acquired again."""
         if self._holder is None:
             self._take()
         try:
