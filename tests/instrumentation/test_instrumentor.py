@@ -357,3 +357,7 @@ def test_two_hooks_of_one_target_are_an_error_that_says_how_to_combine_them():
     hooks = [Hook("parrot", "Parrot.talk", passed_on, "a run"), Hook("parrot", "Parrot.talk", watched, "a call")]
     with pytest.raises(ConfigurationError, match=r"two hooks of parrot\.Parrot\.talk, .* combine their wrappers"):
         type("Twice", (AssemblyInstrumentor,), {"hooks": hooks})
+    added = type("Added", (AssemblyInstrumentor,), {"framework": "parrot", "requires": (), "hooks": hooks[:1]})
+    added.hooks = hooks
+    with pytest.raises(ConfigurationError, match=r"two hooks of parrot\.Parrot\.talk"):
+        added().instrument()
