@@ -47,6 +47,7 @@ class Attribute:
         note: More details.
         members: The allowed values (for an array, of its elements) with their meanings; empty if any value is allowed.
         parallel_to: For an array, the attribute whose array it is parallel to.
+        values_of: The other attribute whose values are also allowed here; empty if there is none.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Attribute:
     note: str
     members: Mapping[str, str]
     parallel_to: str
+    values_of: str
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -227,10 +229,12 @@ def _attribute(
     name: str, kind: Any, definition: Mapping[str, Any], enums: Mapping[str, Mapping[str, str]]
 ) -> Attribute:
     annotation = _annotation(definition)
-    enum = name if name in enums else annotation.get("values_of", "")
-    members = {**enums.get(enum, {}), **dict.fromkeys(annotation.get("values", ()), "")}
+    values_of = annotation.get("values_of", "")
+    members = {**enums.get(values_of or name, {}), **dict.fromkeys(annotation.get("values", ()), "")}
     exported_type, parallel_to = "string" if name in enums else kind, annotation.get("parallel_to", "")
-    return Attribute(name, exported_type, definition["brief"], definition.get("note", ""), members, parallel_to)
+    return Attribute(
+        name, exported_type, definition["brief"], definition.get("note", ""), members, parallel_to, values_of
+    )
 
 
 def _span(definition: Mapping[str, Any]) -> SpanType:

@@ -119,11 +119,13 @@ def _details() -> str:
 
 
 def _values(attribute: Attribute) -> str:
-    return ", ".join(f"`{value}`" for value in attribute.values)
+    shared = registry.attributes()[attribute.values_of].members if attribute.values_of else {}
+    link = [f"[those of `{attribute.values_of}`](#meanings-of-the-values)"] if shared else []
+    return ", ".join([*link, *(f"`{value}`" for value in attribute.values if value not in shared)])
 
 
 def _note(attribute: Attribute) -> str:
-    parallel = f"Parallel to `{attribute.parallel_to}`." if attribute.parallel_to else ""
+    parallel = f"The array is parallel to `{attribute.parallel_to}`." if attribute.parallel_to else ""
     return " ".join(filter(None, (attribute.note, parallel)))
 
 
@@ -170,7 +172,9 @@ def _buckets() -> str:
 
 def _labels() -> str:
     used = dict.fromkeys(use.name for metric in registry.metrics() for use in metric.attributes)
-    open_bound = f"the first {conventions.MAX_METRIC_NAMES} in a process; every other is `{conventions.OTHER}`"
+    open_bound = (
+        f"the first {conventions.MAX_METRIC_NAMES} different values in a process; any other is `{conventions.OTHER}`"
+    )
     return _table(
         ("attribute", "bound"),
         (
