@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
-from otel_assembly.instrumentation import Instrumentation, SubclassHook, bound, within
+from otel_assembly.instrumentation import Instrumentation, SubclassHook, TrackedRun, context_value, run_hook
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ metrics = InMemoryMetricReader()
 inside: ContextVar[Called | None] = ContextVar("inside", default=None)
 
 
-class Called:
+class Called(TrackedRun):
     """One call of a client, which is counted as it begins; in a stream, each step of it is inside."""
 
     def __init__(self, hands_on: bool) -> None:
@@ -164,7 +164,7 @@ class Called:
             summarises = compacts or reducing() is not None  # one that streams holds no span open
             seen.summaries += summarises
             seen.calls += not summarises
-        with bound(inside, self):
+        with context_value(inside, self):
             yield
 
     def end(self, error: BaseException | None = None) -> None:
@@ -200,7 +200,7 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
             return None
         return Called(hands_on)
 
-    return within(called)(original, instrumentation)
+    return run_hook(called)(original, instrumentation)
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:
