@@ -337,3 +337,25 @@ def test_a_package_lists_its_public_names_and_documents_each(name):
         if isinstance(value, type) or inspect.isroutine(value):
             silent += [] if (value.__doc__ or "").strip() else [public]
     assert silent == []
+
+
+@pytest.mark.parametrize("folder", ["scripts", "benchmarks", "examples"])
+def test_names_that_programs_beside_the_package_import_exist(folder):
+    missing = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("otel_assembly"):
+                missing += [
+                    f"{path.name}: {node.module}.{alias.name}"
+                    for alias in node.names
+                    if not _exists(node.module, alias.name)
+                ]
+    assert missing == []
+
+
+def _exists(module, name):
+    """Whether a module of ours has a name, or cannot be imported because a framework is not installed."""
+    try:
+        return hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}") is not None
+    except ModuleNotFoundError as error:
+        return not (error.name or "").startswith("otel_assembly")
