@@ -26,13 +26,13 @@ class TrackedRun(Protocol):
         ...
 
     def on_stream(self) -> None:
-        """Handle that the answer is a stream; called before its first step."""
+        """Called once, before the first step, if the answer is a stream."""
         return
 
     def on_chunk(self, chunk: Any) -> None:
-        """Handle one item of an asynchronous stream."""
+        """Called with each item of an async generator; not for other streams, which only end the run."""
         return
 
     def on_result(self, answer: Any) -> None:
-        """Handle an answer that is not a stream."""
+        """Called with an answer that is not a stream."""
         return

@@ -65,10 +65,10 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             ConfigurationError: Two hooks have the same target.
         """
         super().__init_subclass__(**kwargs)
-        cls._check_hooks()
+        cls._reject_duplicate_hooks()
 
     @classmethod
-    def _check_hooks(cls) -> None:
+    def _reject_duplicate_hooks(cls) -> None:
         names = Counter(hook.name for hook in getattr(cls, "hooks", ()))
         if twice := [name for name, count in names.items() if count > 1]:
             raise ConfigurationError(
@@ -113,7 +113,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             name: kwargs[name] for name in ("tracer_provider", "meter_provider", "logger_provider") if kwargs.get(name)
         }
         recorder = telemetry.OpenTelemetryRecorder(**providers) if providers else None
-        self._check_hooks()  # a program may have added some
+        self._reject_duplicate_hooks()  # hooks may have been added after the class was created
         instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
         WATCH.begin(self, own_provider=bool(providers))
         if self._installed(self.requires) is not None and (conflict := self._check_dependency_conflicts()):

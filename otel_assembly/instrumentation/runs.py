@@ -45,10 +45,11 @@ def tracked(run: TrackedRun, answers: Any) -> Any:
 def run_hook(
     run_of: Callable[..., TrackedRun | None], attach_to_stream: Callable[[Any, Any], bool] | None = None
 ) -> Wrap:
-    """Return the hook of a function each of whose calls is a run.
+    """Return a wrapper that tracks each call of a function as one run.
 
-    The run ends with the answer: a coroutine when it was awaited, a generator or another stream with its last item, an
-    ``asynccontextmanager`` when it is exited, and any other answer when the function returns.
+    The run ends with the answer: a coroutine when it was awaited, a generator when it is exhausted, closed or fails, a
+    stream of the framework's own type when `attach_to_stream` ends it, an ``asynccontextmanager`` when it is exited,
+    and any other answer when the function returns.
 
     Args:
         run_of: Makes the run from the `Instrumentation` and the function's arguments; None if this call is not a run.
@@ -92,7 +93,7 @@ def run_hook(
                 return _track_stream(run, answer)
             if isinstance(answer, _ASYNC_CONTEXT_MANAGER | TrackedContextManager):
                 return TrackedContextManager(run, answer)
-            return _finish(run, answer, attach_to_stream, instrumentation)
+            return _end_unless_stream(run, answer, attach_to_stream, instrumentation)
 
         return async_wrapper if inspect.iscoroutinefunction(original) else wrapper
 
@@ -133,21 +134,24 @@ async def _await_answer(
         raise
     if inspect.isasyncgen(answer):  # the framework may check this type, so return an async generator again
         return _as_async_generator(_track_stream(run, answer))
-    return _finish(run, answer, attach_to_stream, instrumentation)
+    return _end_unless_stream(run, answer, attach_to_stream, instrumentation)
 
 
-def _finish(
+def _end_unless_stream(
     run: TrackedRun,
     answer: Any,
     attach_to_stream: Callable[[Any, Any], bool] | None,
     instrumentation: Instrumentation,
 ) -> Any:
-    """Return an answer that is no generator; end the run, unless the answer is a stream that will."""
+    """Return an answer that is no generator; end the run, unless `attach_to_stream` made the answer end it."""
+    attached = False
     if attach_to_stream is not None:
         with instrumentation.suppress_errors():
-            if attach_to_stream(run, answer):
-                run.on_stream()
-                return answer
+            attached = attach_to_stream(run, answer)
+    if attached:
+        with instrumentation.suppress_errors():
+            run.on_stream()
+        return answer
     with instrumentation.suppress_errors():
         run.on_result(answer)
     run.end()
@@ -213,8 +217,8 @@ async def awaited(run: TrackedRun, work: Awaitable[Any]) -> Any:
         return await work
 
 
-#: The stream whose step runs here.
-_STEP: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
+#: The `TrackedStream` that takes a step in this context.
+_STEPPING_STREAM: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
 
 
 class TrackedStream(AsyncGenerator[Any, Any]):
@@ -230,13 +234,13 @@ class TrackedStream(AsyncGenerator[Any, Any]):
     def __init__(self, run: TrackedRun, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
-        self._left: Any = None
-        self._given = items
+        self._attached_context: Any = None
+        self._wrapped = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped stream."""
-        return getattr(vars(self)["_given"], name)
+        return getattr(vars(self)["_wrapped"], name)
 
     async def __anext__(self) -> Any:
         """Take a step. The inherited method would add a frame, which shifts the ``stacklevel`` of warnings."""
@@ -264,14 +268,14 @@ class TrackedStream(AsyncGenerator[Any, Any]):
             if entered is outside:  # the run attached nothing that would have to be detached
                 yield
                 return
-            mark, token = _STEP.set(self), otel_context.attach(self._left or entered)
+            step_token, token = _STEPPING_STREAM.set(self), otel_context.attach(self._attached_context or entered)
             try:
                 yield
             finally:
                 left = otel_context.get_current()
-                self._left = None if left is entered else left
+                self._attached_context = None if left is entered else left
                 with suppress(ValueError):  # the stream was closed in another context: nothing to reset there
-                    _STEP.reset(mark)
+                    _STEPPING_STREAM.reset(step_token)
                     otel_context.detach(token)
 
     async def _step(self, step: Awaitable[Any]) -> Any:
@@ -292,7 +296,7 @@ class TrackedStream(AsyncGenerator[Any, Any]):
             self._ended = True
             self._run.end(error)
 
-    def __del__(self) -> None:
+    def __del__(self) -> None:  # a stream that is dropped unfinished ends its run
         self._end()
 
 
