@@ -199,7 +199,7 @@ def test_gunicorn_exports_its_turns_without_more(receiver, preload):
         started.communicate()
         assert started.returncode == 0
     assert turns(receiver) == TURNS
-    assert counted(receiver) == 0  # each worker counts its own turns, and none came to its last
+    assert counted(receiver) <= 1  # a worker exports its counter after the last turn, if it answered all of them
 
 
 async def lifespan(app, *types):
