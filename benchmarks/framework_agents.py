@@ -7,7 +7,7 @@ framework keeps it.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,22 +16,43 @@ PROMPT, ANSWER = "You take notes.", "Noted."
 
 
 class Role(NamedTuple):
-    """Who an agent is: its name, and the model that it says it has, with the tokens that this takes."""
+    """The name of an agent, its model with the model's window in tokens, and the start of its conversation.
+
+    Attributes:
+        turns: The number of questions and answers with which the conversation starts.
+    """
 
     name: str = "clerk"
     model: str = "gpt-4o"
     window: int = 10**7
+    turns: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """The questions with which the conversation starts; each has the same answer."""
+        return [f"Note {number}." for number in range(self.turns)]
 
 
 def ag2(role: Role) -> Callable[[str], Awaitable[object]]:
-    from ag2 import Agent
+    from ag2 import Agent, MemoryStream
+    from ag2.events import ModelMessage, ModelRequest, ModelResponse, TextInput
     from ag2.testing import TestConfig
 
-    reply: Any = Agent(role.name, prompt=PROMPT, config=TestConfig(*[ANSWER] * 10_000, model=role.model))
+    agent = Agent(role.name, prompt=PROMPT, config=TestConfig(*[ANSWER] * 10_000, model=role.model))
+    reply: Any = None
 
     async def ask(text: str) -> None:
         nonlocal reply
-        reply = await reply.ask(text)
+        if reply is None:
+            stream = MemoryStream()
+            await stream.history.replace(
+                event
+                for note in role.notes
+                for event in (ModelRequest([TextInput(note)]), ModelResponse(ModelMessage(ANSWER)))
+            )
+            reply = await agent.ask(text, stream=stream)
+        else:
+            reply = await reply.ask(text)
 
     return ask
 
@@ -43,6 +64,7 @@ def agent_framework(role: Role) -> Callable[[str], Awaitable[object]]:
         ChatMiddlewareLayer,
         ChatResponse,
         FunctionInvocationLayer,
+        InMemoryHistoryProvider,
         Message,
     )
 
@@ -54,6 +76,8 @@ def agent_framework(role: Role) -> Callable[[str], Awaitable[object]]:
 
     agent = Agent(Model(), PROMPT, name=role.name)
     session = agent.create_session()
+    history = [message for note in role.notes for message in (Message("user", [note]), Message("assistant", [ANSWER]))]
+    session.state[InMemoryHistoryProvider.DEFAULT_SOURCE_ID] = {"messages": history}
     return lambda text: agent.run(text, session=session)
 
 
@@ -61,7 +85,7 @@ def agentscope(role: Role) -> Callable[[str], Awaitable[object]]:
     from agentscope.agent import Agent
     from agentscope.credential import CredentialBase
     from agentscope.formatter import OpenAIChatFormatter
-    from agentscope.message import TextBlock, UserMsg
+    from agentscope.message import AssistantMsg, TextBlock, UserMsg
     from agentscope.model import ChatModelBase, ChatResponse, ChatUsage
     from pydantic import BaseModel
 
@@ -81,12 +105,15 @@ def agentscope(role: Role) -> Callable[[str], Awaitable[object]]:
     )
     model.formatter = OpenAIChatFormatter()
     agent = Agent(role.name, PROMPT, model)
+    for note in role.notes:
+        agent.state.context += [UserMsg("user", note), AssistantMsg(role.name, ANSWER)]
     return lambda text: agent.reply(UserMsg("user", text))
 
 
 def autogen(role: Role) -> Callable[[str], Awaitable[object]]:
     from autogen_agentchat.agents import AssistantAgent
-    from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
+    from autogen_core.model_context import UnboundedChatCompletionContext
+    from autogen_core.models import AssistantMessage, ChatCompletionClient, CreateResult, RequestUsage, UserMessage
 
     class Model(ChatCompletionClient):
         model_info: ClassVar[Any] = {
@@ -117,13 +144,20 @@ def autogen(role: Role) -> Callable[[str], Awaitable[object]]:
 
         remaining_tokens = count_tokens
 
-    agent = AssistantAgent(role.name, Model(), system_message=PROMPT)
+    history = [
+        message
+        for note in role.notes
+        for message in (UserMessage(content=note, source="user"), AssistantMessage(content=ANSWER, source=role.name))
+    ]
+    context = UnboundedChatCompletionContext(history)
+    agent = AssistantAgent(role.name, Model(), system_message=PROMPT, model_context=context)
     return lambda text: agent.run(task=text)
 
 
 def google_adk(role: Role) -> Callable[[str], Awaitable[object]]:
     from google.adk.agents import LlmAgent
     from google.adk.apps import App
+    from google.adk.events import Event
     from google.adk.models import BaseLlm, LlmResponse
     from google.adk.runners import InMemoryRunner
     from google.genai import types
@@ -134,9 +168,19 @@ def google_adk(role: Role) -> Callable[[str], Awaitable[object]]:
 
     agent = LlmAgent(name=role.name, model=Model(model=role.model), instruction=PROMPT)
     runner = InMemoryRunner(app=App(name="notes", root_agent=agent))
-    runner.auto_create_session = True
+    service: Any = runner.session_service
+    session: Any = None
 
     async def ask(text: str) -> None:
+        nonlocal session
+        if session is None:
+            session = await service.create_session(app_name="notes", user_id="user", session_id="one")
+            for note in role.notes:
+                for author, content in (
+                    ("user", types.UserContent(note)),
+                    (role.name, types.ModelContent(ANSWER)),
+                ):
+                    await service.append_event(session, Event(author=author, content=content))
         message = types.UserContent(parts=[types.Part(text=text)])
         async for _ in runner.run_async(user_id="user", session_id="one", new_message=message):
             pass
@@ -160,7 +204,9 @@ def haystack(role: Role) -> Callable[[str], Awaitable[object]]:
 
     desk = Pipeline()  # in which an agent has a name
     desk.add_component(role.name, Agent(chat_generator=Model(), system_prompt=PROMPT))
-    held: list[ChatMessage] = []
+    held = [
+        message for note in role.notes for message in (ChatMessage.from_user(note), ChatMessage.from_assistant(ANSWER))
+    ]
 
     async def ask(text: str) -> None:
         messages = desk.run({role.name: {"messages": [*held, ChatMessage.from_user(text)]}})[role.name]["messages"]
@@ -184,6 +230,9 @@ def langchain(role: Role) -> Callable[[str], Awaitable[object]]:
         Model(responses=[ANSWER]), [], system_prompt=PROMPT, name=role.name, checkpointer=InMemorySaver()
     )
     config: Any = {"configurable": {"thread_id": "one"}}
+    if role.turns:
+        history = [message for note in role.notes for message in (("user", note), ("assistant", ANSWER))]
+        agent.update_state(config, {"messages": history}, as_node="model")
     return lambda text: agent.ainvoke({"messages": [("user", text)]}, config)
 
 
@@ -215,7 +264,12 @@ def llama_index(role: Role) -> Callable[[str], Awaitable[object]]:
         """Take a note."""
         return text
 
-    memory = ChatMemoryBuffer.from_defaults(token_limit=10**7)
+    history = [
+        ChatMessage(role=speaker, content=text)
+        for note in role.notes
+        for speaker, text in (("user", note), ("assistant", ANSWER))
+    ]
+    memory = ChatMemoryBuffer.from_defaults(chat_history=history, token_limit=10**7)
     agent = FunctionAgent(name=role.name, llm=Model(), tools=[note], system_prompt=PROMPT, streaming=False)
 
     async def ask(text: str) -> None:
@@ -233,28 +287,35 @@ def openai_agents(role: Role) -> Callable[[str], Awaitable[object]]:
         model = role.model
 
         async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
-            said = ResponseOutputText(text=ANSWER, type="output_text", annotations=[], logprobs=[])
-            message = ResponseOutputMessage(
-                id="message", content=[said], role="assistant", status="completed", type="message"
-            )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+            return ModelResponse(output=[answer], usage=Usage(), response_id=None)
 
         def stream_response(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError("nobody asks this agent for it")
 
     set_tracing_disabled(True)  # nothing is sent to the SDK's maker
+    said = ResponseOutputText(text=ANSWER, type="output_text", annotations=[], logprobs=[])
+    answer = ResponseOutputMessage(id="message", content=[said], role="assistant", status="completed", type="message")
     agent, session = Agent(role.name, instructions=PROMPT, model=Clerk()), SQLiteSession("one")
-    return lambda text: Runner.run(agent, text, session=session)
+    history = [item for note in role.notes for item in ({"role": "user", "content": note}, answer.model_dump())]
+
+    async def ask(text: str) -> None:
+        await session.add_items(cast("Any", history))
+        history.clear()
+        await Runner.run(agent, text, session=session)
+
+    return ask
 
 
 def pydantic_ai(role: Role) -> Callable[[str], Awaitable[object]]:
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
     from pydantic_ai.models.function import FunctionModel
 
     model = FunctionModel(lambda messages, info: ModelResponse([TextPart(ANSWER)]), model_name=role.model)
     agent = Agent(model, name=role.name, instructions=PROMPT)
     held: list[ModelMessage] = []
+    for note in role.notes:
+        held += [ModelRequest.user_text_prompt(note), ModelResponse([TextPart(ANSWER)])]
 
     async def ask(text: str) -> None:
         held[:] = (await agent.run(text, message_history=[*held])).all_messages()
@@ -266,7 +327,7 @@ def semantic_kernel(role: Role) -> Callable[[str], Awaitable[object]]:
     from semantic_kernel.agents import ChatCompletionAgent, ChatHistoryAgentThread
     from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
     from semantic_kernel.connectors.ai.prompt_execution_settings import PromptExecutionSettings
-    from semantic_kernel.contents import AuthorRole, ChatMessageContent
+    from semantic_kernel.contents import AuthorRole, ChatHistory, ChatMessageContent
 
     class Model(ChatCompletionClientBase):
         def get_prompt_execution_settings_class(self) -> type[PromptExecutionSettings]:
@@ -276,7 +337,11 @@ def semantic_kernel(role: Role) -> Callable[[str], Awaitable[object]]:
             return [ChatMessageContent(role=AuthorRole.ASSISTANT, content=ANSWER)]
 
     agent = ChatCompletionAgent(service=Model(ai_model_id=role.model), name=role.name, instructions=PROMPT)
-    thread = ChatHistoryAgentThread()
+    history = ChatHistory()
+    for note in role.notes:
+        history.add_user_message(note)
+        history.add_assistant_message(ANSWER)
+    thread = ChatHistoryAgentThread(history)
     return lambda text: agent.get_response(text, thread=thread)
 
 
@@ -302,7 +367,12 @@ def strands(role: Role) -> Callable[[str], Awaitable[object]]:
             yield {"contentBlockStop": {}}
             yield {"messageStop": {"stopReason": "end_turn"}}
 
-    agent = Agent(model=Clerk(), name=role.name, system_prompt=PROMPT, callback_handler=None,
+    history: Any = [
+        {"role": speaker, "content": [{"text": text}]}
+        for note in role.notes
+        for speaker, text in (("user", note), ("assistant", ANSWER))
+    ]
+    agent = Agent(model=Clerk(), name=role.name, system_prompt=PROMPT, callback_handler=None, messages=history,
                   conversation_manager=NullConversationManager())  # fmt: skip
     return agent.invoke_async
 
