@@ -236,15 +236,17 @@ def holds(framework: str, release: tuple[str, ...], *, whole: bool, exhaustive: 
     Args:
         framework: Whose release it is.
         release: Its requirements.
-        whole: Whether these are all tests of the framework, for nothing else runs them: the long ones, its examples,
-            and those of all frameworks.
+        whole: Whether to run all tests of the framework, because no other command runs them: also the slow ones, its
+            examples, and the tests that have each framework as a parameter. The plug-ins' tests always run.
         exhaustive: Whether the tests marked so run, too.
     """
     # The examples are written for the newest releases.
     options: tuple[str, ...] = ("--ignore-glob=*_examples.py", "--ignore-glob=*_program.py")
+    of_all = [FRAMEWORKS / "plugins"]
     if whole:
-        of_all = (*sorted(FRAMEWORKS.glob("test_*.py")), ROOT / "tests" / "test_public_names.py")
-        options = (*map(str, of_all), "-k", framework)
+        of_all += [*sorted(FRAMEWORKS.glob("test_*.py")), ROOT / "tests" / "test_public_names.py"]
+        options = ()
+    options = (*map(str, of_all), "-k", framework, *options)
     if not exhaustive:
         options = (*options, "-m", "not exhaustive")
     variables = clean_environment()

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from environments import frameworks_apart
 
 from otel_assembly.instrumentation import instrumentor_of
@@ -31,6 +32,32 @@ AGENTS = {
 ELSEWHERE = sorted(name for name in frameworks_apart() if instrumentor_of(name).version is None)
 #: The frameworks whose agents can be run here. Of the others one that is missing is a failure.
 HERE = [framework for framework in AGENTS if framework not in ELSEWHERE]
+
+#: Warnings that a framework, or a package that it needs, causes itself.
+OWN_WARNINGS = {
+    "google_adk": (
+        "ignore:.*EXPERIMENTAL.*:UserWarning",
+        "ignore::FutureWarning",
+        "ignore::DeprecationWarning",
+        "ignore::ResourceWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+    "llama_index": (
+        "ignore::DeprecationWarning",
+        "ignore::ResourceWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+        "ignore:Skipping serialization",
+    ),
+    "semantic_kernel": (
+        "ignore::pydantic.warnings.PydanticDeprecatedSince20",
+        "ignore::pydantic.warnings.PydanticDeprecatedSince211",
+    ),
+}
+
+
+def own_warnings_ignored(framework):
+    """Return the marks of a test that ignores the warnings that a framework causes itself."""
+    return [pytest.mark.filterwarnings(warning) for warning in OWN_WARNINGS.get(framework, ())]
 
 
 def clean_environment(folder, **more):

@@ -134,7 +134,10 @@ def test_with_anothers_wrapper_over_every_hook(alone, kind):
 def test_all_that_is_tested_of_a_framework_holds_with_anothers_wrapper_under_every_hook(framework, kind):
     folder = ROOT / "tests" / "frameworks"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "others", "-m", "not slow", str(folder / framework)],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "others", "-m", "not slow", "-k", framework),
+            *(folder / framework, folder / "plugins"),
+        ],
         cwd=ROOT,
         env={**os.environ, "OTHERS_WRAP": kind, "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder)))},
         capture_output=True,

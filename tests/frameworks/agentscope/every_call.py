@@ -78,11 +78,12 @@ class Received:
         """The whole prompt: 4 a message, its name, 3 a call, every text alone, tools, and 3 for the reply."""
         said = sum(4 + count(prompt) for prompt in self.prompts) + self.names
         for _, block, begins in self.blocks:
-            said += 4 * begins + 3 * isinstance(block, ToolCallBlock) + sum(map(_tokens, _parts(block)))
+            said += 4 * begins + 3 * isinstance(block, ToolCallBlock) + sum(map(_tokens, texts_of(block)))
         return said + MessageFraming().tool_schemas(self.tools, count) + 3
 
 
-def _parts(block: Any) -> list[Any]:
+def texts_of(block: Any) -> list[Any]:
+    """The texts of a block, and the images and other data in it."""
     if isinstance(block, TextBlock):
         return [block.text]
     if isinstance(block, ThinkingBlock):
@@ -92,7 +93,7 @@ def _parts(block: Any) -> list[Any]:
     if isinstance(block, DataBlock):
         return [block]
     held = block.output if isinstance(block, ToolResultBlock) else block.hint
-    return [held] if isinstance(held, str) else [part for message in held for part in _parts(message)]
+    return [held] if isinstance(held, str) else [part for message in held for part in texts_of(message)]
 
 
 def _tokens(part: Any) -> int:
@@ -161,6 +162,6 @@ def assert_every_call_is_told(telemetry, received, *, traces=None):
 def plainly(received):
     """What was received, without ids and times that are made anew in each run."""
     return [
-        (call.model, [(message.role, [_parts(block) for block in message.content]) for message in call.messages])
+        (call.model, [(message.role, [texts_of(block) for block in message.content]) for message in call.messages])
         for call in received
     ]

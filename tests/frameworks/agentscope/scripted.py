@@ -108,12 +108,22 @@ def interrupted(answer):
     return str(getattr(reason, "value", reason)) == "interrupted" and answer.get_text_content() != "Done."
 
 
-def agent(model, *, name="Friday", tools=(), middlewares=(), state=None, offloader=None, **config):
+def agent(
+    model,
+    *,
+    name="Friday",
+    prompt="You are a travel agent.",
+    tools=(),
+    middlewares=(),
+    state=None,
+    offloader=None,
+    **config,
+):
     """An agent with this model; settings of its context by their names."""
     injection = getattr(agentscope.agent, "InjectionConfig", None)
     return Agent(
         name=name,
-        system_prompt="You are a travel agent.",
+        system_prompt=prompt,
         model=model,
         toolkit=Toolkit(tools=list(tools)),
         middlewares=list(middlewares),

@@ -99,10 +99,11 @@ def wants(*called, thought=None):
 
 def tokens_of(call):
     """The tokens of all that a client received, counted anew."""
-    return prompt_tokens([], [_read(message) for message in call.messages], _tool_tokens(call.tools))
+    return prompt_tokens([], [as_read(message) for message in call.messages], _tool_tokens(call.tools))
 
 
-def _read(message):
+def as_read(message):
+    """A message as a person would read it."""
     content = message.content
     if isinstance(message, SystemMessage):
         return Read("system", [content])

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from programs import own_warnings_ignored
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-#: What ADK, and what it stands on, warns of by itself.
-OWN_WARNINGS = (
-    "ignore:.*EXPERIMENTAL.*:UserWarning",
-    "ignore::FutureWarning",
-    "ignore::DeprecationWarning",
-    "ignore::ResourceWarning",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
-
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "google_adk" in str(item.path):
-            for warning in OWN_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+        if Path(__file__).parent in item.path.parents:
+            for mark in own_warnings_ignored("google_adk"):
+                item.add_marker(mark)
 
 
 @pytest.fixture

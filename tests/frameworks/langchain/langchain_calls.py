@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
-from recount import prompt_tokens
+from recount import Read, prompt_tokens, read
 
 from otel_assembly.tokens import MessageFraming
 
@@ -60,6 +60,11 @@ def _count(text: str) -> int:
 
 def _named(message: Any) -> bool:
     return bool(message.name) and message.type != "tool"
+
+
+def as_read(message: Any) -> Read:
+    """A message as a person would read it."""
+    return read(_as_dict(message))
 
 
 def _as_dict(message: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from programs import own_warnings_ignored
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
@@ -43,6 +44,5 @@ def pytest_collection_modifyitems(items):
     """What LlamaIndex itself is warned of by pydantic, SQLite and asyncio is not for these tests to judge."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            for kind in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
-                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:Skipping serialization"))
+            for mark in own_warnings_ignored("llama_index"):
+                item.add_marker(mark)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import count as count_up
 from typing import Any
 
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart
@@ -15,7 +16,8 @@ from recount import Read, count, prompt_tokens
 
 from otel_assembly.tokens import MessageFraming
 
-WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+#: The time of each streamed answer is another one.
+TIMES = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second) for second in count_up())
 ASSEMBLY = "assemble_context"
 
 
@@ -169,6 +171,7 @@ class ScriptedStream(StreamedResponse):
         super().__init__(parameters)
         self.answer = answer
         self._usage = answer.usage
+        self._timestamp = next(TIMES)
 
     async def _get_event_iterator(self) -> Any:
         for place, part in enumerate(self.answer.parts):
@@ -191,7 +194,7 @@ class ScriptedStream(StreamedResponse):
 
     @property
     def timestamp(self) -> datetime:
-        return WHEN
+        return self._timestamp
 
 
 def words(count_of: int, word: str = "word") -> str:

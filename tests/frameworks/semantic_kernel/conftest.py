@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.trace import NoOpTracer
+from programs import own_warnings_ignored
 from semantic_kernel.agents.runtime.core.telemetry import tracing
 
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -29,8 +30,8 @@ TRACING = (
 def pytest_itemcollected(item):
     """It goes on to use what pydantic would rather have it not use."""
     if HERE in item.path.parents:
-        for since in ("Since20", "Since211"):
-            item.add_marker(pytest.mark.filterwarnings(f"ignore::pydantic.warnings.PydanticDeprecated{since}"))
+        for mark in own_warnings_ignored("semantic_kernel"):
+            item.add_marker(mark)
 
 
 @pytest.fixture
