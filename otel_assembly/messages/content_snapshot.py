@@ -49,7 +49,15 @@ def read_from(event_type: type, *attributes: str) -> None:
     read_as(event_type, attrgetter(*attributes))
 
 
-def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
+#: For a function that `read_as` registered: the function that does the same for a sequence of events.
+_CONTENTS_OF_ALL: Final[dict[Callable[[Any], Any], Callable[[Sequence[Any]], Sequence[Any]]]] = {}
+
+
+def read_as(
+    event_type: type,
+    content: Callable[[Any], Any],
+    contents_of_all: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+) -> None:
     """Register, as `read_from` does, what ``describe()`` reads of events of a type, but as a function.
 
     Use it instead of `read_from` if ``describe()`` reads only a part of an attribute's value.
@@ -59,8 +67,12 @@ def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
             function.
         content: Takes an event, and returns the values that ``describe()`` reads. For two events, the values must be
             equal exactly if ``describe()`` returns equal results.
+        contents_of_all: Takes a sequence of events, and returns the same values for each of them. It runs over the
+            whole conversation at each model call, so it should call no Python function per event.
     """
     _contents_of.register(event_type, content)
+    if contents_of_all is not None:
+        _CONTENTS_OF_ALL[content] = contents_of_all
 
 
 _contents_of.register(dict, _whole)
@@ -106,7 +118,10 @@ def contents(events: Sequence[Any]) -> Sequence[Any]:
         if len(distinct) > 1:
             return list(map(call, map(getters.__getitem__, types), events))
         getter = distinct.pop() if distinct else _whole
-        return events if getter is _whole else list(map(getter, events))
+        if getter is _whole:
+            return events
+        contents_of_all = _CONTENTS_OF_ALL.get(getter)
+        return list(map(getter, events)) if contents_of_all is None else contents_of_all(events)
     except AttributeError:
         return [_content(getters[type(event)], event) for event in events]
 

@@ -5,7 +5,9 @@ Frameworks differ only in the attributes that contain the texts, calls and files
 
 from __future__ import annotations
 
-from operator import attrgetter
+from functools import partial
+from itertools import chain, compress, islice, repeat
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly.messages.content_snapshot import read_as
@@ -13,7 +15,7 @@ from otel_assembly.messages.draft import Draft
 from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.messages.event_facts import EventKind
 
@@ -33,22 +35,35 @@ class ReadingRow:
 
     Args:
         row: The reader.
-        reads: The locations of all values that the reader uses. None is ignored.
+        reads: The locations of all values that the reader uses: attributes, functions of a part, or another reader,
+            which uses the same part. None is ignored.
+        columns: Functions that take several parts, and return a value that the reader uses for each of them.
     """
 
-    __slots__ = ("_getters", "_row")
+    __slots__ = ("_columns", "_row")
 
-    def __init__(self, row: Row, *reads: Where | None) -> None:
+    def __init__(
+        self, row: Row, *reads: Where | ReadingRow | None, columns: Iterable[Callable[[Any], Iterable[Any]]] = ()
+    ) -> None:
         self._row = row
-        self._getters = [_getter(where) for where in reads if where is not None]
+        self._columns: list[Callable[[Any], Iterable[Any]]] = [
+            where.contents if isinstance(where, ReadingRow) else partial(map, _getter(where))
+            for where in reads
+            if where is not None
+        ]
+        self._columns += columns
 
     def __call__(self, draft: Draft, part: Any) -> None:
         """Add one part to a draft."""
         self._row(draft, part)
 
-    def content(self, part: Any) -> list[Any]:
-        """Return the values that the reader uses; parts with equal values have equal facts."""
-        return [get(part) for get in self._getters]
+    def contents(self, parts: Sequence[Any]) -> list[Any]:
+        """Return the values that the reader uses of each part; parts with equal values have equal facts.
+
+        Attributes are read without a call of a Python function per part, because old messages are compared often.
+        """
+        columns = [column(parts) for column in self._columns]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(parts)
 
 
 def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None) -> Row:
@@ -144,19 +159,27 @@ def answers(
         if call is not None:
             draft.result(_getter(call)(part))
 
-    return ReadingRow(row, call, *texts, shown, None if held is None else held.content)
+    return ReadingRow(row, call, *texts, shown, held)
 
 
-def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
+def holds(
+    content: Where,
+    rows: Mapping[Any, Row],
+    of: Where,
+    *,
+    contents: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
+) -> ReadingRow:
     """Return a reader for parts that contain a text, or a list of texts and other parts.
 
     Args:
         content: The location of the content: the name of an attribute, or a function of the part.
         rows: The readers of the contained parts, by type.
         of: The location of a contained part's type.
+        contents: Returns the content of each of several parts; None if `content` is called for each of them.
     """
     content_of = _getter(content)
-    return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), content)
+    column = partial(map, content_of) if contents is None else contents
+    return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), columns=[column])
 
 
 def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, content: Any) -> None:
@@ -228,6 +251,7 @@ def register_parts(
     kind: Callable[[Any, Draft], EventKind],
     known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
     read: Callable[[Any], Any] | None = None,
+    read_all: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
 ) -> None:
     """Register how `describe` reads events that consist of parts.
 
@@ -240,14 +264,12 @@ def register_parts(
         known: Further fields of `EventFacts`: a function of the event, or the location of each field's value. None for
             no further fields.
         read: Returns all values that `kind` reads. Events are equal if these values, the further fields and the parts
-            are equal. If None, call `read_from` or `read_as` for this type.
+            are equal. If None, and `read_all` is None, call `read_from` or `read_as` for this type.
+        read_all: Returns all values that `kind` and `known` read, for each of several events. It replaces `read`, which
+            is called once per event.
     """
     kind_of = _getter(of)
     fields_of = known if callable(known) else _values_at(known or {})
-
-    def part_content(part: Any) -> Any:
-        row = rows.get(part_type := kind_of(part))
-        return (part_type, row.content(part)) if isinstance(row, ReadingRow) else part
 
     def row(event: Any) -> EventFacts:
         draft, fields = Draft(), fields_of(event)
@@ -257,11 +279,39 @@ def register_parts(
 
     describe.register(event_type, row)
     if read is not None:
+        read_all = partial(_values_of_each, (read, fields_of))
+    if read_all is not None:
+        contents_of_all = partial(_contents_of_all, read_all, parts, kind_of, rows)
+        read_as(event_type, lambda event: contents_of_all([event])[0], contents_of_all)
 
-        def content(event: Any) -> Any:
-            return read(event), fields_of(event), list(map(part_content, getattr(event, parts) or ()))
 
-        read_as(event_type, content)
+def _values_of_each(functions: Sequence[Callable[[Any], Any]], events: Sequence[Any]) -> Iterable[Any]:
+    return zip(*[map(function, events) for function in functions], strict=True)
+
+
+def _contents_of_all(
+    read_all: Callable[[Sequence[Any]], Iterable[Any]],
+    parts: str,
+    kind_of: Callable[[Any], Any],
+    rows: Mapping[Any, Row],
+    events: Sequence[Any],
+) -> list[Any]:
+    """Return the values that `describe` reads of each event; the arguments are those of `register_parts`."""
+    part_lists = [getattr(event, parts) or () for event in events]
+    part_contents = _contents_of_parts(kind_of, rows, list(chain.from_iterable(part_lists)))
+    grouped = [list(islice(part_contents, length)) for length in map(len, part_lists)]
+    return list(zip(read_all(events), grouped, strict=True))
+
+
+def _contents_of_parts(kind_of: Callable[[Any], Any], rows: Mapping[Any, Row], parts: Sequence[Any]) -> Iterator[Any]:
+    """Return the type of each part, and the values that its reader uses; the part itself if these are unknown."""
+    types = list(map(kind_of, parts))
+    contents_by_type: dict[Any, Iterator[Any]] = {}
+    for part_type in set(types):
+        same_type = list(compress(parts, map(eq, types, repeat(part_type))))
+        row = rows.get(part_type)
+        contents_by_type[part_type] = iter(row.contents(same_type) if isinstance(row, ReadingRow) else same_type)
+    return zip(types, map(next, map(contents_by_type.__getitem__, types)), strict=True)
 
 
 def _values_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:

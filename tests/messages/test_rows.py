@@ -75,7 +75,7 @@ def test_a_call_that_waits_for_an_approval():
     row = asks("id", "name", "text", awaiting=lambda part: part.kind == "asked")
     assert (draft_of(row, Part()).awaiting, draft_of(row, Part("asked")).awaiting) == ([], ["1"])
     assert draft_of(asks("id", "name", "text"), Part("asked")).awaiting == []
-    assert row.content(Part("asked")) == ["1", "look", "here", True], "copies of it wait, too"
+    assert row.contents([Part("asked")]) == [("1", "look", "here", True)], "copies of it wait, too"
 
 
 def test_a_part_that_asks_for_the_approval_of_a_call_says_it_only_where_it_stands_nowhere_else():

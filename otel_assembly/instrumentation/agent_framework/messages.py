@@ -6,6 +6,7 @@ This module imports agent-framework, so it is imported only if the program impor
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import Content, Message
@@ -36,11 +37,6 @@ def _with_text(content: Content, text: str) -> Content:
     return edited(content, result=text, items=[Content.from_text(text), *_files(content)])
 
 
-def _message_id(message: Message) -> str | None:
-    own_id = message.message_id
-    return own_id if own_id is not None and _POSITION_ID.fullmatch(own_id) is None else None
-
-
 def _kind(message: Message, draft: Draft) -> EventKind:
     if is_summary(message):
         return EventKind.SUMMARY
@@ -52,14 +48,40 @@ def _kind(message: Message, draft: Draft) -> EventKind:
 
 
 def _fields(message: Message) -> dict[str, Any]:
-    return {"id": _message_id(message), "name": message.author_name or "" if message.role != "tool" else ""}
+    _, own_id, name, _ = _compared_values([message])[0]
+    return {"id": own_id, "name": name}
 
 
 def is_summary(message: Message) -> bool:
     """Return whether a message is a summary, created by the framework's compaction or by otel-assembly."""
-    properties = message.additional_properties
-    group = properties.get("_group")  # set by the framework's compaction
-    return OUR_SUMMARY in properties or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
+    return _are_summaries([message])[0]
+
+
+def _are_summaries(messages: Sequence[Message]) -> list[bool]:
+    # Additional properties are not sent to the model. The framework's compaction sets `_group`.
+    return [
+        OUR_SUMMARY in properties
+        or (isinstance(group := properties.get("_group"), dict) and bool(group.get("_summary_of_message_ids")))
+        for properties in map(attrgetter("additional_properties"), messages)
+    ]
+
+
+def _compared_values(messages: Sequence[Message]) -> list[Any]:
+    """Return the role, id and name of each message, and whether it is a summary.
+
+    All messages are compared by these values at each model call, so no Python function is called per message.
+    """
+    return [
+        (
+            role,
+            None if own_id and _POSITION_ID.fullmatch(own_id) else own_id,
+            "" if role == "tool" else author or "",
+            is_a_summary,
+        )
+        for (role, own_id, author), is_a_summary in zip(
+            map(attrgetter("role", "message_id", "author_name"), messages), _are_summaries(messages), strict=True
+        )
+    ]
 
 
 def _type(value: Any) -> str | None:
@@ -73,6 +95,24 @@ def _provider_call(draft: Draft, content: Any) -> None:
     read_each(draft, _ROWS, _type, (content.inputs, content.commands))
 
 
+def _provider_outputs(contents: Sequence[Content]) -> list[Any]:
+    return [(content.outputs, content.output, content.items or content.result) for content in contents]
+
+
+def _results(contents: Sequence[Content]) -> list[Any]:
+    """Return the result, the files and the screenshot of each tool result."""
+    return [
+        (
+            content.result,
+            [] if _TEXT.issuperset(map(_TYPE, content.items or ())) else _files(content),
+            getattr(content, "screenshot", None),  # older releases have no screenshots
+        )
+        for content in contents
+    ]
+
+
+_TEXT: Final = frozenset({"text"})
+_TYPE: Final = attrgetter("type")
 _PROVIDER_TOOLS: Final = ("code_interpreter", "image_generation", "mcp_server", "search", "shell")
 _ROWS: dict[str | None, Row] = {
     None: lambda draft, value: draft.text(spelled(value)),
@@ -89,17 +129,13 @@ _ROWS: dict[str | None, Row] = {
     "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
     **{f"{name}_tool_call": _provider_call for name in _PROVIDER_TOOLS},
 }
-_provider_result = holds(
-    lambda content: (content.outputs, content.output, content.items or content.result), _ROWS, _type
-)
+_provider_result = holds(lambda content: _provider_outputs([content])[0], _ROWS, _type, contents=_provider_outputs)
 _ROWS |= {f"{name}_tool_result": _provider_result for name in _PROVIDER_TOOLS}
-# Older releases have no screenshots.
-_result = holds(lambda content: (content.result, _files(content), getattr(content, "screenshot", None)), _ROWS, _type)
+_result = holds(lambda content: _results([content])[0], _ROWS, _type, contents=_results)
 _ROWS |= dict.fromkeys(("function_result", "computer_tool_result"), answers("call_id", held=_result))
 
 
-# Additional properties are not sent to the model. Of these, only the mark of a summary is compared.
-register_parts(Message, "contents", "type", _ROWS, _kind, _fields, lambda message: (message.role, is_summary(message)))
+register_parts(Message, "contents", "type", _ROWS, _kind, _fields, read_all=_compared_values)
 register_summaries(lambda text: Message("user", [text], additional_properties={OUR_SUMMARY: True}), Message)
 
 register_results(Message, "contents", result_text("type", "function_result", "result"), _with_text)

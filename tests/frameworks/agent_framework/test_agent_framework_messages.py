@@ -167,6 +167,17 @@ async def test_a_message_that_changes_in_place_is_read_anew(told):
     assert second.attributes["assembly.tokens.out"] > first.attributes["assembly.tokens.out"]
 
 
+async def test_a_file_that_is_added_to_an_earlier_tool_result_is_noticed(told):
+    result = Content.from_function_result("c1", result=[Content.from_text("rain")])
+    messages = [Message("user", ["how is it?"]), Message("assistant", [CALL]), Message("tool", [result])]
+    client = ScriptedClient()
+    for _ in range(2):
+        await client.get_response(messages)
+        result.items.append(PICTURE)
+    first, second = told.spans_named("assemble_context")
+    assert second.attributes["assembly.tokens.out"] - first.attributes["assembly.tokens.out"] == MEDIA_TOKENS
+
+
 async def test_everything_is_put_back():
     def held():
         import agent_framework._agents as agents
