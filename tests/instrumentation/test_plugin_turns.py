@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput
 
 TOOLS = {name: [{"type": "function", "function": {"name": name}}] for name in ("look", "book", "ask")}
 
@@ -30,8 +30,10 @@ class Slow:
 
 
 async def turn(conversation, who):
-    async with conversation.turn(who, f"model of {who}", TOOLS[who]):
-        assembly = await conversation.assemble(None, [], [{"role": "user", "content": who}])
+    messages = [{"role": "user", "content": who}]
+    turn_input = TurnInput(None, [], messages, agent_name=who, model=f"model of {who}", tools=TOOLS[who])
+    async with conversation.turn(turn_input):
+        assembly = await conversation.assemble(turn_input)
     return assembly.totals.tokens_out
 
 
@@ -78,7 +80,7 @@ def test_a_conversation_goes_on_in_another_event_loop():
 async def test_a_turn_that_fails_or_is_cancelled_is_over():
     conversation = PluginConversation(Plugin([Slow()]), "pretend", None)
     with pytest.raises(ZeroDivisionError):
-        async with conversation.turn(*of("look")[:2], TOOLS["look"]):
+        async with conversation.turn(TurnInput(None, [], [], agent_name="look")):
             raise ZeroDivisionError
     cancelled = asyncio.ensure_future(turn(conversation, "look"))
     await asyncio.sleep(0)

@@ -30,7 +30,7 @@ from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.tool_schemas import Offered, offered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Observation
@@ -263,3 +263,14 @@ def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, conte
 
 
 hide_frames(globals())
+
+
+async def tools_of(context: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the schemas of the functions that are offered to the model: the turn's, or else the agent's."""
+    turn = turn_of(context)
+    if turn is not None and turn.tools.schemas is not None:
+        return turn.tools.schemas
+    schemas: list[Mapping[str, Any]] = []
+    for tool in getattr(agent_of(context), "tools", ()):
+        schemas += offered(list(await tool.schemas(context)), function_of)
+    return tuple(schemas)

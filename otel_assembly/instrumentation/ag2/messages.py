@@ -10,13 +10,14 @@ import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.errors import ConfigurationError
 from otel_assembly.messages import Draft, register_results, spelled, summary_like
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import edited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: AG2 sends a summary with this prefix, to every provider.
 _SUMMARY: Final = "[Summary of earlier conversation]\n"
@@ -147,3 +148,38 @@ def _billed_tokens(event: Any) -> int | None:
     if billed and str(event.provider or "").startswith(("anthropic", "bedrock")):
         billed += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     return int(billed) if billed else None
+
+
+def package_of(history: Any) -> str:
+    """Return the package that defines the history of an AG2 stream: ``ag2`` or ``autogen.beta``.
+
+    Raises:
+        ConfigurationError: The object is not the history of an AG2 stream.
+    """
+    for base in type(history).__mro__:
+        package = base.__module__.rpartition(".")[0]
+        if package in PACKAGES:
+            return package
+    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
+
+
+def with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[Any]:
+    """Return the events, with each tool result that a policy replaced also replaced in its batch.
+
+    AG2's stream contains a result twice, and AG2 sends the batch to the provider.
+    """
+    ids_before = set(map(id, events_before))
+    new_results: dict[str, Any] = {}
+    out: list[Any] = []
+    for event in events:
+        out_event = event
+        if id(event) not in ids_before and _is_result(event):
+            new_results[event.parent_id] = event
+        elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
+            out_event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
+        out.append(out_event)
+    return out
+
+
+def _is_result(event: Any) -> bool:
+    return hasattr(event, "result") and hasattr(event, "parent_id")

@@ -5,24 +5,22 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation_state import alert_facts, conversation_of_id, is_alert
-from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (
-    agent_of,
     config_of,
-    function_of,
     invoking_agent_of,
     model_of,
-    turn_of,
+    tools_of,
 )
-from otel_assembly.instrumentation.ag2.messages import PACKAGES, register
+from otel_assembly.instrumentation.ag2.messages import package_of, register, with_new_results
 from otel_assembly.instrumentation.halts import already_reported
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
-from otel_assembly.instrumentation.tool_schemas import offered
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream, TurnInput
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.assembler import Assembler
+    from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
@@ -48,25 +47,19 @@ class AssembledPolicy(Plugin[PluginConversation]):
     If a budget cannot be met, the agent's run raises `ContextOverflowError`. The policies receive the dependencies and
     variables of AG2's context. Memory policies use the agent's knowledge store.
 
+    Functions for `dependencies` and `variables` get AG2's context. Observers receive each event before the first
+    assembly that contains it. Their alerts are sent to AG2's stream. AG2's own observers keep working: register an
+    observer in one of the two places only.
+
     Args:
-        policies: The chain, or an `Assembler`.
-        name: The policy's name in AG2, and the assembler's name in telemetry.
-        model: The model whose tokenizer counts tokens. Default: the model in the agent's configuration.
+        name: The policy's name in AG2, and the assembler's name in telemetry. `Plugin` has the arguments that are not
+            listed here.
         tools: The schemas of the tools that are offered to the model; they count toward the budget. Default: the
             agent's tools. Tools that are passed to a single run are known only while AG2 is instrumented.
         agent_name: The agent's name in telemetry. Default: the agent's name in AG2.
-        dependencies: Objects for the policies by type; they override those of AG2's context. A mapping, or a sync or
-            async function that returns one. The function is called with AG2's context before each assembly.
-        variables: Values for the policies by name, likewise.
-        observers: Observers of otel-assembly. They receive each event before the first assembly that contains it. Their
-            alerts are sent to AG2's stream. AG2's own observers keep working: register an observer in one of the two
-            places only.
 
     Before AG2 1.0, policies have no access to the agent. The model, the tools and the name are then known only if they
     are passed here or while AG2 is instrumented.
-
-    Raises:
-        ConfigurationError: A name or model is passed together with an `Assembler`, which has its own.
     """
 
     def __init__(
@@ -106,53 +99,40 @@ class AssembledPolicy(Plugin[PluginConversation]):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation = self._conversation_of(context.stream)
-        agent_name = self._agent_name or invoking_agent_of(context).agent_name
-        tools = self._tools if self._tools is not None else await _tools(context)
-        async with conversation.turn(agent_name, model_of(context), tools, config_of(context)):
-            return await self._assemble(conversation, prompts, events, context)
-
-    async def _assemble(
-        self, conversation: _Conversation, prompts: list[str], events: list[Any], context: Any
-    ) -> tuple[list[str], list[Any]]:
-        halts_before = conversation.sink.halts
-        events = await conversation.show_new(events)
-        if not conversation.delivers:
-            await conversation.check_alerts(events)
         try:
-            assembly = await conversation.assemble(
-                context, prompts, events, dependencies=_dependencies(context), variables=context.variables
+            output: tuple[list[str], list[Any]] = await self._run_policies(
+                self._conversation_of(context.stream), (prompts, events, context)
             )
-        except HaltedError as halted:
-            if halts_before == conversation.sink.halts:
-                await conversation.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
-            return prompts, events  # AG2 calls no model after a `HaltEvent` on the stream
-        # A policy before the `AlertPolicy` may have dropped a FATAL alert.
-        await conversation.check_alerts(events)
-        return list(assembly.prompts), _with_new_results(events, list(assembly.events))
+        except HaltedError:  # AG2 calls no model after the `HaltEvent` that is on the stream
+            return prompts, events
+        return output
+
+    async def _read_input(self, request: Any) -> TurnInput:
+        prompts, events, context = request
+        return TurnInput(
+            context,
+            prompts,
+            events,
+            agent_name=self._agent_name or invoking_agent_of(context).agent_name,
+            model=model_of(context),
+            tools=self._tools if self._tools is not None else await tools_of(context),
+            client=config_of(context),
+            dependencies=_dependencies(context),
+            variables=context.variables,
+        )
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        return prompts, with_new_results(turn_input.messages, messages)
 
     def _conversation_of(self, stream: Any) -> _Conversation:
         history = stream.history
         conversation = self._by_history.get(history)
         if conversation is None:
-            register(_package_of(history))
+            register(package_of(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
             conversation = _Conversation(self, stream, None if in_memory else str(stream.id))
             self._by_history[history] = conversation
         return conversation
-
-
-def _package_of(history: Any) -> str:
-    """Return the package that defines the history of an AG2 stream: ``ag2`` or ``autogen.beta``.
-
-    Raises:
-        ConfigurationError: The object is not the history of an AG2 stream.
-    """
-    for base in type(history).__mro__:
-        package = base.__module__.rpartition(".")[0]
-        if package in PACKAGES:
-            return package
-    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
 
 
 class _Conversation(PluginConversation):
@@ -161,13 +141,26 @@ class _Conversation(PluginConversation):
     def __init__(self, plugin: Plugin[Any], stream: Any, conversation_id: str | None) -> None:
         self.sink = _Sink(stream, conversation_id)
         super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=_same_event)
-        self._checked_events = 0
+        self._checked_events = self._halts_before = 0
 
-    async def show_new(self, events: Sequence[Any]) -> list[Any]:
-        """Show otel-assembly's observers the new events. Return all events, followed by the observers' alerts."""
-        self.sink.alerts = []
-        await self.show(events)
-        return [*events, *self.sink.alerts]
+    async def show(self, events: Sequence[Any]) -> None:
+        """Show otel-assembly's observers the new events, and collect the observers' alerts."""
+        self.sink.alerts, self._halts_before = [], self.sink.halts
+        await super().show(events)
+
+    async def assemble(self, turn_input: TurnInput) -> Assembly:
+        """Return the assembly of the events, followed by the observers' alerts; send a halt to AG2's stream."""
+        events = [*turn_input.messages, *self.sink.alerts]
+        if not self.delivers:
+            await self.check_alerts(events)
+        try:
+            assembly = await super().assemble(replace(turn_input, messages=events))
+        except HaltedError as halted:
+            if self._halts_before == self.sink.halts:
+                await self.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
+            raise
+        await self.check_alerts(events)  # a policy before the `AlertPolicy` may have dropped a FATAL alert
+        return assembly
 
     async def check_alerts(self, events: Sequence[Any]) -> None:
         """Halt the conversation if there is a FATAL alert among the events that were not checked before."""
@@ -184,7 +177,7 @@ class _Sink(PluginStream):
 
     Attributes:
         halts: The number of halts that were sent to AG2's stream.
-        alerts: The alerts that were sent to AG2's stream since the last call of `_Conversation.show_new`.
+        alerts: The alerts that were sent to AG2's stream since the last call of `_Conversation.show`.
     """
 
     def __init__(self, stream: Any, conversation_id: str | None) -> None:
@@ -192,7 +185,7 @@ class _Sink(PluginStream):
         if conversation_id is not None:
             self.history.conversation = conversation_of_id(conversation_id)
         self._ag2_stream = weakref.ref(stream)
-        self._package = _package_of(stream.history)
+        self._package = package_of(stream.history)
         self.halts = 0
         self.alerts: list[Any] = []
 
@@ -231,39 +224,6 @@ def _same_event(first: Any, second: Any) -> bool:
 def _dependencies(context: Any) -> dict[Any, Any]:
     """Return the dependencies of AG2's context, with AG2's knowledge store also under otel-assembly's type."""
     dependencies = dict(context.dependencies)
-    knowledge = sys.modules.get(f"{_package_of(context.stream.history)}.knowledge")
+    knowledge = sys.modules.get(f"{package_of(context.stream.history)}.knowledge")
     store = dependencies.get(getattr(knowledge, "KnowledgeStore", None))
     return dependencies if store is None else {**dependencies, KnowledgeStore: store}
-
-
-async def _tools(context: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the schemas of the functions that are offered to the model: the turn's, or else the agent's."""
-    turn = turn_of(context)
-    if turn is not None and turn.tools.schemas is not None:
-        return turn.tools.schemas
-    schemas: list[Mapping[str, Any]] = []
-    for tool in getattr(agent_of(context), "tools", ()):
-        schemas += offered(list(await tool.schemas(context)), function_of)
-    return tuple(schemas)
-
-
-def _with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return the events, with each tool result that a policy replaced also replaced in its batch.
-
-    AG2's stream contains a result twice, and AG2 sends the batch to the provider.
-    """
-    ids_before = set(map(id, events_before))
-    new_results: dict[str, Any] = {}
-    out: list[Any] = []
-    for event in events:
-        out_event = event
-        if id(event) not in ids_before and _is_result(event):
-            new_results[event.parent_id] = event
-        elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
-            out_event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
-        out.append(out_event)
-    return out
-
-
-def _is_result(event: Any) -> bool:
-    return hasattr(event, "result") and hasattr(event, "parent_id")

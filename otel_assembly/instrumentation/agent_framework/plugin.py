@@ -9,17 +9,14 @@ from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Me
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # registers the messages
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
 from otel_assembly.instrumentation.clients import model_in
-from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.message_alignment import same_content
 from otel_assembly.instrumentation.middleware_calls import MIDDLEWARE_INPUT
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.assembly import Assembly
-    from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
@@ -32,27 +29,21 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
     agent's instructions and tools count toward the budget. One `AssemblyMiddleware` can serve several sessions. Put it
     after middleware that changes messages, and do not combine it with a ``compaction_strategy``, which would run later.
 
-    A FATAL alert halts the conversation. An observer sends it, or your program with
-    ``context_of(session_id).send(…)``. After that, no model is called, and runs of the agent raise `HaltedError`. If
-    `tools` is in the agent's middleware, no tool is called either.
+    The id of a conversation is the ``session_id`` of its session. A FATAL alert halts the conversation: no model is
+    called after it, and no tool if `tools` is in the agent's middleware. Functions for `dependencies` and `variables`
+    get the call's `ChatContext`.
 
     Args:
-        policies: The chain, or an `Assembler`.
-        name: The assembler's name, as for `Assembler`.
-        model: The model whose tokenizer counts tokens. Default: the client's model, if its name is known.
-        agent_name: The agent's name in telemetry. Default: the name of the agent, while it is instrumented.
-        dependencies: Objects for the policies by type, such as ``{KnowledgeStore: store}``: a mapping, or a sync or
-            async function that returns one. The function is called with the call's `ChatContext` before each assembly.
-        variables: Values for the policies by name, likewise.
-        observers: Receive every message once, and every alert. They receive a response before its tools run.
+        agent_name: The agent's name in telemetry. Default: the name of the agent, while it is instrumented. `Plugin`
+            has the other arguments.
 
     Attributes:
         tools: Function middleware for the agent. In a halted conversation, it answers tool calls without calling tools.
-
-    Raises:
-        ConfigurationError: A name or model is passed together with an `Assembler`, which has its own; or an argument
-            is invalid.
     """
+
+    _framework = "agent_framework"
+    _message_types = (Message,)
+    _is_same = staticmethod(same_content)
 
     def __init__(
         self,
@@ -69,17 +60,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         self._agent_name = agent_name
-        #: The conversations of runs without a session, by first message.
-        self._runs: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
         self.tools: FunctionMiddleware = _Tools(self)
-
-    def context_of(self, conversation: str) -> Context:
-        """Return the context of a conversation. Use it to send alerts to the conversation, or to halt it.
-
-        Args:
-            conversation: The ``session_id`` of the conversation's session.
-        """
-        return self._conversation(conversation).context
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         """Assemble the messages for a model call, then make the call with them. The framework calls this.
@@ -89,35 +70,27 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation, options = self._conversation_of(context), context.options or {}
-        invoking_agent = RUNS.invoking_agent
-        agent_name = self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None)
-        messages, prompts = list(context.messages), prompts_of(options)
-        client, tools = context.client, schemas_of(options.get("tools"))
-        async with conversation.turn(agent_name, model_in(options, client), tools, client):
-            await conversation.show(messages)
-            assembly = await conversation.assemble(context, prompts, messages)
-        context.messages = _messages(assembly)
-        if assembly.prompts != prompts:
-            context.options = {**options, "instructions": "\n\n".join(assembly.prompts)}
-        middleware_input = MIDDLEWARE_INPUT.get()
-        if middleware_input is not None:
-            middleware_input.plugin = messages, list(context.messages), prompts_of(context.options)
+        conversation = self._conversation(_session_id(context), next(iter(context.messages), None))
+        await self._run_policies(conversation, context)
         await call_next()
         if isinstance(context.result, ResponseStream):
             context.result = context.result.with_result_hook(lambda response: _show_response(conversation, response))
         elif context.result is not None:
             await _show_response(conversation, context.result)
 
-    def _begin(self, conversation_id: str | None) -> PluginConversation:
-        return PluginConversation(self, "agent_framework", conversation_id, same=same_content)
+    async def _read_input(self, request: Any) -> TurnInput:
+        options, client, invoking_agent = request.options or {}, request.client, RUNS.invoking_agent
+        name = self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None)
+        prompts, messages, tools = prompts_of(options), list(request.messages), schemas_of(options.get("tools"))
+        return TurnInput(request, prompts, messages, name, model_in(options, client), tools, client)
 
-    def _conversation_of(self, context: Any) -> PluginConversation:
-        session_id = _session_id(context)
-        if session_id is not None:
-            return self._conversation(session_id)
-        first = next(iter(context.messages), None)
-        return self._runs.get(first) or self._runs.put(first, self._begin(None))
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
+        request.messages = messages
+        if prompts != turn_input.prompts:
+            request.options = {**(request.options or {}), "instructions": "\n\n".join(prompts)}
+        middleware_input = MIDDLEWARE_INPUT.get()
+        if middleware_input is not None:
+            middleware_input.plugin = turn_input.messages, list(messages), prompts_of(request.options or {})
 
 
 class _Tools(FunctionMiddleware):
@@ -129,11 +102,11 @@ class _Tools(FunctionMiddleware):
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         """Call a tool, or answer with the reason of the halt if the conversation is halted."""
         session_id = _session_id(context)
-        halt = self._plugin.context_of(session_id).guard.halt if session_id is not None else None
-        if halt is None:
+        refusal = self._plugin._conversation(session_id).refusal if session_id is not None else None  # noqa: SLF001
+        if refusal is None:
             await call_next()
         else:
-            context.result = f"Not called: {halt.reason}"
+            context.result = refusal
 
 
 def _session_id(context: Any) -> str | None:
@@ -141,12 +114,8 @@ def _session_id(context: Any) -> str | None:
     return session_id
 
 
-def _messages(assembly: Assembly) -> list[Message]:
-    return [event for event in assembly.events if isinstance(event, Message)]
-
-
 async def _show_response(conversation: PluginConversation, response: ChatResponse) -> None:
     """Show a response to the observers. Raise `HaltedError` if that halts the conversation and it has tool calls."""
-    await conversation.show(response.messages)
-    if any(content.type == "function_call" for message in response.messages for content in message.contents):
-        conversation.context.guard.check()
+    contents = [content for message in response.messages for content in message.contents]
+    has_tool_calls = any(content.type == "function_call" for content in contents)
+    await conversation.show_response(response.messages, has_tool_calls=has_tool_calls)

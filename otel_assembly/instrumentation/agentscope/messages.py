@@ -7,6 +7,7 @@ group of blocks that the provider receives as one message.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from agentscope.message import (
@@ -21,7 +22,9 @@ from agentscope.message import (
 )
 
 from otel_assembly.instrumentation.agentscope.message_parts import MessagePart
-from otel_assembly.messages import Draft
+from otel_assembly.instrumentation.message_alignment import same_objects
+from otel_assembly.instrumentation.prompts import in_front
+from otel_assembly.messages import Draft, summary_like
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
@@ -155,3 +158,42 @@ def with_result(block: Any, text: str) -> Any:
 
 
 register_results(Msg, "content", result_of, with_result)
+
+
+def provider_parts(messages: Iterable[Msg]) -> list[PartPlace]:
+    """Return one place per message that the provider receives: a model answer with its tool calls, or one result."""
+    places: list[PartPlace] = []
+    for message, number, blocks, framed in block_parts(messages):
+        if number and not (framed and message.role == "assistant"):
+            _, first, earlier, _ = places.pop()
+            places.append((message, first, (*earlier, *blocks), True))
+        else:
+            places.append((message, number, blocks, True))
+    return places
+
+
+def messages_of(parts: Iterable[Part]) -> list[Any]:
+    """Return the messages of parts: the original object if all its blocks are kept, otherwise a shortened copy."""
+    messages: list[Any] = []
+    for _, group in groupby(parts, lambda part: id(part.message)):
+        message_parts = list(group)
+        message: Any = message_parts[0].message
+        blocks = [block for part in message_parts for block in part.blocks]
+        is_whole = same_objects(blocks, message.content)
+        messages.append(message if is_whole else edited(message, content=blocks))
+    return messages
+
+
+@summary_like.register(Part)
+def _(event: Part, text: str, events: Sequence[Any]) -> Part:
+    message = summary_like(event.message, text, events)
+    return part_of(message, message.content)
+
+
+register_results(Part, "blocks", result_of, with_result, lambda part, blocks: part_of(part.message, blocks))
+
+
+def split_prompts(messages: Sequence[Msg]) -> tuple[list[str], Sequence[Msg]]:
+    """Return the text of a leading system message, if there is one, and the messages after it."""
+    leading, rest = in_front(messages[:1], lambda message: message.role == "system")
+    return [text for message in leading if (text := message.get_text_content())], [*rest, *messages[1:]]

@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 #: The most clients, such as caches, that are nested in each other.
 _MAX_NESTED_CLIENTS: Final = 8
+#: The local variables that are read from AgentChat's functions that read a context and then call the model.
+_AGENT_VARIABLES: Final = {
+    "_call_llm": ("agent_name", "system_messages", "model_client", "workbench", "handoff_tools"),
+    "_reflect_on_tool_use_flow": ("agent_name", "system_messages", "model_client"),
+    "_reflect_on_code_block_results_flow": ("agent_name", "system_messages", "model_client"),
+}
+#: The most stack frames between an agent's function and the context, such as those of instrumentations.
+_MAX_FRAMES: Final = 16
 #: Teams append their id to the names of their managers and agents.
 _TEAM_ID: Final = re.compile(r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 #: The agent whose run is current; None outside of a run, and in a run of a team.
@@ -180,3 +188,23 @@ def text_of(answer: Any) -> str:
     """Return the text of a model's response; empty if it has tool calls instead."""
     content = getattr(answer, "content", None)
     return content if isinstance(content, str) else ""
+
+
+def agent_request(context: Any) -> Mapping[str, Any] | None:
+    """Return the system messages, tools and client of the AgentChat agent that reads a context; None without one.
+
+    AutoGen passes none of them to a context. They are read from the call stack, also without instrumentation, so that
+    the budget does not depend on the instrumentation.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  # the only access to the call stack
+    for _ in range(_MAX_FRAMES):
+        names = _AGENT_VARIABLES.get(frame.f_code.co_name)
+        if names is not None and str(frame.f_globals.get("__name__")).startswith("autogen_agentchat."):
+            values = frame.f_locals
+            if values["model_context"] is not context:
+                return None
+            return {name: values[name] for name in names if name in values}
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

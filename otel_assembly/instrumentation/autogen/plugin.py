@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autogen_core import Component
 from autogen_core.model_context import ChatCompletionContext
@@ -20,9 +19,8 @@ from pydantic import BaseModel, Field
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # registers the readers
-from otel_assembly.instrumentation.autogen.conversation import client_of, model_of, schemas_of
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
-from otel_assembly.messages.provider_rules import provider_of_client
+from otel_assembly.instrumentation.autogen.conversation import agent_request, client_of, model_of, schemas_of
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
 from otel_assembly.model_context.memory import asked_by_memory
 
 if TYPE_CHECKING:
@@ -31,16 +29,6 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
-
-#: The local variables that are read from AgentChat's functions that read a context and then call the model.
-_AGENT_VARIABLES: Final = {
-    "_call_llm": ("agent_name", "system_messages", "model_client", "workbench", "handoff_tools"),
-    "_reflect_on_tool_use_flow": ("agent_name", "system_messages", "model_client"),
-    "_reflect_on_code_block_results_flow": ("agent_name", "system_messages", "model_client"),
-}
-#: The most stack frames between an agent's function and the context, such as those of instrumentations.
-_MAX_FRAMES: Final = 16
-_MESSAGE_TYPES: Final = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
 
 
 class AssembledContextConfig(BaseModel):
@@ -63,26 +51,21 @@ class AssembledChatCompletionContext(
     system messages. The context is one conversation: a FATAL alert halts it permanently, and a reset of the agent or
     the team does not resume it. Its state has AutoGen's format and can be exchanged with AutoGen's contexts.
 
+    Functions for `dependencies` and `variables` get this object. Policies cannot read AutoGen's memories (`Memory`):
+    the agent itself adds their content to the context. Observers receive a message when it is added. They receive no
+    billed tokens, because AutoGen's messages do not contain them.
+
     Args:
-        policies: The policies in order, or an `Assembler`.
-        initial_messages: The first messages of the conversation. None: no messages.
-        name: The assembler's name in telemetry, as for `Assembler`.
-        model: The name of the model whose tokenizer counts, as for `Assembler`.
+        initial_messages: The first messages of the conversation. None: no messages. `Plugin` has the arguments that
+            are not listed here.
         prompts: The system prompts that the agent sends before the returned messages. They are counted but not
             returned. If an agent of AgentChat reads the context, the agent's own system messages are used instead.
         tools: The schemas of the agent's tools, which are counted. Also replaced by the tools of an AgentChat agent.
         agent_name: The agent's name in telemetry. None: the name of the AgentChat agent.
-        dependencies: Objects that policies look up by type, such as ``{KnowledgeStore: store}`` for the memory
-            policies: a mapping, or a function that is called with this object before each assembly and returns one.
-            Policies cannot read AutoGen's memories (`Memory`): the agent itself adds their content to the context.
-        variables: Values that policies look up by name: a mapping or a function, as for `dependencies`.
-        observers: Receive each message that is added, and each alert. They receive no billed tokens, because AutoGen's
-            messages do not contain them.
-
-    Raises:
-        ConfigurationError: An argument has the wrong type, or `name` or `model` is given together with an `Assembler`,
-            which has its own.
     """
+
+    _framework = "autogen"
+    _message_types = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
 
     component_config_schema = AssembledContextConfig
     component_type = "chat_completion_context"
@@ -107,7 +90,7 @@ class AssembledChatCompletionContext(
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self._tools = tuple(tools)
-        self._plugin_conversation = PluginConversation(self, "autogen", None)
+        self._plugin_conversation = self._begin(None)
         self._plugin_conversation.delivers = True  # also without an AlertPolicy in the chain
         context = self._plugin_conversation.context
         context.agent_name, context.tools = agent_name, self._tools
@@ -148,27 +131,26 @@ class AssembledChatCompletionContext(
         """
         if asked_by_memory(self):
             return await self._messages_for_memory()
-        context, prompts = self._plugin_conversation.context, self._prompts
-        provider = context.provider
-        request = _agent_request(self)
-        if request is not None:
-            prompts = [message.content for message in request["system_messages"]]
-            context.agent_name = self._agent_name or request.get("agent_name")
-            context.model = model_of(request["model_client"])
-            context.provider = provider or provider_of_client(request["model_client"])
-            context.client = client_of(request["model_client"])
-            tools = [tool for bench in request.get("workbench", ()) for tool in await bench.list_tools()]
-            context.tools = schemas_of((*tools, *request.get("handoff_tools", ())))
+        context = self._plugin_conversation.context
         try:
-            assembly = await self._plugin_conversation.assemble(self, prompts, self._events())
+            messages: list[LLMMessage] = await self._run_policies(self._plugin_conversation, agent_request(self))
         finally:
-            context.tools, context.agent_name, context.provider = self._tools, self._agent_name, provider
-        added = [SystemMessage(content=prompt) for prompt in _added_prompts(prompts, assembly.prompts)]
-        # The first test is the faster one, and true for almost all events.
-        kept = [
-            event for event in assembly.events if type(event) in _MESSAGE_TYPES or isinstance(event, _MESSAGE_TYPES)
-        ]
-        return self._given([*added, *kept])
+            context.tools, context.agent_name = self._tools, self._agent_name
+        return messages
+
+    async def _read_input(self, request: Any) -> TurnInput:
+        model, events = self._plugin_conversation.context.model, self._events()
+        if request is None:
+            return TurnInput(self, self._prompts, events, self._agent_name, model, self._tools, shown=())
+        prompts, client = [message.content for message in request["system_messages"]], request["model_client"]
+        name, rules = self._agent_name or request.get("agent_name"), client_of(client)
+        tools = [tool for bench in request.get("workbench", ()) for tool in await bench.list_tools()]
+        schemas = schemas_of((*tools, *request.get("handoff_tools", ())))
+        return TurnInput(self, prompts, events, name, model_of(client), schemas, client, rules, shown=())
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        added = [SystemMessage(content=prompt) for prompt in _added_prompts(turn_input.prompts, prompts)]
+        return self._given([*added, *messages])
 
     def _events(self) -> Sequence[LLMMessage]:
         """Return the conversation's messages as the input of an assembly."""
@@ -206,26 +188,6 @@ class AssembledChatCompletionContext(
             agent_name=config.agent_name,
             variables=config.variables,
         )
-
-
-def _agent_request(context: Any) -> Mapping[str, Any] | None:
-    """Return the system messages, tools and client of the AgentChat agent that reads a context; None without one.
-
-    AutoGen passes none of them to a context. They are read from the call stack, also without instrumentation, so that
-    the budget does not depend on the instrumentation.
-    """
-    frame = sys._getframe(1)  # noqa: SLF001  # the only access to the call stack
-    for _ in range(_MAX_FRAMES):
-        names = _AGENT_VARIABLES.get(frame.f_code.co_name)
-        if names is not None and str(frame.f_globals.get("__name__")).startswith("autogen_agentchat."):
-            values = frame.f_locals
-            if values["model_context"] is not context:
-                return None
-            return {name: values[name] for name in names if name in values}
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
 
 
 def _added_prompts(original: Sequence[str], assembled: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ from haystack.core.serialization import component_to_dict
 from haystack.dataclasses import ChatMessage
 from haystack.utils.async_utils import _execute_component_async
 
-from otel_assembly.instrumentation.haystack.generators import model_of
 from otel_assembly.instrumentation.haystack.messages import input_messages
 from otel_assembly.instrumentation.haystack.plugin import HaystackPlugin
 from otel_assembly.instrumentation.plugin import finished
@@ -32,21 +31,12 @@ class AssemblyChatGenerator(HaystackPlugin):
 
     A FATAL alert halts the conversation: the generator is not called after it, and a response with tool calls is not
     returned if the alert was raised for it. In both cases `HaltedError` is raised, which a pipeline wraps in its own
-    error.
+    error. Functions for `dependencies` and `variables` get the messages.
 
     Args:
         chat_generator: The chat generator.
         policies: The policy chain, or an `Assembler`.
-        name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts tokens; by default the generator's, if its name is known.
-        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
-            function, async or not, that returns one; it is called with the messages before each assembly.
-        variables: Values for policies, by name: a mapping or a function, as for `dependencies`.
-        observers: Objects that receive each message and each response once, and each alert.
-
-    Raises:
-        ConfigurationError: An argument has the wrong type, or `name` or `model` is passed together with an `Assembler`,
-            which has its own.
+        settings: The other arguments of `Plugin`.
     """
 
     def __init__(self, chat_generator: Any, policies: Sequence[AssemblyPolicy] | Assembler, **settings: Any) -> None:
@@ -75,7 +65,7 @@ class AssemblyChatGenerator(HaystackPlugin):
             return dict(self.chat_generator.run(messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
         all_tools, client = self._tools(tools), self.chat_generator
-        sent = finished(self._assemble(conversation, history, history, all_tools, self._model(), client))
+        sent = finished(self._assemble(conversation, history, history, all_tools, client))
         response = self.chat_generator.run(messages=sent, **options)
         finished(_show_replies(conversation, response))
         return dict(response)
@@ -96,7 +86,7 @@ class AssemblyChatGenerator(HaystackPlugin):
             return dict(await _execute_component_async(self.chat_generator, messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
         all_tools, client = self._tools(tools), self.chat_generator
-        sent = await self._assemble(conversation, history, history, all_tools, self._model(), client)
+        sent = await self._assemble(conversation, history, history, all_tools, client)
         response = await _execute_component_async(self.chat_generator, messages=sent, **options)
         await _show_replies(conversation, response)
         return dict(response)
@@ -131,9 +121,6 @@ class AssemblyChatGenerator(HaystackPlugin):
     def _tools(self, tools: Any) -> Any:
         return tools or getattr(self.chat_generator, "tools", None)
 
-    def _model(self) -> str | None:
-        return model_of(self.chat_generator)
-
 
 def _options(streaming_callback: Any, generation_kwargs: Any, tools: Any) -> dict[str, Any]:
     """Return the arguments that were passed, without those that are None: not every chat generator accepts all."""
@@ -144,6 +131,4 @@ def _options(streaming_callback: Any, generation_kwargs: Any, tools: Any) -> dic
 async def _show_replies(conversation: PluginConversation, response: Any) -> None:
     """Show the replies to the observers; raise if a reply has tool calls and the conversation is halted."""
     replies = response.get("replies") or ()
-    await conversation.show(replies)
-    if any(message.tool_calls for message in replies):
-        conversation.context.guard.check()
+    await conversation.show_response(replies, has_tool_calls=any(message.tool_calls for message in replies))

@@ -10,18 +10,13 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.haystack.generators import schemas_of
+from otel_assembly.instrumentation.haystack.generators import model_of, schemas_of
 from otel_assembly.instrumentation.haystack.messages import split_prompts
 from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, finished
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput, finished, record_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from otel_assembly.context import Context
-    from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class HaystackPlugin(Plugin[PluginConversation]):
@@ -30,72 +25,40 @@ class HaystackPlugin(Plugin[PluginConversation]):
     A conversation is found by the id that the program passes, else by its first message.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[AssemblyPolicy] | Assembler,
-        *,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        super().__init__(
-            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
-        #: The conversations without an id, by the message with which each begins.
-        self._by_first_message: IdentityWeakMap[PluginConversation] = IdentityWeakMap()
-
-    def context_of(self, conversation: str) -> Context:
-        """Return the context of a conversation, to send alerts to it or to halt it with its guard.
-
-        Args:
-            conversation: The conversation's ``conversation_id``.
-        """
-        return self._conversation(conversation).context
-
-    def _begin(self, conversation_id: str | None) -> PluginConversation:
-        return PluginConversation(self, "haystack", conversation_id)
+    _framework = "haystack"
+    _message_types = (ChatMessage,)
 
     def _conversation_of(self, conversation_id: Any, messages: Sequence[ChatMessage]) -> PluginConversation:
-        if conversation_id is not None:
-            return self._conversation(str(conversation_id))
         first = next((message for message in messages if not message.is_from("system")), None)
-        return self._by_first_message.get(first) or self._by_first_message.put(first, self._begin(None))
+        return self._conversation(None if conversation_id is None else str(conversation_id), first)
 
     async def _assemble(
-        self,
-        conversation: PluginConversation,
-        turn: Any,
-        messages: list[ChatMessage],
-        tools: Any,
-        model: str | None,
-        client: Any = None,
+        self, conversation: PluginConversation, turn: Any, messages: list[ChatMessage], tools: Any, client: Any = None
     ) -> list[ChatMessage]:
-        """Return the messages to send to the model. If a policy changes the system prompts, they become one message.
+        """Return the messages to send to the model.
 
         Args:
             conversation: The conversation of the messages.
             turn: The argument for the user's functions for dependencies and variables.
             messages: The messages, with the system prompts in front.
             tools: The tools of the model call.
-            model: The model's name.
-            client: The chat generator; its class determines the provider.
+            client: The chat generator, if it is known.
         """
         call, (prompts, others) = CALL.get(), split_prompts(messages)
-        agent_name = conversation.context.agent_name if call is None else call.invoking_agent.agent_name
-        async with conversation.turn(agent_name, model, schemas_of(tools), client):
-            await conversation.show(messages)
-            assembly = await conversation.assemble(turn, prompts, others)
-        front = list(messages[: len(prompts)])
-        if list(assembly.prompts) != prompts:
-            text = "\n\n".join(assembly.prompts)
+        name = conversation.context.agent_name if call is None else call.invoking_agent.agent_name
+        turn_input = TurnInput(turn, prompts, others, name, model_of(client), schemas_of(tools), client, shown=messages)
+        sent: list[ChatMessage] = await self._run_policies(conversation, turn_input)
+        return sent
+
+    async def _read_input(self, request: TurnInput) -> TurnInput:
+        return request
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        front, text = list((turn_input.shown or ())[: len(turn_input.prompts)]), "\n\n".join(prompts)
+        if prompts != turn_input.prompts:
             front = [ChatMessage.from_system(text)] if text else []
-        sent = [*front, *(event for event in assembly.events if isinstance(event, ChatMessage))]
-        if call is not None:
-            with call.instrumentation.suppress_errors():
-                prompts, others = split_prompts(sent)
-                call.replaced_by_plugin(others, prompts=prompts)
+        sent = [*front, *messages]
+        record_output(lambda: split_prompts(sent))
         return sent
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,26 +95,13 @@ class AssemblyHook(HaystackPlugin):
     A conversation is found by the ``conversation_id`` in the run's ``hook_context`` or in the agent's state, else by
     its first message.
 
-    A FATAL alert from an observer, or from ``context_of(conversation).send(…)``, halts the conversation: no model is
-    called after it, and no tool if `tools` is among the agent's hooks. The run raises `HaltedError`.
-
-    Args:
-        policies: The policy chain, or an `Assembler`.
-        name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts tokens, and whose name determines the provider. Without it, neither is
-            known, because Haystack does not pass the model to hooks.
-        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
-            function, async or not, that returns one; it is called with the agent's `State` before each assembly.
-        variables: Values for policies, by name: a mapping or a function, as for `dependencies`.
-        observers: Objects that receive each message once, and each alert. They receive a response before its tools run
-            if `tools` is among the hooks.
+    A FATAL alert halts the conversation: no model is called after it, and no tool if `tools` is among the agent's
+    hooks. Observers receive a response before its tools run only if `tools` is among the hooks, too. Haystack does not
+    pass the model to hooks: without `model`, neither the model nor its provider is known. Functions for `dependencies`
+    and `variables` get the agent's `State`.
 
     Attributes:
         tools: The hook for ``before_tool``.
-
-    Raises:
-        ConfigurationError: An argument has the wrong type, or `name` or `model` is passed together with an `Assembler`,
-            which has its own.
     """
 
     allowed_hook_points = ("before_llm",)
@@ -175,7 +125,7 @@ class AssemblyHook(HaystackPlugin):
         """Async variant of `run`, for `Agent.run_async`."""
         messages = list(state.data.get("messages") or ())
         conversation = self._conversation_in(state, messages)
-        sent = await self._assemble(conversation, state, messages, state.data.get("tools"), None)
+        sent = await self._assemble(conversation, state, messages, state.data.get("tools"))
         state.data["messages"] = _SentMessages(sent, messages)
 
     def _conversation_in(self, state: Any, messages: Sequence[ChatMessage]) -> PluginConversation:

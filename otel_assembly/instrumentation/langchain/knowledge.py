@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from langgraph.store.base import BaseStore
+
 from otel_assembly.errors import KnowledgeStoreError
-from otel_assembly.knowledge import StoreOfItems
+from otel_assembly.knowledge import KnowledgeStore, StoreOfItems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-
-    from langgraph.store.base import BaseStore
 
 #: The default namespace.
 NAMESPACE: Final = ("knowledge",)
@@ -80,3 +82,17 @@ class GraphKnowledgeStore(StoreOfItems):
 def _text_of(item: Any) -> str | None:
     text = item.value.get(CONTENT) if item is not None else None
     return text if isinstance(text, str) else None
+
+
+def runtime_values(runtime: Any) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Return the dependencies and variables that LangGraph's runtime provides: its store, and the run's context."""
+    store, context = getattr(runtime, "store", None), getattr(runtime, "context", None)
+    dependencies: dict[Any, Any] = {} if store is None else {BaseStore: store}
+    if store is not None:
+        dependencies[KnowledgeStore] = GraphKnowledgeStore(store)
+    if context is None:
+        return dependencies, {}
+    variables = context if isinstance(context, Mapping) else getattr(context, "__dict__", {})
+    if is_dataclass(context):
+        variables = {field.name: getattr(context, field.name) for field in fields(context)}
+    return {**dependencies, type(context): context}, dict(variables)

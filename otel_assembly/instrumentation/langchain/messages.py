@@ -14,6 +14,7 @@ from langchain_core.messages import (
     FunctionMessage,
     HumanMessage,
     RemoveMessage,
+    SystemMessage,
     ToolMessage,
 )
 
@@ -123,3 +124,37 @@ def _answered_calls(message: BaseMessage) -> tuple[str, ...]:
     if isinstance(call_id, str):
         return (call_id,)
     return (_LEGACY_CALL_ID,) if isinstance(message, FunctionMessage) else ()
+
+
+def response_messages(response: Any) -> Sequence[Any]:
+    """Return the messages in a handler's result: an `AIMessage`, a `ModelResponse` or an extended response."""
+    if isinstance(response, BaseMessage):
+        return [response]
+    messages: Sequence[Any] = getattr(getattr(response, "model_response", response), "result", ())
+    return messages
+
+
+def state_messages(state: Any) -> Sequence[Any]:
+    """Return the messages in an agent's state, which is a dict or an object."""
+    messages: Sequence[Any] = state.get("messages", ()) if isinstance(state, dict) else getattr(state, "messages", ())
+    return messages
+
+
+def system_prompt(request: Any, before: list[str], after: list[str]) -> dict[str, Any]:
+    """Return the fields of a model request that set the system prompt.
+
+    If the system message consists of content blocks and prompts were only added, the blocks stay as they are.
+
+    Args:
+        request: The request, which has the prompts `before`.
+        before: The prompts before a change.
+        after: The prompts after it.
+    """
+    text = "\n\n".join(after)
+    if not hasattr(request, "system_message"):  # LangChain 1.0
+        return {"system_prompt": text or None}
+    message = request.system_message
+    if message is not None and isinstance(message.content, list) and after[: len(before)] == before:
+        added = {"type": "text", "text": "\n\n".join(after[len(before) :])}
+        return {"system_message": message.model_copy(update={"content": [*message.content, added]})}
+    return {"system_message": SystemMessage(text) if text else None}

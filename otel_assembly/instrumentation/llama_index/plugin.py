@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_a
 from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of
 from otel_assembly.instrumentation.message_alignment import same_content
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
 from otel_assembly.instrumentation.prompts import in_front
 
 if TYPE_CHECKING:
@@ -46,19 +46,15 @@ class AssemblyMemory(BaseMemory):
     either. The agent's run raises `HaltedError`. An observer sends the alert, or your program with
     ``context.send(…)``. If a budget cannot be met, the run raises `ContextOverflowError`.
 
+    Functions for `dependencies` and `variables` get this memory. With ``memory.llm(…)``, observers receive a response
+    before its tools run.
+
     Args:
-        policies: The policy chain, or an `Assembler`.
-        memory: The memory to wrap; by default a new `ChatMemoryBuffer`.
-        name: The assembler's name in telemetry.
-        model: The name of the model whose tokenizer counts the tokens; by default the model passed to ``llm``.
+        memory: The memory to wrap; by default a new `ChatMemoryBuffer`. `Plugin` has the arguments that are not listed
+            here.
         agent_name: The agent's name in telemetry, if the agent is not instrumented.
         prompts: System prompts that are sent with the messages. Not needed with ``memory.llm(…)``.
         tools: Tools that are offered to the model. Not needed with ``memory.llm(…)``.
-        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}``. Either a mapping, or a
-            sync or async function that takes this memory and returns a mapping; it is called before each assembly.
-        variables: Values for policies, by name: a mapping, or a function as for `dependencies`.
-        observers: Receive each message once, and each alert. With ``memory.llm(…)`` they receive a response before its
-            tools run.
 
     Attributes:
         context: The context of the conversation, which sends alerts and contains the guard that halts it.
@@ -104,6 +100,8 @@ class AssemblyMemory(BaseMemory):
         super().__init__(memory=ChatMemoryBuffer.from_defaults() if memory is None else memory)
         self._conversation = PluginConversation(plugin, "llama_index", invoking_agent_of(self.memory).conversation_id)
         self._agent_name, self._prompts, self._tools = agent_name, prompts, tools
+
+    __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
 
     @property
     def context(self) -> Context:
@@ -162,8 +160,9 @@ class AssemblyMemory(BaseMemory):
         """
         agent_name = self._agent_name or READINGS.with_agent_name(invoking_agent_of(self.memory)).agent_name
         model = (model_of(llm) if llm is not None else None) or self.context.model
-        async with self._conversation.turn(agent_name, model, schemas_of(tools or ()), llm):
-            assembly = await self._conversation.assemble(self, prompts, messages)
+        turn_input = TurnInput(self, list(prompts), messages, agent_name, model, schemas_of(tools or ()), llm)
+        async with self._conversation.turn(turn_input):
+            assembly = await self._conversation.assemble(turn_input)
         events = [event for event in assembly.events if isinstance(event, ChatMessage)]
         READINGS.record_read(Read(invoking_agent_of(self.memory), events, replaced_by_plugin=True))
         return assembly.prompts, events

@@ -21,8 +21,7 @@ from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
-from otel_assembly.instrumentation.openai_agents.runs import RUN
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput, record_output
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.messages.event_facts import describe
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.context import Context
-    from otel_assembly.instrumentation.plugin import Given
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
@@ -43,8 +40,8 @@ class _HaltedToolError(HaltedError, AgentsException):
 class _Conversation(PluginConversation):
     """One conversation. The SDK creates new objects for its items on each turn, so items are compared by content."""
 
-    def __init__(self, plugin: AssemblyInputFilter, conversation_id: str | None) -> None:
-        super().__init__(plugin, "openai_agents", conversation_id)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         #: The items of the last model call, before any policy ran.
         self.items: Sequence[Any] = ()
         #: The items of the model's response to that call; empty until the model has responded.
@@ -104,27 +101,18 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
     reasoning item is kept or dropped together with the item that follows it. One object can serve any number of agents
     and conversations.
 
-    An alert of severity FATAL halts the conversation: no model and no tool is called after it, and the run raises
-    `HaltedError`. An observer sends the alert, or your program with ``context_of(conversation).send(…)``. If a budget
-    cannot be met, the run raises `ContextOverflowError`.
+    Functions for `dependencies` and `variables` get the `CallModelData`. The run's ``context`` is also a dependency by
+    its type.
 
     Args:
-        policies: The policy chain, or an `Assembler`.
         conversation: The conversation's id, or a function that takes the run's ``context`` and returns the id. Without
             an id, each run is a conversation; runs in one trace of the SDK (``with trace(…):``) that continue each
-            other's items are one conversation.
-        name: The assembler's name in telemetry.
-        model: The name of the model whose tokenizer counts the tokens; by default the agent's model, if it has a name.
-        dependencies: Objects that policies need, by type, such as ``{KnowledgeStore: store}`` for the memory policies.
-            Either a mapping, or a sync or async function that takes the `CallModelData` and returns a mapping; it is
-            called before each assembly. The run's ``context`` is added by its type.
-        variables: Values for policies, by name: a mapping, or a function as for `dependencies`.
-        observers: Receive each item once, and each alert. They receive a response before its tools run.
-
-    Raises:
-        ConfigurationError: `name` or `model` is passed together with an `Assembler`, which has its own; or an argument
-            has the wrong type.
+            other's items are one conversation. `Plugin` has the other arguments.
     """
+
+    _framework = "openai_agents"
+    _message_types = (dict, BaseModel)
+    _conversation_type = _Conversation
 
     def __init__(
         self,
@@ -144,14 +132,6 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         #: The conversations without an id, by the SDK's trace of their runs.
         self._unnamed_conversations: IdentityWeakMap[list[_Conversation]] = IdentityWeakMap()
 
-    def context_of(self, conversation: str) -> Context:
-        """Return the context of a conversation, which sends alerts and contains the guard that halts the conversation.
-
-        Args:
-            conversation: The conversation's id, as the plug-in's argument ``conversation`` determines it.
-        """
-        return self._conversation(conversation).context
-
     async def __call__(self, data: Any) -> ModelInputData:
         """Run the policy chain on the items of a model call, and return the items and instructions to send.
 
@@ -160,23 +140,30 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised an exception.
         """
-        agent, items, prompts = data.agent, data.model_data.input, as_prompts(data.model_data.instructions)
-        conversation = self._conversation_of(data.context, items)
-        run = RunContextWrapper(data.context)
-        dependencies = {} if data.context is None else {type(data.context): data.context}
-        tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
-        async with conversation.turn(agent.name, model_in(agent, agent.model), tools, agent.model):
-            await conversation.show(items)
-            assembly = await conversation.assemble(data, prompts, items, dependencies=dependencies)
-        output: list[Any] = [event for event in assembly.events if isinstance(event, dict | BaseModel)]
-        instructions = data.model_data.instructions
-        if list(assembly.prompts) != prompts:
-            instructions = "\n\n".join(assembly.prompts) or None
-        instrumented_run = RUN.get()
-        if instrumented_run is not None and instrumented_run.call is not None:
-            with instrumented_run.instrumentation.suppress_errors():
-                instrumented_run.call.replaced_by_plugin(output, prompts=as_prompts(instructions))
-        return ModelInputData(input=output, instructions=instructions)
+        conversation = self._conversation_of(data.context, data.model_data.input)
+        output: ModelInputData = await self._run_policies(conversation, data)
+        return output
+
+    async def _read_input(self, request: Any) -> TurnInput:
+        agent, context, model_data = request.agent, request.context, request.model_data
+        run = RunContextWrapper(context)
+        return TurnInput(
+            request,
+            as_prompts(model_data.instructions),
+            model_data.input,
+            agent_name=agent.name,
+            model=model_in(agent, agent.model),
+            tools=SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)]),
+            client=agent.model,
+            dependencies={} if context is None else {type(context): context},
+        )
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        instructions = request.model_data.instructions
+        if prompts != turn_input.prompts:
+            instructions = "\n\n".join(prompts) or None
+        record_output(lambda: (as_prompts(instructions), messages))
+        return ModelInputData(input=messages, instructions=instructions)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         """Pass the model's response to the observers, and prevent its tool calls if the conversation is halted.
@@ -197,9 +184,6 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             HaltedError: The conversation is halted.
         """
         self._conversation_of(context.context).raise_if_halted()
-
-    def _begin(self, conversation_id: str | None) -> _Conversation:
-        return _Conversation(self, conversation_id)
 
     def _conversation_of(self, context: Any, items: Sequence[Any] | None = None) -> _Conversation:
         """Return the conversation of a run.

@@ -158,3 +158,23 @@ register_summaries(
     lambda text: ModelRequest(parts=[UserPromptPart(text)], metadata={OUR_SUMMARY: True}), ModelRequest, ModelResponse
 )
 register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", "content"), "content")
+
+
+def with_system_prompts(messages: Sequence[Any], history: Sequence[Any], events: list[Any]) -> list[Any]:
+    """Return messages with the system prompts that a request began with.
+
+    Args:
+        messages: The request's messages, which begin with system prompts.
+        history: These messages without the system prompts at their start.
+        events: The messages that replace the history.
+    """
+    first = len(messages) - len(history)  # the first message that contains more than system prompts
+    if history and events and events[0] is history[0]:
+        return [*messages[: first + 1], *events[1:]]
+    parts: list[Any] = []
+    for message in messages[: first + 1]:
+        for part in message.parts if isinstance(message, ModelRequest) else ():
+            if part.part_kind != "system-prompt":
+                break
+            parts.append(part)
+    return [ModelRequest(parts=parts), *events]

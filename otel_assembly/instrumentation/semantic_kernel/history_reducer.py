@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr
-from semantic_kernel.contents import AuthorRole, ChatMessageContent
+from semantic_kernel.contents import ChatMessageContent
 from semantic_kernel.contents.history_reducer.chat_history_reducer import ChatHistoryReducer
 
-from otel_assembly.instrumentation.message_alignment import same_objects
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
+from otel_assembly.instrumentation.semantic_kernel.messages import split_prompts, with_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
-    from otel_assembly.instrumentation.plugin import Given
     from otel_assembly.policies.base import AssemblyPolicy
 
 
@@ -44,21 +41,17 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
     if you use them. Messages that an agent's run adds, such as tool results, are sent unreduced. The policies do not
     know the agent's instructions and tools either. Use `AssemblyChatCompletion` to bound each request.
 
+    Functions for `dependencies` and `variables` get this history.
+
     Args:
-        policies: The chain, or an `Assembler`.
-        messages: The initial messages.
+        messages: The initial messages. `Plugin` has the arguments that are not listed here.
         system_message: A system prompt in front of them.
         auto_reduce: Whether to reduce the history when a message is added by ``add_message_async``, or by
             ``add_message`` while an event loop is running.
-        name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts tokens.
-        dependencies: Objects for policies, by their type: a mapping, or a function of this history that returns one.
-        variables: Values for policies, by their name: a mapping, or a function of this history that returns one.
-
-    Raises:
-        ConfigurationError: An argument has the wrong type, or `name` or `model` is set although `policies` is an
-            `Assembler`, which has its own.
     """
+
+    _framework: ClassVar[str] = "semantic_kernel"
+    _message_types: ClassVar[tuple[type, ...]] = (ChatMessageContent,)
 
     target_count: int = Field(default=1, exclude=True, description="Not used: the policies decide what is kept.")
     assembler: Any = Field(default=None, exclude=True)
@@ -66,6 +59,7 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
     _dependencies: Any = PrivateAttr()
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
+    _conversations_without_id: Any = PrivateAttr()
     _conversation_state: Any = PrivateAttr()
     #: Whether a policy awaited something when a message was added; `add_message` then no longer reduces.
     _is_async: bool = PrivateAttr(default=False)
@@ -86,7 +80,9 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             self, target_count=1, messages=list(messages), system_message=system_message, auto_reduce=auto_reduce
         )
         Plugin.__init__(self, policies, name=name, model=model, dependencies=dependencies, variables=variables)
-        self._conversation_state = PluginConversation(self, "semantic_kernel", None)
+        self._conversation_state = self._begin(None)
+
+    __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
 
     @property
     def context(self) -> Context:
@@ -138,17 +134,16 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        history: Any = self  # its type is unknown to mypy if Semantic Kernel is not installed
-        prompt_messages, messages = in_front(history.messages, is_prompt)
-        prompts, _ = split_prompts(history.messages)
-        assembly = await self._conversation_state.assemble(self, prompts, list(messages))
-        events = [event for event in assembly.events if isinstance(event, ChatMessageContent)]
-        new_prompts = list(assembly.prompts)
-        if new_prompts == prompts and same_objects(events, messages):
+        conversation: PluginConversation = self._conversation_state
+        reduced: list[Any] | None = await self._run_policies(conversation, self)
+        if reduced is None:
             return None
-        message_of = dict(zip(prompts, prompt_messages, strict=True))
-        self.messages = [
-            *(message_of.get(text) or ChatMessageContent(role=AuthorRole.SYSTEM, content=text) for text in new_prompts),
-            *events,
-        ]
+        self.messages = reduced
         return self
+
+    async def _read_input(self, request: Any) -> TurnInput:
+        prompts, messages = split_prompts(request.messages)
+        return TurnInput(self, prompts, list(messages), shown=())
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        return with_output(request.messages, prompts, messages)

@@ -12,10 +12,11 @@ from semantic_kernel.contents.streaming_chat_message_content import StreamingCha
 from semantic_kernel.contents.text_content import TextContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
 from otel_assembly.messages.content_snapshot import written_on
-from otel_assembly.messages.event_facts import EventKind
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows, thinks
 
@@ -48,6 +49,28 @@ def split_prompts(messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
     """Return the texts of the leading system prompts, and the messages after them."""
     prompts, rest = in_front(messages, is_prompt)
     return ["\n".join(item.text for item in prompt.items) for prompt in prompts], rest
+
+
+def with_output(messages: Sequence[Any], prompts: list[str], events: list[Any]) -> list[Any] | None:
+    """Return the messages of a history after an assembly; None if the assembly changed nothing.
+
+    Args:
+        messages: The messages of the history.
+        prompts: The prompts of the assembly. An unchanged prompt keeps its message.
+        events: The messages of the assembly.
+    """
+    (old_prompts, rest), prompt_messages = split_prompts(messages), in_front(messages, is_prompt)[0]
+    if prompts == old_prompts and same_objects(events, rest):
+        return None
+    message_of = dict(zip(old_prompts, prompt_messages, strict=True))
+    front = [message_of.get(text) or ChatMessageContent(role=AuthorRole.SYSTEM, content=text) for text in prompts]
+    return [*front, *events]
+
+
+def is_copy(message: ChatMessageContent, response: ChatMessageContent) -> bool:
+    """Return whether a history's message is a copy of a response, such as the joined chunks with the agent's name."""
+    copy, original = describe(message), describe(response)
+    return message.role == AuthorRole.ASSISTANT and (original.text, original.opens) == (copy.text, copy.opens)
 
 
 def _kind(message: ChatMessageContent, draft: Draft) -> EventKind:

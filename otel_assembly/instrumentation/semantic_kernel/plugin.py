@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,31 +9,30 @@ from weakref import ref
 
 from pydantic import Field, PrivateAttr
 from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
-from semantic_kernel.contents import AuthorRole, ChatHistory, ChatMessageContent
+from semantic_kernel.contents import ChatHistory, ChatMessageContent
 
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.message_alignment import same_objects
-from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.reductions import plugin_scope
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput, record_output
 from otel_assembly.instrumentation.semantic_kernel.calls import invoking_agent_of, model_of, schemas_of
-from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
+from otel_assembly.instrumentation.semantic_kernel.messages import (
+    is_copy,
+    is_prompt,
+    split_prompts,
+    with_output,
+)
 from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
-    from otel_assembly.instrumentation.plugin import Given
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
 
-class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
+class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation]):
     """A chat service that applies a chain of policies to each request and sends the result to another service.
 
     Give it to an agent or a kernel in place of that service. The policies work on the framework's own message objects.
@@ -47,21 +45,15 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
     and the alert comes while one of them runs, the others still run, unless `tools` is one of the kernel's filters.
     The caller of the agent also gets the `ContextOverflowError` of a budget that is exceeded.
 
-    Args:
-        inner: The service that calls the model.
-        policies: The chain, or an `Assembler`.
-        name: The assembler's name in telemetry.
-        model: The model whose tokenizer counts tokens; by default the service's.
-        dependencies: Objects for policies, by their type, such as ``{KnowledgeStore: store}``: a mapping, or a
-            function of the request's `ChatHistory` that returns one. The function may be async; it is called before
-            each assembly.
-        variables: Values for policies, by their name: a mapping or a function, as for `dependencies`.
-        observers: Called once with every message and every alert. A response is shown before its tools run.
+    Functions for `dependencies` and `variables` get the request's `ChatHistory`.
 
-    Raises:
-        ConfigurationError: An argument has the wrong type, or `name` or `model` is set although `policies` is an
-            `Assembler`, which has its own.
+    Args:
+        inner: The service that calls the model. `Plugin` has the other arguments.
     """
+
+    _framework: ClassVar[str] = "semantic_kernel"
+    _message_types: ClassVar[tuple[type, ...]] = (ChatMessageContent,)
+    _hides_model_calls: ClassVar[bool] = True
 
     inner: ChatCompletionClientBase
     assembler: Any = Field(default=None, exclude=True)
@@ -69,6 +61,7 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
     _dependencies: Any = PrivateAttr()
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
+    _conversations_without_id: Any = PrivateAttr()
     #: The conversation of each history, and of each message in one.
     _conversation_of_object: IdentityWeakMap[_Conversation] = PrivateAttr(default_factory=IdentityWeakMap)
     #: Histories that were empty when `context_of` was called with them, and their conversations.
@@ -100,6 +93,8 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
         Plugin.__init__(
             self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
+
+    __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
 
     def context_of(self, conversation: Any) -> Context:
         """Return the context of a conversation: send alerts to it, or halt the conversation by its guard.
@@ -157,28 +152,27 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation, call = self._of(chat_history), CALL.get()
+        conversation, name = self._of(chat_history), self._agent_name(chat_history)
         conversation.check()
-        prompts, messages = split_prompts(chat_history.messages)
-        name = self._agent_name(chat_history)
-        await conversation.show(name, messages)
-        with plugin_scope(call.instrumentation, call) if call is not None else nullcontext():
-            assembly = await conversation.assemble(name, chat_history, prompts, list(messages), self, settings)
-        request = _assembled_history(chat_history, prompts, assembly)
-        if call is not None:
-            with call.instrumentation.suppress_errors():
-                sent_prompts, sent_messages = split_prompts(request.messages)
-                call.replaced_by_plugin(sent_messages, prompts=sent_prompts)
-        return conversation, request
+        await conversation.show(name, split_prompts(chat_history.messages)[1])
+        return conversation, await self._run_policies(conversation.member(name), (chat_history, settings))
+
+    async def _read_input(self, request: Any) -> TurnInput:
+        history, settings = request
+        prompts, messages = split_prompts(history.messages)
+        name, model, tools = self._agent_name(history) or None, model_of(self, settings), schemas_of(settings)
+        return TurnInput(history, prompts, list(messages), name, model, tools, self.inner, shown=())
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        sent = with_output(request[0].messages, prompts, messages)
+        record_output(lambda: split_prompts(request[0].messages if sent is None else sent))
+        return request[0] if sent is None else ChatHistory(messages=sent)
 
     def _agent_name(self, history: ChatHistory) -> str:
         """Return the name of the history's agent; an agent also sets it on the message with its instructions."""
         first = next(iter(history.messages), None)
         prompt_name = first.name if first is not None and is_prompt(first) else None
         return invoking_agent_of(history).agent_name or prompt_name or ""
-
-    def _begin(self, conversation_id: str | None) -> _Conversation:
-        return _Conversation(self, conversation_id)
 
     def _of(self, history: ChatHistory) -> _Conversation:
         """Return the conversation of a history, or of another history with one of its messages, or a new one.
@@ -194,7 +188,7 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
                 if any(message is messages[0] for message in getattr(history_ref(), "messages", ())):
                     conversation = candidate
                     break
-        conversation = conversation or self._begin(invoking_agent_of(history).conversation_id)
+        conversation = conversation or _Conversation(self, invoking_agent_of(history).conversation_id)
         for known_object in (history, *messages):
             known.put(known_object, conversation)
         return conversation
@@ -241,7 +235,7 @@ class _Conversation:
             return next(iter(self._members.values()))
         if agent not in self._members:
             first = self._members.pop(None, None)
-            self._members[agent] = first or PluginConversation(self._plugin, "semantic_kernel", self._id)
+            self._members[agent] = self._plugin._begin(self._id) if first is None else first  # noqa: SLF001
         return self._members[agent]
 
     def check(self) -> None:
@@ -253,26 +247,12 @@ class _Conversation:
         for member in self._members.values():
             member.context.guard.check()
 
-    async def assemble(
-        self,
-        agent: str,
-        history: ChatHistory,
-        prompts: Sequence[str],
-        messages: Sequence[Any],
-        service: AssemblyChatCompletion,
-        settings: Any,
-    ) -> Assembly:
-        """Return the assembly of an agent's request."""
-        member = self.member(agent)
-        async with member.turn(agent or None, model_of(service, settings), schemas_of(settings), service.inner):
-            return await member.assemble(history, prompts, messages)
-
     async def show(self, agent: str, messages: Sequence[Any]) -> None:
         """Show the observers the messages of a history that they were not shown yet."""
         for message in messages:
             if self._shown.get(message) is None:
                 self._shown.put(message, True)
-                response = next((shown for shown in self._responses if _is_copy(message, shown)), None)
+                response = next((shown for shown in self._responses if is_copy(message, shown)), None)
                 if response is None:
                     await self.member(agent).stream.show(message)
                 else:
@@ -290,21 +270,3 @@ class _Conversation:
             await self.member(agent).stream.show(response)
         if any(describe(response).opens for response in responses):
             self.check()
-
-
-def _is_copy(message: ChatMessageContent, response: ChatMessageContent) -> bool:
-    """Return whether a history's message is a copy of a response, such as the joined chunks with the agent's name."""
-    copy, original = describe(message), describe(response)
-    return message.role == AuthorRole.ASSISTANT and (original.text, original.opens) == (copy.text, copy.opens)
-
-
-def _assembled_history(history: ChatHistory, prompts: Sequence[str], assembly: Assembly) -> ChatHistory:
-    """Return a history with an assembly's prompts and messages; the given history if the assembly changed nothing."""
-    prompt_messages, messages = in_front(history.messages, is_prompt)
-    events = [event for event in assembly.events if isinstance(event, ChatMessageContent)]
-    new_prompts = list(assembly.prompts)
-    if new_prompts == prompts and same_objects(events, messages):
-        return history
-    message_of = dict(zip(prompts, prompt_messages, strict=True))
-    front = [message_of.get(text) or ChatMessageContent(role=AuthorRole.SYSTEM, content=text) for text in new_prompts]
-    return ChatHistory(messages=[*front, *events])

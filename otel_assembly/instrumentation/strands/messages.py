@@ -58,6 +58,24 @@ def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
     return [prompt for text in texts for prompt in as_prompts(text)]
 
 
+def with_prompts(system_prompt: Any, prompts: list[str], new_prompts: list[str]) -> Any:
+    """Return the system prompt to send.
+
+    If policies only added prompts, these follow the content blocks of the original, which can include cache points.
+
+    Args:
+        system_prompt: The original system prompt: a text or content blocks.
+        prompts: The texts of the original.
+        new_prompts: The texts after the policies.
+    """
+    if new_prompts == prompts:
+        return system_prompt
+    blocks = system_prompt if isinstance(system_prompt, list) else [{"text": text} for text in prompts]
+    if new_prompts[: len(prompts)] == prompts:
+        return [*blocks, *({"text": text} for text in new_prompts[len(prompts) :])]
+    return [{"text": text} for text in new_prompts]
+
+
 def schemas_of(specs: Any) -> tuple[Mapping[str, Any], ...]:
     """Return the schemas of tools from their `ToolSpec` dicts."""
     return tuple(map(_schema, specs or ()))
@@ -73,3 +91,28 @@ def output_schema(output: Any) -> Mapping[str, Any]:
     from strands.tools import convert_pydantic_to_tool_spec  # already imported if an agent asks for an output
 
     return _schema(convert_pydantic_to_tool_spec(output))
+
+
+class AlternatingRoles:
+    """A policy that joins neighboring messages of one role, because Bedrock requires alternating roles."""
+
+    name = "alternating_roles"
+    kind = "reduction"
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        """Return the prompts, and the events with neighboring messages of one role joined.
+
+        Other events between two messages, such as alerts, do not separate them.
+        """
+        joined: list[Any] = []
+        last_index = -1
+        for event in events:
+            if not isinstance(event, dict):
+                joined.append(event)
+            elif last_index >= 0 and joined[last_index]["role"] == event["role"]:
+                last = joined[last_index]
+                joined[last_index] = {**last, "content": [*last["content"], *event["content"]]}
+            else:
+                last_index = len(joined)
+                joined.append(event)
+        return prompts, joined
