@@ -18,7 +18,6 @@ from ag2_package import (
     history_of,
     part,
     policies,
-    said,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,8 +26,6 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
-    ConfigurationError,
-    ContextOverflowError,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
@@ -36,9 +33,7 @@ from otel_assembly import (
 )
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
-from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.messages import broken_pairs
-from otel_assembly.runtime import TokenMonitor
 from otel_assembly.tokens import TokenMeter, counter_for
 
 
@@ -51,54 +46,19 @@ def support(model, *chain, **rest):
     return ag2.Agent("support", prompt="You help.", config=model, assembly=list(chain), **rest)
 
 
-async def test_a_budget_holds_whatever_the_results_are(assembly_telemetry):
-    def read() -> str:
-        """Read the handbook."""
-        return "A parcel that was damaged is replaced. " * 60
-
-    model = Model(call("read", id="c1"), "one", call("read", id="c2"), "two", "three")
-    agent = support(model, plugin_of(BudgetPolicy(window=1_200, output_reserve=200)), tools=[read])
-    stream = MemoryStream()
-    for text in ("first", "second", "third"):
-        await agent.ask(text, stream=stream)
-    held = list(await stream.history.get_events())
-    meter = TokenMeter(counter_for("gpt-4o"))
-    for sent, request in zip(model.sent, ("first", "first", "second", "second", "third"), strict=True):
-        assert request in said(sent)
-        assert all(any(event is message for message in held) for event in sent)
-        assert broken_pairs([describe(event) for event in sent]) == []
-        assert (
-            sum(meter.event(describe(event)) for event in sent if "ToolResultsEvent" not in repr(type(event))) <= 1_000
-        )
-    spans = assembly_telemetry.spans_named("assemble_context")
-    assert len(spans) == 5
-    assert all(span.attributes["assembly.framework"] == "ag2" for span in spans)
-    if PACKAGE == "ag2":
-        assert all("tool_schemas" in span.attributes["assembly.kind.names"] for span in spans)
-    assert all(span.attributes["assembly.budget.utilization"] <= 1 for span in spans)
-
-
-async def test_what_can_never_fit_is_an_error_before_any_model_is_called(assembly_telemetry):
-    model = Model("never")
-    agent = support(model, plugin_of(BudgetPolicy(window=100, output_reserve=20)))
-    with pytest.raises(ContextOverflowError):
-        await agent.ask("word " * 500)
-    assert model.sent == []
-    assert assembly_telemetry.metric("assembly.budget.overflows", agent_name="support") == 1
-
-
-async def test_a_fatal_alert_of_an_ag2_observer_halts_for_good(assembly_telemetry):
+@pytest.mark.parametrize("policy", [AlertPolicy(), SlidingWindowPolicy(5)], ids=["alert", "other"])
+async def test_a_fatal_alert_of_an_ag2_observer_halts_for_good(assembly_telemetry, policy):
     model = Model("never", "never")
-    agent = support(model, plugin_of(AlertPolicy()))
+    agent = support(model, plugin_of(policy))
     stream = MemoryStream()
     await history_of(stream, ask("first"), answer("one"), alert("Leaking data.", "fatal"))
     for _ in range(2):
         reply = await agent.ask("hi", stream=stream)
         assert reply.body == "HALTED: FATAL: Leaking data."
     assert model.sent == []
-    assert assembly_telemetry.metric("assembly.halts", agent_name="support") == 1
-    # The second ask runs no policy; and what no model is sent was delivered to nobody.
-    assert len(assembly_telemetry.spans_named("apply_policy alert")) == 1
+    assert assembly_telemetry.metric("assembly.halts") == 1
+    # The second run applies no policy. An alert that no model received was not delivered.
+    assert len(assembly_telemetry.spans_named(f"apply_policy {policy.name}")) <= 1
     assert "assembly.alerts.delivered" not in assembly_telemetry.metrics
 
 
@@ -139,53 +99,14 @@ async def test_no_summariser_is_called_once_an_observer_of_ag2s_has_halted():
     assert (called, model.sent) == ([], [])
 
 
-async def test_a_fatal_alert_halts_where_no_policy_looks_for_it(assembly_telemetry):
-    model = Model("never")
-    stream = MemoryStream()
-    await history_of(stream, alert("Leaking data.", "fatal"))
-    reply = await support(model, plugin_of(SlidingWindowPolicy(5))).ask("hi", stream=stream)
-    assert "HALTED" in reply.body
-    assert model.sent == []
-
-
-async def test_an_alert_can_be_sent_from_outside(assembly_telemetry):
-    model = Model("one", "two", "never")
-    plugin = plugin_of(AlertPolicy())
-    agent = support(model, plugin)
-    stream = MemoryStream()
-    await agent.ask("hi", stream=stream)
-    context = plugin.context_of(stream)
-    await context.send(ObserverAlert(source="ops", severity=Severity.WARNING, message="Costs rise."))
-    await agent.ask("and?", stream=stream)
-    assert model.prompts[-1][-1] == "[OBSERVER MONITORING ALERTS]\n- [WARNING] (ops): Costs rise."
-    await context.send(ObserverAlert(source="ops", severity=Severity.FATAL, message="Stop."))
-    assert "HALTED: FATAL: Stop." in (await agent.ask("and?", stream=stream)).body
-    assert len(model.sent) == 2
-    kinds = [type(event).__module__ for event in await stream.history.get_events()]
-    assert all(kind.startswith(PACKAGE) for kind in kinds)
-
-
-async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetry):
-    class Failing(Model):
-        failures = 2
-
-        async def _recording(self, messages, context, **rest):
-            reply = await super()._recording(messages, context, **rest) if self.failures == 0 else None
-            if reply is None:
-                self.failures -= 1
-                self.prompts.append(list(context.prompt))
-                raise ConnectionError("no answer")
-            return reply
-
-    model, plugin, stream = Failing("one", "two"), plugin_of(AlertPolicy()), MemoryStream()
-    await plugin.context_of(stream).send(ObserverAlert(source="ops", severity="warning", message="Costs rise."))
-    for _ in range(2):
-        with pytest.raises(ConnectionError):
-            await support(model, plugin).ask("hi", stream=stream)
-    for _ in range(2):
-        await support(model, plugin).ask("hi", stream=stream)
-    assert ["Costs rise." in str(prompts) for prompts in model.prompts] == [True, True, True, False]
-    assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
+async def test_alerts_from_outside_are_events_of_ag2_in_the_stream():
+    plugin, stream = plugin_of(AlertPolicy()), MemoryStream()
+    for severity in (Severity.WARNING, Severity.FATAL):
+        await plugin.context_of(stream).send(ObserverAlert(source="ops", severity=severity, message="Costs rise."))
+        await support(Model("one"), plugin).ask("hi", stream=stream)
+    kept = await stream.history.get_events()
+    assert {"ObserverAlert", "HaltEvent"} <= {type(event).__name__ for event in kept}
+    assert all(type(event).__module__.startswith(PACKAGE) for event in kept)
 
 
 class WaitingPolicy:
@@ -194,15 +115,6 @@ class WaitingPolicy:
     async def apply(self, prompts, events, context):
         await asyncio.sleep(0)
         return prompts, events
-
-
-async def test_other_conversations_of_the_same_plugin_go_on(assembly_telemetry):
-    model = Model("one", "two")
-    agent = support(model, plugin_of(AlertPolicy()))
-    halted = MemoryStream()
-    await history_of(halted, alert("Leaking data.", "fatal"))
-    await agent.ask("hi", stream=halted)
-    assert (await agent.ask("hi", stream=MemoryStream())).body == "one"
 
 
 @pytest.mark.parametrize("built_first", [True, False], ids=["built_before", "built_after"])
@@ -282,29 +194,9 @@ async def test_a_result_that_is_shortened_is_shortened_where_it_is_sent_from(ass
     assert all("It is replaced." in repr(event) and "damaged" not in repr(event) for event in results)
 
 
-def test_an_assembler_brings_its_own_name_and_model():
+def test_the_assembler_has_the_name_of_the_policy():
     assembler = Assembler([SlidingWindowPolicy(5)], name="ours", model="gpt-4o")
     assert AssembledPolicy(assembler).name == "ours"
-    with pytest.raises(ConfigurationError, match="Assembler"):
-        AssembledPolicy(assembler, model="gpt-4o")
-
-
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda: AssembledPolicy([SlidingWindowPolicy]), r"policy at index 0 is the class SlidingWindowPolicy"),
-        (lambda: AssembledPolicy(SlidingWindowPolicy(5)), "policies is one SlidingWindowPolicy; put it into a list"),
-        (lambda: AssembledPolicy(Assembler), r"policies is the class Assembler; .*: Assembler\(…\)"),
-        (lambda: AssembledPolicy([], observers=[TokenMonitor]), r"observer at index 0 is the class TokenMonitor"),
-        (
-            lambda: AssembledPolicy([], dependencies={KnowledgeStore: MemoryKnowledgeStore}),
-            r"dependency KnowledgeStore is the class MemoryKnowledgeStore",
-        ),
-    ],
-)
-def test_a_class_in_place_of_an_instance_is_refused_by_a_plug_in_too(make, what):
-    with pytest.raises(ConfigurationError, match=what):
-        make()
 
 
 _WORDS = st.integers(1, 60).map(lambda n: "word " * n)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from agentscope.message import AssistantMsg, Msg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
+from agentscope.message import ToolCallBlock, ToolResultBlock
 from agentscope.middleware import TracingMiddleware
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scripted import ScriptedModel, agent, instrumented, interrupted, talk, tool, words
 
 from otel_assembly import (
-    AlertPolicy,
-    Assembler,
     BudgetPolicy,
-    ConfigurationError,
     ContextOverflowError,
-    ObserverAlert,
     SlidingWindowPolicy,
 )
 from otel_assembly.instrumentation.agentscope import AssemblyMiddleware
 from otel_assembly.runtime import LoopDetector, TokenMonitor
-from otel_assembly.tokens import TokenMeter, counter_for
 
 
 def look_up() -> str:
@@ -36,15 +29,6 @@ def pairs_are_whole(messages):
     calls = [block.id for block in blocks(messages) if isinstance(block, ToolCallBlock)]
     results = [block.id for block in blocks(messages) if isinstance(block, ToolResultBlock)]
     return sorted(calls) == sorted(results)
-
-
-async def test_the_model_is_sent_what_the_policies_let_through_and_the_context_stays_whole():
-    model = ScriptedModel()
-    someone = agent(model, middlewares=[AssemblyMiddleware([SlidingWindowPolicy(3)])])
-    await talk(someone, "one", "two", "three")
-
-    assert [m.get_text_content() for m in model.asked[-1]][1:] == ["two", "Done.", "three"]
-    assert len(someone.state.context) == 6
 
 
 async def test_what_stays_are_the_very_messages_and_blocks_that_came_in():
@@ -119,66 +103,6 @@ async def test_each_try_of_a_model_call_has_an_assembly(assembly_telemetry):
     assert assembly_telemetry.violations() == []
 
 
-async def test_an_instrumented_agent_tells_of_each_assembly_once(assembly_telemetry):
-    middleware = AssemblyMiddleware([SlidingWindowPolicy(3)], name="support")
-    with instrumented(assembly_telemetry):
-        someone = agent(ScriptedModel(), middlewares=[middleware])
-        await talk(someone, "one", "two", "three")
-
-    assert assembly_telemetry.tree().splitlines()[-3:] == [
-        "invoke_agent Friday",
-        "  assemble_context",
-        "    apply_policy sliding_window",
-    ]
-    held = assembly_telemetry.span("assemble_context").attributes
-    assert held["assembly.framework"] == "agentscope"
-    assert held["assembly.name"] == "support"
-    assert held["assembly.turn"] == 2
-    assert held["gen_ai.conversation.id"] == someone.state.session_id
-    assert held["gen_ai.agent.name"] == "Friday"
-    assert assembly_telemetry.violations() == []
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_fatal_alert_ends_the_reply_as_interrupted_before_the_model_is_called(assembly_telemetry, stream):
-    middleware = AssemblyMiddleware([SlidingWindowPolicy(5)])
-    model = ScriptedModel(stream=stream)
-    someone = agent(model, middlewares=[middleware])
-    with instrumented(assembly_telemetry):
-        await talk(someone, "hello")
-        alert = ObserverAlert(source="watchdog", severity="fatal", message="the account is blocked")
-        await middleware.context_of(someone).send(alert)
-        answer = await talk(someone, "go on")
-        again = await talk(someone, "please")
-
-    assert len(model.asked) == 1
-    assert interrupted(answer)
-    assert interrupted(again)
-    texts = [block.text for block in blocks(someone.state.context) if isinstance(block, TextBlock)]
-    assert any("the account is blocked" in text for text in texts)
-    assert assembly_telemetry.metric("assembly.halts") == 1
-
-
-async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetry):
-    class Failing(ScriptedModel):
-        async def _call_api(self, model_name, messages, *args, **kwargs):
-            if len(self.asked) < 2:
-                self.asked.append(messages)
-                raise ConnectionError("no answer")
-            return await super()._call_api(model_name, messages, *args, **kwargs)
-
-    middleware, model = AssemblyMiddleware([AlertPolicy()]), Failing()
-    someone = agent(model, middlewares=[middleware])
-    warning = ObserverAlert(source="ops", severity="warning", message="Costs rise.")
-    await middleware.context_of(someone).send(warning)
-    for _ in range(2):
-        with pytest.raises(ConnectionError):
-            await talk(someone, "hello")
-    await talk(someone, "hello", "go on")
-    assert ["Costs rise." in str(sent) for sent in model.asked] == [True, True, True, False]
-    assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
-
-
 async def test_no_tool_is_called_once_an_observer_has_halted():
     called = []
 
@@ -207,21 +131,6 @@ async def test_observers_see_what_each_model_call_was_billed_for(stream):
     someone = agent(model, middlewares=[middleware])
     await talk(someone, "one", "two", "three", "four")
     assert len(model.asked) == 3
-
-
-async def test_an_alert_is_read_by_the_model_once():
-    middleware = AssemblyMiddleware([AlertPolicy()])
-    model = ScriptedModel()
-    someone = agent(model, middlewares=[middleware])
-    await talk(someone, "hello")
-    await middleware.context_of(someone.state).send(
-        ObserverAlert(source="watchdog", severity="warning", message="slow down")
-    )
-    await talk(someone, "go on", "and on")
-
-    told = ["slow down" in str([m.get_text_content() for m in asked]) for asked in model.asked]
-    assert told == [False, True, False]
-    assert all(isinstance(message, Msg) for asked in model.asked for message in asked)
 
 
 async def test_a_budget_that_cannot_hold_is_raised_and_told_once(assembly_telemetry):
@@ -262,49 +171,3 @@ async def test_with_agentscopes_tracing_the_model_call_knows_its_assembly(assemb
             )
             assert chat.attributes["gen_ai.conversation.compacted"] is True
             assert len(assembly_telemetry.spans_named("invoke_agent Friday")) == 2 + 2 * order
-
-
-def test_an_assembler_has_its_own_name():
-    assert AssemblyMiddleware(Assembler([], name="mine")).assembler.name == "mine"
-    with pytest.raises(ConfigurationError, match="AssemblyMiddleware"):
-        AssemblyMiddleware(Assembler([]), name="other")
-
-
-_STEPS = st.lists(st.tuples(st.sampled_from(["say", "call", "calls"]), st.integers(1, 80)), max_size=12)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(replies=st.lists(_STEPS, min_size=1, max_size=4), window=st.integers(200, 1_200))
-def test_no_pair_is_broken_and_the_budget_holds(replies, window):
-    import asyncio
-
-    context, number = [], 0
-    for steps in replies:
-        context.append(UserMsg("user", "What now?"))
-        own = AssistantMsg("Friday", [])
-        for kind, size in steps:
-            if kind == "say":
-                own.content.append(TextBlock(text=words(size)))
-                continue
-            ids = [f"call-{number + n}" for n in range(1 if kind == "call" else 2)]
-            number += len(ids)
-            own.content += [ToolCallBlock(id=item_id, name="look_up", input="{}", state="finished") for item_id in ids]
-            own.content += [ToolResultBlock(id=item_id, name="look_up", output=words(size)) for item_id in ids]
-        context.append(own)
-    model = ScriptedModel(context_size=1_000_000)
-    someone = agent(model, middlewares=[AssemblyMiddleware([BudgetPolicy(window=window, output_reserve=0)])])
-    someone.state.context = context
-    asyncio.run(talk(someone, "And the newest?"))
-
-    sent = model.asked[0]
-    assert pairs_are_whole(sent)
-    assert sent[-1].get_text_content() == "And the newest?"
-    meter = TokenMeter(counter_for("gpt-4o"))
-    texts = [text for block in blocks(sent) for text in texts_of(block)]
-    assert sum(map(meter.text, texts)) + 4 * len(sent) <= window
-
-
-def texts_of(block):
-    if isinstance(block, ToolCallBlock):
-        return [block.name, block.input]
-    return [block.output] if isinstance(block, ToolResultBlock) else [block.text]

@@ -39,7 +39,7 @@ class Talk(BaseTalk):
         return [call(line.removeprefix("call:"), id=f"c{self.requested + at}") for at, line in enumerate(lines)]
 
     @classmethod
-    def plugin_of(cls, policies: Any, **settings: Any) -> Any:
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
         return AssembledPolicy(policies, tools=None if PACKAGE == "ag2" else TOOLS, **settings)
 
     async def ask(self, text: str) -> str:

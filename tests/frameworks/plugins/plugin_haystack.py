@@ -12,11 +12,11 @@ from haystack.tools import create_tool_from_function
 from haystack_models import AwaitedGenerator, ScriptedGenerator, Stage
 from plugin_talks import SYSTEM_PROMPT, BaseTalk, blocking
 
-from otel_assembly.instrumentation.haystack import AssemblyHook
+from otel_assembly.instrumentation.haystack import AssemblyChatGenerator, AssemblyHook
 
 
 class Talk(BaseTalk):
-    plugin_type, turn_type = AssemblyHook, "State"
+    turn_type = "State"
     agent_name, run_span = "Agent", "invoke_agent Agent"
     model = None
     observed = ("system", "request", "response", "tool_result", "response", "request")
@@ -24,10 +24,24 @@ class Talk(BaseTalk):
     def start(self) -> None:
         self.messages: list[ChatMessage] = []
         tools = [create_tool_from_function(blocking(function)) for function in self.tools]
-        self.stage = Stage()
+        self.stage, hooks = Stage(), None
         generator: Any = (AwaitedGenerator if self.way == "awaited" else ScriptedGenerator)(self.stage, *self.lines)
-        hooks: Any = {"before_llm": [self.plugin], "before_tool": [self.plugin.tools]}
+        if self.way == "generator":
+            self.plugin.chat_generator.stage, self.plugin.chat_generator.lines = self.stage, self.lines
+            generator = self.plugin
+        else:
+            hooks = {"before_llm": [self.plugin], "before_tool": [self.plugin.tools]}
         self.agent = Agent(chat_generator=generator, tools=tools, system_prompt=SYSTEM_PROMPT, hooks=hooks)
+
+    @classmethod
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
+        if way == "generator":
+            return AssemblyChatGenerator(ScriptedGenerator(Stage()), policies, **settings)
+        return AssemblyHook(policies, **settings)
+
+    @property
+    def conversation_id(self) -> str | None:
+        return None if self.way == "generator" else self.conversation
 
     async def ask(self, text: str) -> str:
         messages = [*self.messages, ChatMessage.from_user(text)]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gc
 import warnings
 from typing import Any
 
 with warnings.catch_warnings():  # older releases cause warnings of newer releases of pydantic
     warnings.simplefilter("ignore")
     from llama_index.core.agent.workflow import FunctionAgent
-    from llama_index.core.memory import ChatMemoryBuffer
+    from llama_index.core.memory import ChatMemoryBuffer, Memory
 
 from llama_index_models import Scripted, Stage, read
 from plugin_talks import SYSTEM_PROMPT, BaseTalk, Call
@@ -16,7 +17,6 @@ from otel_assembly.instrumentation.llama_index import AssemblyMemory
 
 class Talk(BaseTalk):
     turn_type = "AssemblyMemory"
-    conversation_id = None  # a buffer has no id
 
     def start(self) -> None:
         self.stage = Stage()
@@ -29,8 +29,9 @@ class Talk(BaseTalk):
         )
 
     @classmethod
-    def plugin_of(cls, policies: Any, **settings: Any) -> Any:
-        return AssemblyMemory(policies, ChatMemoryBuffer.from_defaults(), **settings)
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
+        memory = Memory.from_defaults(session_id="one") if way == "streamed" else ChatMemoryBuffer.from_defaults()
+        return AssemblyMemory(policies, memory, **settings)
 
     async def ask(self, text: str) -> str:
         return str(await self.agent.run(text, memory=self.plugin))
@@ -49,5 +50,12 @@ class Talk(BaseTalk):
     def context(self) -> Any:
         return self.plugin.context
 
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation if self.way == "streamed" else None  # a buffer has no id
+
     async def history(self) -> list[Any]:
         return self.plugin.get_all()
+
+    def close(self) -> None:
+        gc.collect()  # a `Memory` leaves its connection open

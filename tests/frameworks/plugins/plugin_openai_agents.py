@@ -22,7 +22,7 @@ class Talk(BaseTalk):
         )
 
     @classmethod
-    def plugin_of(cls, policies: Any, **settings: Any) -> Any:
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
         return AssemblyInputFilter(policies, conversation=lambda context: context, **settings)
 
     async def ask(self, text: str) -> str:

@@ -52,7 +52,7 @@ class Talk(BaseTalk):
         return lines if isinstance(line, list) else lines[0]
 
     @classmethod
-    def plugin_of(cls, policies: Any, **settings: Any) -> Any:
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
         return AssemblyChatCompletion(SharedService(Stage()), policies, **settings)
 
     async def ask(self, text: str) -> str:

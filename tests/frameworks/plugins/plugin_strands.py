@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from plugin_talks import SYSTEM_PROMPT, BaseTalk
+from plugin_talks import SYSTEM_PROMPT, BaseTalk, Call
 from strands import Agent, tool
 from strands_models import ScriptedModel, Stage
 from strands_programs import InvokeModelStage, said
@@ -38,6 +38,11 @@ class Talk(BaseTalk):
     @property
     def context(self) -> Any:
         return self.plugin.context_of(self.agent)
+
+    def accepts(self, call: Call) -> bool:
+        """Bedrock also requires that the user's messages and the model's alternate."""
+        kinds = [event.kind for event in call.events]
+        return super().accepts(call) and kinds == ["request", "response"] * (len(kinds) // 2) + ["request"]
 
     async def history(self) -> list[Any]:
         return list(self.agent.messages)

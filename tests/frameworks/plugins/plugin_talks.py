@@ -21,7 +21,7 @@ from recount import Read, pair
 from otel_assembly import HaltedError, ObserverAlert, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 #: The ways in which each framework runs an agent with its plug-in.
 WAYS = {
@@ -38,6 +38,8 @@ WAYS = {
     "haystack": ("awaited", "blocking"),
     "semantic_kernel": ("awaited", "streamed"),
 }
+#: Further ways, in which a plug-in gets no conversation's id.
+WAYS_WITHOUT_CONVERSATION = {"haystack": ("generator",)}
 #: The plug-ins that are one conversation each.
 ONE_CONVERSATION = {"autogen", "llama_index"}
 
@@ -77,11 +79,6 @@ class Call:
     def prompt(self) -> str:
         """All system prompts in one text."""
         return "\n\n".join(self.prompts)
-
-    def has_whole_pairs(self) -> bool:
-        """Return whether each tool call has its result, and each result its call."""
-        pairs = pair(self.events)
-        return not pairs.orphans and all(call.answered is not None for call in pairs.calls)
 
 
 class BaseTalk:
@@ -140,7 +137,7 @@ class BaseTalk:
         raise NotImplementedError
 
     @classmethod
-    def plugin_of(cls, policies: Any, **settings: Any) -> Any:
+    def plugin_of(cls, policies: Any, way: str, **settings: Any) -> Any:
         """Return the framework's plug-in."""
         return cls.plugin_type(policies, **settings)
 
@@ -166,6 +163,11 @@ class BaseTalk:
     def conversation_id(self) -> str | None:
         """The conversation's id in telemetry; None if the framework has none."""
         return self.conversation
+
+    def accepts(self, call: Call) -> bool:
+        """Return whether a provider accepts a call: each tool call has its result, and each result its call."""
+        pairs = pair(call.events)
+        return not pairs.orphans and all(each.answered is not None for each in pairs.calls)
 
     async def history(self) -> list[Any]:
         """Return the messages that the framework keeps."""
@@ -194,7 +196,7 @@ class Adapter:
 
     def plugin(self, policies: Any, **settings: Any) -> Any:
         """Return a plug-in with a chain of policies, or an assembler."""
-        return self.talk_type.plugin_of(policies, **settings)
+        return self.talk_type.plugin_of(policies, self.way, **settings)
 
     def talk(self, plugin: Any, *lines: Any, tools: Sequence[Any] = (look,), conversation: str = "one") -> BaseTalk:
         """Return a new conversation with an agent that has the plug-in, and whose model says these lines."""
@@ -208,16 +210,18 @@ class Adapter:
             talk.close()
 
 
-def _adapters(frameworks: Sequence[str], *, all_ways: bool) -> Any:
-    chosen = [(framework, way) for framework in frameworks for way in WAYS[framework][: None if all_ways else 1]]
+def _adapters(chosen: Iterable[tuple[str, str]]) -> Any:
     params = [pytest.param((name, way), id=f"{name}-{way}", marks=own_warnings_ignored(name)) for name, way in chosen]
     return pytest.mark.parametrize("adapter", params, indirect=True)
 
 
-#: The tests of each framework; in each way in which it runs an agent; and of those that serve many conversations.
-each_framework = _adapters(HERE, all_ways=False)
-each_way = _adapters(HERE, all_ways=True)
-each_shared = _adapters([framework for framework in HERE if framework not in ONE_CONVERSATION], all_ways=False)
+_ways = [(framework, way) for framework in HERE for way in WAYS[framework]]
+_further = [(framework, way) for framework in HERE for way in WAYS_WITHOUT_CONVERSATION.get(framework, ())]
+#: For tests of each framework, in each way to run an agent, and of the plug-ins that serve many conversations.
+each_framework = _adapters((framework, WAYS[framework][0]) for framework in HERE)
+each_way = _adapters(_ways)
+each_way_of_calls = _adapters([*_ways, *_further])
+each_shared = _adapters((framework, WAYS[framework][0]) for framework in HERE if framework not in ONE_CONVERSATION)
 
 
 def fatal(message: str = "The card was stolen.") -> ObserverAlert:

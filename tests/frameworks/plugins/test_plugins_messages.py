@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugin_talks import SYSTEM_PROMPT, each_framework, each_way, words
+from plugin_talks import SYSTEM_PROMPT, each_framework, each_way_of_calls, words
 
 from otel_assembly import BudgetPolicy, ContextOverflowError, SlidingWindowPolicy
 from otel_assembly.budget import ExtractiveCompactor
@@ -35,7 +35,7 @@ def talk_with_history(adapter: Any, policies: Any, turns: int = 4, lines: Any = 
     return adapter.talk(adapter.plugin(policies, **settings), *answers, *lines)
 
 
-@each_way
+@each_way_of_calls
 async def test_each_call_meets_the_budget_and_the_framework_keeps_the_dropped_messages(adapter, assembly_telemetry):
     talk, whole = (talk_with_history(adapter, policies) for policies in ([budget()], []))
     for each in (whole, talk):
@@ -43,7 +43,7 @@ async def test_each_call_meets_the_budget_and_the_framework_keeps_the_dropped_me
         assert await run_with_history(each, 4) == "Done."
     assert len(talk.calls) == 4 + 7
     assert max(call.tokens for call in talk.calls) <= 350 < whole.calls[-1].tokens
-    assert all(call.has_whole_pairs() for call in talk.calls)
+    assert all(map(talk.accepts, talk.calls))
     assert {call.prompt for call in talk.calls} == {SYSTEM_PROMPT}
     assert all("Find all" in call.texts for call in talk.calls[4:])
     assert "question 0" not in str(talk.calls[-1].texts)
@@ -57,16 +57,16 @@ async def test_each_call_meets_the_budget_and_the_framework_keeps_the_dropped_me
     assert assembly_telemetry.violations() == []
 
 
-@each_way
-async def test_a_budget_that_cannot_be_met_raises_before_the_model_is_called(adapter, assembly_telemetry):
+@each_way_of_calls
+async def test_a_budget_that_cannot_be_met_raises_before_the_model_is_called(adapter, instrumented):
     talk = adapter.talk(adapter.plugin([budget(110)]))
     with pytest.raises(ContextOverflowError):
         await talk.ask(f"Find all: {words(100)}")
     assert talk.calls == []
-    (span,) = assembly_telemetry.spans_named("assemble_context")
+    (span,) = instrumented.spans_named("assemble_context")
     assert span.attributes["assembly.overflowed"] is True
     assert span.attributes["error.type"] == "context_overflow"
-    assert assembly_telemetry.metric("assembly.budget.overflows") == 1
+    assert instrumented.metric("assembly.budget.overflows") == 1
 
 
 @each_framework
@@ -83,7 +83,7 @@ async def test_an_error_of_a_policy_reaches_the_caller(adapter):
     assert talk.calls == []
 
 
-@each_way
+@each_way_of_calls
 async def test_a_prompt_that_a_policy_adds_follows_the_agents_own(adapter):
     class Reminds:
         name = "reminds"
@@ -105,6 +105,7 @@ async def test_a_summary_is_one_message_that_any_model_accepts(adapter, assembly
     start, kind = talk.summary
     summaries = [[event.kind for event in call.events if "".join(event.texts).startswith(start)] for call in talk.calls]
     assert summaries[-1] == [kind]
+    assert all(map(talk.accepts, talk.calls))
     assert max(map(len, summaries)) == 1
     outcomes = {
         span.attributes["assembly.compaction.outcome"] for span in assembly_telemetry.spans_named("compact_block older")
@@ -135,21 +136,41 @@ async def test_the_model_receives_the_same_with_and_without_instrumentation(adap
     assert received[0] == received[1]
 
 
-@each_framework
+TEXTS = st.sampled_from(["why?", "tell me more " * 9, "é" * 30, words(40)])
+
+
+@each_way_of_calls
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
-    turns=st.integers(0, 4),
-    requested=st.lists(st.integers(1, 3), max_size=4),
-    window=st.integers(370, 900),
+    requests=st.lists(TEXTS, max_size=7),
+    answer=TEXTS,
+    results=st.lists(st.lists(TEXTS, min_size=1, max_size=3), max_size=5),
+    window=st.integers(200, 900),
     step=st.sampled_from([0, 200]),
 )
-async def test_in_any_run_each_call_meets_the_budget_and_has_whole_pairs(adapter, turns, requested, window, step):
-    lines = [*(["call:look"] * count for count in requested), "Done."]
-    talk = talk_with_history(adapter, [budget(window, step_tokens=step)], turns, lines)
-    assert await run_with_history(talk, turns) == "Done."
-    assert len(talk.calls) == turns + len(requested) + 1
+async def test_in_any_run_each_call_meets_the_budget_and_is_sendable(adapter, requests, answer, results, window, step):
+    texts = iter([text for group in results for text in group])
+
+    async def look() -> str:
+        """Look something up."""
+        return f"found: {next(texts)}"
+
+    plugin = adapter.plugin([budget(window, step_tokens=step)])
+    lines = [*[answer] * len(requests), *(["call:look"] * len(group) for group in results), "Done."]
+    talk = adapter.talk(plugin, *lines, tools=(look,))
+    asked = 0
+    try:
+        for request in (*requests, "Find all"):
+            asked = len(talk.calls)
+            reply = await talk.ask(request)
+    except ContextOverflowError:
+        pass
+    else:
+        assert reply == "Done."
+        assert len(talk.calls) == len(requests) + len(results) + 1
+        assert str(await talk.history()).count("found: ") >= sum(map(len, results))
     for call in talk.calls:
         assert call.tokens <= window - 50
-        assert call.has_whole_pairs()
-    assert all("Find all" in call.texts for call in talk.calls[turns:])
-    assert str(await talk.history()).count("found word0") >= sum(requested)
+        assert talk.accepts(call)
+        assert call.events[-1].kind != "response"
+    assert all(request in call.texts for call in talk.calls[asked:])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from plugin_talks import each_framework, each_shared, each_way, fatal
+from plugin_talks import each_framework, each_shared, each_way_of_calls, fatal
 
 from otel_assembly import AlertPolicy, HaltedError, SlidingWindowPolicy
 
 LOOKS = [*(["call:look", "call:look"] for _ in range(6)), "Done."]
 
 
-@each_way
+@each_way_of_calls
 async def test_each_model_call_has_one_assembly_within_its_run(adapter, instrumented):
     talk = adapter.talk(adapter.plugin([SlidingWindowPolicy(3)], name="window"), *LOOKS)
     assert await talk.ask("Find all") == "Done."
