@@ -6,7 +6,7 @@ its limit, and why it drops messages. Each framework has a table of specs by cla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from otel_assembly.messages.event_facts import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
 
@@ -58,7 +59,7 @@ class MadeWith(IdentityWeakMap[Any]):
 
 
 def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Return a function for `ReducerSpec.stays`, for a reducer that drops the messages before a cut.
+    """Return a function for `ReducerSpec.keeps`, for a reducer that drops the messages before a cut.
 
     The function returns the input after the cut; if the reducer dropped nothing, it returns the output.
 
@@ -74,7 +75,7 @@ def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[
 
 
 def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Return a function for `ReducerSpec.stays`, for a reducer with the number of kept messages in an attribute."""
+    """Return a function for `ReducerSpec.keeps`, for a reducer with the number of kept messages in an attribute."""
     return behind(lambda reducer, before: len(before) - int(getattr(reducer, attribute)))
 
 
@@ -98,14 +99,14 @@ def known_of(cls: type, table: Mapping[str, T], packages: Collection[str]) -> T 
 class ReducerSpec:
     """The description of one of a framework's built-in reducers.
 
-    A function in `stays`, `limit` or `reported` takes the reducer, its input and its output.
+    A function in `keeps`, `limit` or `reported` takes the reducer, its input and its output.
 
     Attributes:
         policy: The name of the reducer's step, of low cardinality.
         kind: ``reduction`` or ``injection``; None if it is not known.
         reason: Why the reducer drops messages.
         settings: The recorded settings, by name: the attribute of the reducer, or a function of the reducer.
-        stays: Returns the messages that the reducer's rule keeps. If the output lacks one of them, the reducer dropped
+        keeps: Returns the messages that the reducer's rule keeps. If the output lacks one of them, the reducer dropped
             it because the other half of its tool pair is missing.
         limit: The attribute with the reducer's limit, or a function that returns it. A limit in tokens is recorded as
             the budget. The limit was exceeded if the output is empty (tokens), or longer than the limit (items).
@@ -118,7 +119,7 @@ class ReducerSpec:
     kind: str | None = "reduction"
     reason: DecisionReason = DecisionReason.POLICY
     settings: Mapping[str, str | Callable[[Any], Any]] = field(default_factory=dict)
-    stays: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
+    keeps: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
     limit: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | str | None = None
     unit: str = "tokens"
     reported: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | None = None
@@ -128,18 +129,27 @@ class ReducerSpec:
         values = {name: _value_of(setting, reducer) for name, setting in self.settings.items()}
         return {name: value for name, value in values.items() if value is not None}
 
-    def done(self, reduction: Reduction, reducer: Any, after: Sequence[Any], **report: Any) -> None:
+    def done(
+        self,
+        reduction: Reduction,
+        reducer: Any,
+        after: Sequence[Any],
+        *,
+        prompts: Sequence[str] | None = None,
+        alerts: Sequence[AlertFacts] = (),
+    ) -> None:
         """Record the step of one reduction.
 
         Args:
             reduction: The reduction.
             reducer: The reducer.
             after: The reducer's output.
-            report: What else `Reduction.done` takes, such as the system prompts.
+            prompts: The system prompts after the reducer; None if it did not change them.
+            alerts: The alerts that the reducer delivered to the model.
         """
         arguments = reducer, reduction.before, after
         limit = None if self.limit is None else _value_of(self.limit, *arguments)
-        verdicts = () if self.stays is None else orphaned(self.stays(*arguments), after)
+        verdicts = () if self.keeps is None else orphaned(self.keeps(*arguments), after)
         if limit is not None and self.unit == "items" and len(after) > max(0, limit):
             self._overflow(reduction, limit, len(after), OverflowCause.FRAMEWORK)
         elif limit is not None and self.unit == "tokens" and reduction.before and not (after or verdicts):
@@ -147,12 +157,16 @@ class ReducerSpec:
             needed = sum(map(step.count, describe(reduction.before[-1]).texts)) if step is not None else 0
             # The framework counted more tokens than the limit, even if our tokenizer counts fewer.
             self._overflow(reduction, limit, max(needed, limit + 1), OverflowCause.NEWEST_ATOM)
-        budget = limit if self.unit == "tokens" else None
-        report |= {"budget": budget, "verdicts": verdicts, "reported": self.reported and self.reported(*arguments)}
-        report = {name: value for name, value in report.items() if value not in (None, ())}
-        if self.reason is not DecisionReason.POLICY:
-            report["reason"] = self.reason
-        reduction.done(after, always=True, **report)
+        reduction.report = replace(
+            reduction.report,
+            prompts=prompts,
+            reason=self.reason,
+            verdicts=reduction.report.verdicts or verdicts,
+            budget=limit if self.unit == "tokens" else None,
+            alerts=alerts,
+            reported=None if self.reported is None else self.reported(*arguments),
+        )
+        reduction.done(after, always=True)
 
     def _overflow(self, reduction: Reduction, limit: int, needed: int, cause: OverflowCause) -> None:
         step = reduction.open()

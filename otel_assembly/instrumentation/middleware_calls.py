@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducing
 from otel_assembly.instrumentation.runs import run_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,34 +39,34 @@ class MiddlewareReduction(Reduction):
 
     Args:
         instrumentation: The instrumentation that records the changes.
-        policy: The name of the step, of low cardinality.
-        before: The messages that the middleware receives.
-        summarises: True if a model call inside the middleware is a part of its step, such as a summarizer's. Otherwise
-            that is a separate model call.
-        kind: ``reduction`` if the middleware is known to be a reducer. It is then also recorded if it changed nothing
-            or failed.
-        more: Further arguments for `Reduction`.
+        report: The name of the step and the messages that the middleware receives. The kind is ``reduction`` if the
+            middleware is known to be a reducer. It is then also recorded if it changed nothing or failed.
+        is_summarizer: True if a model call inside the middleware is a part of its step, such as a summarizer's.
+            Otherwise that is a separate model call.
+        call: As for `Reduction`.
+        finds: As for `Reduction`.
+        agent_name: As for `Reduction`.
     """
 
-    __slots__ = ("_summarises",)
+    __slots__ = ("_is_summarizer",)
 
     def __init__(
         self,
         instrumentation: Instrumentation,
-        policy: str,
-        before: Sequence[Any],
+        report: StepReport,
         *,
-        summarises: bool = False,
-        kind: str | None = None,
-        **more: Any,
+        is_summarizer: bool = False,
+        call: ModelCall | None = None,
+        finds: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
+        agent_name: str | None = None,
     ) -> None:
-        super().__init__(instrumentation, policy, before, kind=kind, **more)
-        self._summarises = summarises
+        super().__init__(instrumentation, report, call=call, finds=finds, agent_name=agent_name)
+        self._is_summarizer = is_summarizer
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the middleware in this block."""
-        with super().running() if self._summarises else nullcontext():
+        with super().running() if self._is_summarizer else nullcontext():
             yield
 
     def failed(self, error: BaseException) -> None:
@@ -73,23 +74,29 @@ class MiddlewareReduction(Reduction):
 
         An error of other middleware need not concern its messages, so it is not recorded.
         """
-        if self._kind is not None or self.step is not None:
+        if self.report.kind is not None or self.step is not None:
             super().failed(error)
 
     def record_output(
-        self, prompts: Sequence[str] | None, after: ClientRequest, done: Callable[..., None] = Reduction.done
+        self, prompts: Sequence[str] | None, after: ClientRequest, known: tuple[ReducerSpec, Any] | None = None
     ) -> None:
         """Record the messages and system prompts that the middleware passes on.
 
         Args:
             prompts: The system prompts that the middleware received.
             after: The messages and system prompts that it passes on.
-            done: Called in place of `Reduction.done` to record the result.
+            known: The specification of the reducer, and the reducer; None for other middleware.
         """
         call = self.resolve_model_call() if prompts != after.prompts else None
         if call is not None:
             call.observe_messages(call.out if call.messages is not None else self.before, prompts=prompts)
-        done(self, list(after.messages), prompts=after.prompts if prompts != after.prompts else None)
+        changed_prompts = after.prompts if prompts != after.prompts else None
+        if known is not None:
+            spec, reducer = known
+            spec.done(self, reducer, list(after.messages), prompts=changed_prompts)
+        else:
+            self.report = replace(self.report, prompts=changed_prompts)
+            self.done(list(after.messages))
 
 
 class MiddlewareCall(TrackedRun):
@@ -102,7 +109,7 @@ class MiddlewareCall(TrackedRun):
         request: The request that the middleware is called with.
         inside: The values of context variables within the middleware.
         behind: The values of context variables within the next layer.
-        done: Called in place of `Reduction.done` to record the result.
+        known: The specification of the reducer, and the reducer; None for other middleware.
     """
 
     def __init__(
@@ -113,14 +120,14 @@ class MiddlewareCall(TrackedRun):
         request: Any,
         inside: Mapping[ContextVar[Any], Any] = {},  # never written to
         behind: Mapping[ContextVar[Any], Any] = {},  # likewise
-        done: Callable[..., None] = Reduction.done,
+        known: tuple[ReducerSpec, Any] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._begin_reduction = reduces
         self._read = reads
         self._run_inside = ContextBoundRun(instrumentation, None, inside)
         self._next_layer_context = {**behind, REDUCTION: None}
-        self._done = done
+        self._known = known
         original_request = reads(request)
         self._prompts = original_request.prompts  # read now, because a middleware may change the request in place
         self._reduction = reduces(original_request.messages)
@@ -143,7 +150,7 @@ class MiddlewareCall(TrackedRun):
     def call_next(self, _: Instrumentation, request: Any, *__: Any) -> ContextBoundRun:
         """Record the request with which the middleware calls the next layer, and return the run of that layer."""
         reduction, self._called_next = self._reduction, True
-        reduction.record_output(self._prompts, self._read(request), self._done)
+        reduction.record_output(self._prompts, self._read(request), self._known)
         self._reduction = self._begin_reduction(reduction.before)
         return ContextBoundRun(self._instrumentation, None, self._next_layer_context, ends=self._next_layer_ended)
 
@@ -234,17 +241,13 @@ def reducing_middleware_hook(
         reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
 
         def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
-            config = known.config(reducer)
-            return MiddlewareReduction(instrumentation, known.policy, before, kind="reduction", config=config)
-
-        def done(reduction: Reduction, after: Sequence[Any], **report: Any) -> None:
-            known.done(reduction, reducer, after, **report)
+            return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
 
         def messages_first(messages: Any, next_layer: Any, *rest: Any) -> Any:
             """Call the original with its arguments in the order of `wrap_middleware`."""
             return original(reducer, next_layer, messages, *rest)
 
-        begin_call = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, done=done)
+        begin_call = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, known=(known, reducer))
         with handled(instrumentation, call_next, messages, *rest) as call:
             is_recorded = call is not None
             reduce = wrap_middleware(messages_first, instrumentation, begin_call) if is_recorded else messages_first
@@ -294,7 +297,7 @@ class MiddlewareInput:
 def _record_edit(call: ModelCall, policy: str, before: ClientRequest, after: ClientRequest) -> None:
     # If all earlier messages are still there, messages can only have been added.
     kind = "reduction" if locate(after.messages, before.messages) is None else "injection"
-    reduction = MiddlewareReduction(call.instrumentation, policy, before.messages, kind=kind, call=call)
+    reduction = MiddlewareReduction(call.instrumentation, StepReport(policy, before.messages, kind=kind), call=call)
     reduction.record_output(before.prompts, after)
 
 

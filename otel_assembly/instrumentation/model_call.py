@@ -21,12 +21,13 @@ from opentelemetry import trace
 
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions, RecordedStep, remap_verdicts
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
 from otel_assembly.instrumentation.message_alignment import insert_gaps, locate, replace_at, same, same_objects
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.rendered import find_rendering
 from otel_assembly.observe.conversations import suppress_errors
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from otel_assembly.decision import Verdict
-    from otel_assembly.instrumentation.deferred import DeferredReduction
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.lazy_runs import LazyRun
     from otel_assembly.instrumentation.rendered import Rendering
@@ -69,6 +69,23 @@ class ClientRequest(NamedTuple):
     call: ModelCall | None = None
     client: ClientRules | None = None
     unknown: bool = False
+
+
+class RecordedStep(NamedTuple):
+    """A step of a model call.
+
+    Attributes:
+        report: What the step did to all messages of the call; `after` is never None.
+        step: The step in the call's assembly.
+    """
+
+    report: StepReport
+    step: ObservedStep
+
+    @property
+    def messages(self) -> list[Any]:
+        """All messages of the call after the step."""
+        return [] if self.report.after is None else list(self.report.after)
 
 
 class ModelCall(TrackedRun):
@@ -166,64 +183,42 @@ class ModelCall(TrackedRun):
         """Return the tokens of a text for the call's model; 0 if nothing is recorded."""
         return self._assembly.count(text) if self._assembly is not None else 0
 
-    def step(
-        self,
-        policy: str,
-        before: Sequence[Any],
-        *,
-        kind: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        started_ns: int | None = None,
-    ) -> ObservedStep | None:
+    def begin_step(self, report: StepReport, started_ns: int | None = None) -> ObservedStep | None:
         """Begin the step of a reducer, and return the context manager in which the reducer runs.
 
         Call `reduced` with the step and the reducer's output afterwards.
 
         Args:
-            policy: The reducer's name, of low cardinality.
-            before: The reducer's input.
-            kind: ``reduction`` or ``injection``; None if unknown.
-            config: The reducer's settings.
+            report: The reducer and its input.
             started_ns: When the reducer started, if it has already; None for the current time.
 
         Returns:
             None if nothing is recorded.
         """
         self._restart()
-        self._first_observation(before)
-        return self._begin_step(policy, kind, config, started_ns)
+        self._first_observation(report.before)
+        return self._begin_step(report, started_ns)
 
     def reduced(
         self,
-        policy: str,
-        before: Sequence[Any],
-        after: Sequence[Any],
+        report: StepReport,
         *,
         step: ObservedStep | None = None,
         since: Sequence[Any] | None = None,
-        kind: str | None = "reduction",
-        config: Mapping[str, Any] | None = None,
         started_ns: int | None = None,
-        prompts: Sequence[str] | None = None,
-        **report: Any,
     ) -> bool:
         """Record the output of a reducer, whose input may be a part of the call's messages.
 
         Args:
-            policy: The reducer's name, of low cardinality.
-            before: The reducer's input.
-            after: The reducer's output.
+            report: What the reducer did.
             step: The reducer's step, if it is open.
             since: The call's messages when the reducer started, if other reducers ran in the meantime.
-            kind: ``reduction`` or ``injection``; None if unknown.
-            config: The reducer's settings.
             started_ns: When the reducer started, if no step is open.
-            prompts: The system prompts after the reducer; None if it did not change them.
-            report: Other arguments for `ObservedStep.out`.
 
         Returns:
             False if nothing was recorded: none of the input's messages belongs to this call, or telemetry is off.
         """
+        before = report.before
         self._restart()
         self._first_observation(before)
         whole = self.out if since is None else since
@@ -236,24 +231,22 @@ class ModelCall(TrackedRun):
                 self.observe_messages(before)
                 whole, places = self.out, list(range(len(before)))
         if step is None:
-            step = self._begin_step(policy, kind, config, started_ns)
+            step = self._begin_step(report, started_ns)
         if step is None:
             return False
         if len(places) == len(before):  # the reducer may have received copies of the call's messages
-            report = remap_verdicts(report, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
-        self._record_step(
-            RecordedStep(policy, kind, config or {}, step, replace_at(whole, places, after), prompts, report)
-        )
+            report = report.with_originals(dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
+        after = before if report.after is None else report.after
+        self._record_step(replace(report, after=replace_at(whole, places, after)), step)
         return True
 
-    def replay_deferred(self, reduction: DeferredReduction) -> None:
+    def replay_deferred(self, report: StepReport) -> None:
         """Record a reduction that ran before this call existed as a step of this call."""
         self._restart()
-        self._first_observation(reduction.before)
-        step = self._begin_deferred_step(reduction)
+        self._first_observation(report.before)
+        step = self._begin_deferred_step(report)
         if step is not None:
-            details = {"kind": reduction.kind, "config": reduction.config, **reduction.said}
-            self.reduced(reduction.policy, reduction.before, reduction.after, step=step, **details)
+            self.reduced(report, step=step)
 
     def fork(self, state: int | None = None) -> Self:
         """Return a new call with the input and the steps of this one.
@@ -264,16 +257,16 @@ class ModelCall(TrackedRun):
             state: The index in `states` of the messages with which the new call continues; None for the last ones.
         """
         forked = copy(self)
-        forked._reset_to(list(map(replace, self._recorded_steps[:state])))  # noqa: SLF001  # of this class
+        forked._reset_to(self._recorded_steps[:state])  # noqa: SLF001  # of this class
         return forked
 
     def apply_deferred(self, invoking_agent: InvokingAgent) -> None:
         """Record the deferred reductions of an invoking agent as the next steps of this call, the oldest first."""
-        for reduction in DEFERRED_REDUCTIONS.take(invoking_agent):
+        for report in DEFERRED_REDUCTIONS.take(invoking_agent):
             self._restart()
-            self.observe_messages(reduction.before)
-            report = remap_verdicts(reduction.said, dict(zip(map(id, reduction.before), self.out, strict=True)))
-            self._apply_deferred_step(reduction._replace(said=report), list(reduction.after))
+            self.observe_messages(report.before)
+            originals = dict(zip(map(id, report.before), self.out, strict=True))
+            self._apply_deferred_step(report.with_originals(originals))
 
     def observe_messages(
         self,
@@ -304,12 +297,17 @@ class ModelCall(TrackedRun):
         elif prompts is not None:
             prompts_changed = list(prompts) != list(self._prompts_out or ())
         if prompts_changed or not same(self.out, messages):
-            step = self._begin_step(policy, kind)
+            report = StepReport(
+                policy,
+                self.out,
+                list(messages),
+                kind=kind,
+                prompts=prompts if prompts_changed else None,
+                verdicts=verdicts or self.why(self.out, messages),
+            )
+            step = self._begin_step(report)
             if step is not None:
-                verdicts = verdicts or self.why(self.out, messages)
-                report = {"verdicts": verdicts} if verdicts else {}
-                prompts = prompts if prompts_changed else None
-                self._record_step(RecordedStep(policy, kind, {}, step, list(messages), prompts, report))
+                self._record_step(report, step)
 
     @contextmanager
     def scoped(self) -> Iterator[None]:
@@ -397,7 +395,7 @@ class ModelCall(TrackedRun):
     @property
     def states(self) -> list[Sequence[Any]]:
         """The messages of the input, and after each step."""
-        return [self.messages or (), *(recorded.events for recorded in self._recorded_steps)]
+        return [self.messages or (), *(recorded.messages for recorded in self._recorded_steps)]
 
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
         """End the call's assembly without a model call; does nothing if no assembly is open.
@@ -475,61 +473,57 @@ class ModelCall(TrackedRun):
         if self.messages is not None:
             return
         original: list[Any] = list(messages)
-        deferred: list[tuple[DeferredReduction, list[Any]]] = []  # with all messages after the reduction
-        for reduction in reversed(DEFERRED_REDUCTIONS.take(self.invoking_agent)):
-            after, places = original, locate(original, reduction.after)
+        deferred: list[tuple[StepReport, list[Any]]] = []  # with all messages after the reduction
+        for report in reversed(DEFERRED_REDUCTIONS.take(self.invoking_agent)):
+            after, places = original, locate(original, report.after or ())
             if places:
-                original = replace_at(after, places, reduction.before)
-                deferred.append((reduction, after))
+                original = replace_at(after, places, report.before)
+                deferred.append((report, after))
         self.messages = self.out = original
-        for reduction, after in reversed(deferred):
-            self._apply_deferred_step(reduction, after)
+        for report, after in reversed(deferred):
+            self._apply_deferred_step(replace(report, after=after))
         self.out = list(messages)
 
-    def _apply_deferred_step(self, reduction: DeferredReduction, after: list[Any]) -> None:
-        """Record a deferred reduction as the next step; `after` is all messages of the call after it."""
-        step = self._begin_deferred_step(reduction)
+    def _apply_deferred_step(self, report: StepReport) -> None:
+        """Record a deferred reduction as the next step; the report's output is all messages of the call after it."""
+        step = self._begin_deferred_step(report)
         if step is not None:
-            self._record_step(
-                RecordedStep(reduction.policy, reduction.kind, reduction.config, step, after, None, reduction.said)
-            )
+            self._record_step(report, step)
 
-    def _begin_deferred_step(self, reduction: DeferredReduction) -> ObservedStep | None:
+    def _begin_deferred_step(self, report: StepReport) -> ObservedStep | None:
         """Begin the step of a deferred reduction, and record the attempts of its summarizers below it."""
-        started_ns = reduction.attempts[0].attempt.started_ns if reduction.attempts else None
+        started_ns = report.attempts[0].attempt.started_ns if report.attempts else None
         span_started_ns = getattr(trace.get_current_span(), "start_time", None)
         if started_ns is not None and (span_started_ns is None or started_ns < span_started_ns):
             started_ns = None  # the summarizer ran before the current run, whose spans must not start before it
-        step = self._begin_step(reduction.policy, reduction.kind, reduction.config, started_ns)
+        step = self._begin_step(report, started_ns)
         if step is not None:
             with step:
-                for attempt in reduction.attempts:
-                    attempt.record(self.count, step)
+                for attempt in report.attempts:
+                    step.record_attempt(attempt, self.count)
         return step
 
-    def _begin_step(
-        self,
-        policy: str,
-        kind: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        started_ns: int | None = None,
-    ) -> ObservedStep | None:
+    def _begin_step(self, report: StepReport, started_ns: int | None = None) -> ObservedStep | None:
         """Begin the next step, not before the end of the last one; None if nothing is recorded."""
         assembly = self._prepare_assembly(started_ns)
         if assembly is None:
             return None
         step_started_ns = max(started_ns or 0, assembly.done_ns) or None
-        return assembly.step(policy, kind=kind, config=config, started_ns=step_started_ns)
+        return assembly.step(report.policy, kind=report.kind, config=report.config, started_ns=step_started_ns)
 
-    def _record_step(self, recorded: RecordedStep) -> None:
-        """Add a step to the call, and record its output."""
-        self.out = recorded.events
+    def _record_step(self, report: StepReport, step: ObservedStep) -> None:
+        """Add a step to the call, and record its output: all messages of the call after it."""
+        recorded = RecordedStep(report, step)
+        self.out = recorded.messages
         self._recorded_steps.append(recorded)
-        if recorded.prompts is not None:
-            self._prompts_out = recorded.prompts
+        if report.prompts is not None:
+            self._prompts_out = report.prompts
         if self._assembly is not None:
             with suppress_errors(self._assembly.fail):
-                recorded.finish()
+                if not step.entered:  # its span has not been opened, so it is opened and closed here
+                    with step:
+                        pass
+                step.record(report)
 
     def _add_surrounding(self, messages: Sequence[Any]) -> None:
         """Add the messages before, between and after those of the last step to the input and to every step.
@@ -544,8 +538,12 @@ class ModelCall(TrackedRun):
         reduced = self.out
         self.messages = insert_gaps(self.messages or (), reduced, gaps)
         self.out = insert_gaps(reduced, reduced, gaps)
-        for recorded in self._recorded_steps:
-            recorded.widen(reduced, gaps)
+        surrounding = [message for gap in gaps for message in gap]
+        for index, (report, step) in enumerate(self._recorded_steps):
+            after = insert_gaps(report.after or (), reduced, gaps)
+            widened = replace(report, after=after, beside=[*report.beside, *surrounding])
+            self._recorded_steps[index] = RecordedStep(widened, step)
+            step.amend(widened)
 
     def _restart(self) -> None:
         """If the call's assembly has ended, the call is repeated: start a new assembly with the same steps."""
@@ -554,10 +552,10 @@ class ModelCall(TrackedRun):
         earlier_steps, self._recorded_steps = self._recorded_steps, []
         self._assembly, self._ended = None, False
         self.out, self._prompts_out = list(self.messages or ()), self.prompts
-        for recorded in earlier_steps:
-            step = self._begin_step(recorded.policy, recorded.kind, recorded.config)
+        for report, _ in earlier_steps:
+            step = self._begin_step(report)
             if step is not None:
-                self._record_step(recorded.repeated(step))
+                self._record_step(report.repeated(), step)
 
     def _reset_to(self, steps: list[RecordedStep]) -> None:
         """Make this call, a copy of another one, independent of it; the next observation repeats `steps`."""
@@ -597,14 +595,12 @@ class ModelCall(TrackedRun):
 COMPACTION: Final = "compaction"
 
 
-def _record(
-    instrumentation: Instrumentation, invoking_agent: InvokingAgent, reductions: Sequence[DeferredReduction]
-) -> None:
+def _record(instrumentation: Instrumentation, invoking_agent: InvokingAgent, reductions: Sequence[StepReport]) -> None:
     """Record deferred reductions as an assembly without a model call; see `DeferredReductions.record`."""
     call = ModelCall(instrumentation, invoking_agent, name=COMPACTION)
     for reduction in reductions:
         # The reducer that will use the summary has not run yet, so the reduction has no policy name.
-        call.replay_deferred(reduction if reduction.policy else reduction._replace(policy=COMPACTION))
+        call.replay_deferred(reduction if reduction.policy else replace(reduction, policy=COMPACTION))
     call.end()
 
 

@@ -1,31 +1,34 @@
 """Hooks of reducers: code of a framework or a program that removes, shortens or adds messages.
 
-`reducer` makes the hook of a function from a `Reducer`, which describes how to read the function's arguments and
-result. Such a function may be sync or async, and may change its messages in place. A `Reduction` is one run of a
-reducer. It becomes a step of the current model call; if there is none, it is deferred to the next one (see `deferred`).
+`reducer` makes the hook of a function from a generator that yields a `StepReport` with the function's input and returns
+one with its output. Such a function may be sync or async, and may change its messages in place. A `Reduction` is one
+run of a reducer. It becomes a step of the current model call; if there is none, it is deferred to the next one (see
+`deferred`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry import context as otel_context
 
 from otel_assembly.budget.attempt import Attempt
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredAttempt, DeferredReduction
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_any_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import same
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import CALL, ModelCall
 from otel_assembly.observe.assembly import settling
+from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.conversation import InvokingAgent
@@ -33,44 +36,9 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedStep
 
-
-@dataclass(frozen=True, slots=True)
-class Reducer:
-    """Describes how a hook reads one reducer of a framework.
-
-    Each attribute that is a function gets the arguments with which the reducer was called. If `by` is set, `policy`,
-    `kind`, `config` and `said` get the result of `by` instead of these arguments.
-
-    Attributes:
-        before: Returns the input messages; a `ClientRequest` if the reducer may change the system prompts, too; None
-            if this call is not to be recorded.
-        after: Returns the output messages, in the same form as `before`. It gets the reducer's result and then the
-            arguments. If it is None, the reducer changes its input in place, and `before` is called again.
-        policy: The reducer's name, of low cardinality.
-        kind: ``reduction`` or ``injection``; None if unknown.
-        config: Returns the reducer's settings; numbers, booleans and enums among them are recorded.
-        said: Returns more arguments for `ObservedStep.out`, such as verdicts and a budget. It gets the input, the
-            output and then the arguments.
-        always: True to record a step even if the reducer changed nothing; otherwise only a metric counts that.
-        invoking_agent: Returns the agent that will call a model with the output. It is called if the reducer ran
-            outside any model call.
-        by: Returns the object that reduces, such as a plug-in; None if there is none, so that nothing is recorded.
-        ends: Returns the agent whose next model call does not happen if the reducer raises; None if the error is
-            handled.
-        expected_errors: Exceptions that are recorded elsewhere, and are not recorded as a failure of the reducer.
-    """
-
-    before: Callable[..., Sequence[Any] | ClientRequest | None]
-    after: Callable[..., Sequence[Any] | ClientRequest | None] | None = None
-    policy: Callable[..., str] | str = ""
-    kind: Callable[..., str | None] | str | None = "reduction"
-    config: Callable[..., Mapping[str, Any]] | None = None
-    said: Callable[..., Mapping[str, Any]] | None = None
-    always: bool = False
-    invoking_agent: Callable[..., InvokingAgent | None] | None = None
-    by: Callable[..., Any] | None = None
-    ends: Callable[..., InvokingAgent | None] | None = None
-    expected_errors: tuple[type[BaseException], ...] = ()
+#: The observation of one call of a reducer. It yields what is known before the reducer runs, gets the reducer's result,
+#: and returns the complete report. If it ends without a report, nothing is recorded.
+ReducerObservation: TypeAlias = Generator[StepReport, Any, StepReport | None]
 
 
 class Reduction:
@@ -78,22 +46,17 @@ class Reduction:
 
     Args:
         instrumentation: The framework's instrumentation.
-        policy: The reducer's name, of low cardinality.
-        before: The reducer's input.
-        kind: ``reduction`` or ``injection``; None if unknown.
-        config: The reducer's settings.
+        report: What is known before the reducer runs: its name, kind, settings and input.
         call: The model call that the step belongs to; None for the current one.
         finds: Finds that model call instead, from the reducer's input and start time in nanoseconds since 1970. It also
             returns the call's messages at that time. It is called when there is something to record.
         agent_name: The agent's name, used if there is no model call.
 
     Attributes:
-        before: The reducer's input.
-        config: The reducer's settings.
+        report: What the reducer has done, as far as it is known.
         call: The model call that the step belongs to; None if there is none.
         step: The open step; None until something has to be recorded below it, such as a summarizer's model call.
-        verdicts: Why messages were dropped, as far as that is known before the reducer ends.
-        summarising: True while a summary is made whose span is open; model calls are then part of that span.
+        is_summarizing: True while a summary is made whose span is open; model calls are then part of that span.
         over: Whether the reducer has ended; code that it started may still run.
         read: The messages that the last summarizer received.
         attempt: The last attempt to make a summary; None without one.
@@ -106,37 +69,27 @@ class Reduction:
         "_deferred_attempts",
         "_find_call",
         "_instrumentation",
-        "_kind",
-        "_policy",
         "_started_ns",
         "attempt",
-        "before",
         "call",
-        "config",
+        "is_summarizing",
         "over",
         "read",
+        "report",
         "step",
-        "summarising",
-        "verdicts",
     )
 
     def __init__(
         self,
         instrumentation: Instrumentation,
-        policy: str,
-        before: Sequence[Any],
+        report: StepReport,
         *,
-        kind: str | None = "reduction",
-        config: Mapping[str, Any] | None = None,
         call: ModelCall | None = None,
         finds: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
         agent_name: str | None = None,
     ) -> None:
         self._instrumentation = instrumentation
-        self._policy = policy
-        self.before = list(before)
-        self._kind = kind
-        self.config = config or {}
+        self.report = report
         self._find_call = finds
         self._agent_name = agent_name
         self.call = CALL.get() if call is None and finds is None else call
@@ -145,12 +98,24 @@ class Reduction:
         self._started_ns = time.time_ns()
         self._context = otel_context.get_current()
         self.step: ObservedStep | None = None
-        self.verdicts: list[Verdict] = []
-        self.summarising = False
+        self.is_summarizing = False
         self.over = False
         self.read: Sequence[Any] = ()
         self.attempt: Attempt | None = None
-        self._deferred_attempts: list[DeferredAttempt] = []
+        self._deferred_attempts: list[SummarizerAttempt] = []
+
+    @property
+    def before(self) -> Sequence[Any]:
+        """The reducer's input."""
+        return self.report.before
+
+    @before.setter
+    def before(self, messages: Sequence[Any]) -> None:
+        self.report = replace(self.report, before=messages)
+
+    def add_verdict(self, verdict: Verdict) -> None:
+        """Add a verdict to the report."""
+        self.report = replace(self.report, verdicts=(*self.report.verdicts, verdict))
 
     def resolve_model_call(self) -> ModelCall | None:
         """Return the model call that the step belongs to; None if there is none."""
@@ -203,9 +168,7 @@ class Reduction:
         if self.step is None and call is not None:
             with self.in_outer_context():  # the reducer may have opened other spans since it was called
                 call.open(self._started_ns)
-            step = call.step(
-                self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
-            )
+            step = call.begin_step(self.report, self._started_ns)
             if step is not None:
                 self.step = step.__enter__()
         return self.step
@@ -232,7 +195,7 @@ class Reduction:
                 started before it.
         """
         step = self.open()
-        if self.call is None and not self.summarising:
+        if self.call is None and not self.is_summarizing:
             # The next model call opens the span, with the times of this attempt.
             attempt = self.attempt = Attempt(
                 model,
@@ -242,14 +205,14 @@ class Reduction:
                 started_ns=started_ns or time.time_ns(),
                 model_spans=model_spans,
             )
-            self._deferred_attempts.append(DeferredAttempt(attempt, tokens_in))
+            self._deferred_attempts.append(SummarizerAttempt(attempt, tokens_in))
             try:
                 with settling(attempt):
                     yield attempt
             finally:
                 attempt.ended_ns = time.time_ns()
             return
-        if step is None or self.call is None or self.summarising:
+        if step is None or self.call is None or self.is_summarizing:
             yield None
             return
         tokens = tokens_in(self.call.count)
@@ -266,12 +229,12 @@ class Reduction:
         """Add the summarizers' attempts of an inner reducer, which raised, to those of this reducer."""
         self._deferred_attempts += inner._deferred_attempts
 
-    def _record_attempts(self, attempts: Sequence[DeferredAttempt]) -> None:
+    def _record_attempts(self, attempts: Sequence[SummarizerAttempt]) -> None:
         """Record attempts of summarizers that ran outside any model call as ``compact_block`` spans of this step."""
         step = self.open() if attempts else None
         for attempt in attempts:
             if step is not None and self.call is not None:
-                attempt.record(self.call.count, step)
+                step.record_attempt(attempt, self.call.count)
 
     def answered(self, attempt: Attempt, text: str) -> None:
         """Record the text that a summarizer returned in an attempt."""
@@ -280,67 +243,43 @@ class Reduction:
         elif self._deferred_attempts:  # counted when the attempt is recorded, because the model is not known yet
             self._deferred_attempts[-1].text = text
 
-    def done(
-        self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None, **report: Any
-    ) -> None:
+    def done(self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None) -> None:
         """Record the reducer's output in its model call, or defer the reduction to the next call of an invoking agent.
 
         If the reducer changed nothing, only a metric counts it. If reducers that it called have recorded its whole
-        change, nothing more is recorded.
+        change, nothing more is recorded. Set other details, such as verdicts, in `report` before.
 
         Args:
             after: The reducer's output.
             always: True to record a step even if nothing changed.
             invoking_agent: The agent that will call a model with the output; used if there is no model call.
-            report: Other arguments for `ModelCall.reduced`, such as verdicts or changed prompts.
         """
         self.over = True
-        if self.verdicts:
-            report["verdicts"] = self.verdicts
-        prompts = report.get("prompts")
-        has_details = any(value is not None for name, value in report.items() if name != "prompts")
-        changed = always or self.step is not None or prompts is not None or not same(self.before, after)
-        if changed and self.resolve_model_call() is not None and self._is_recorded(after, prompts) and not has_details:
+        self.report = report = replace(self.report, after=after)
+        changed = always or self.step is not None or report.prompts is not None or not same(report.before, after)
+        if changed and self.resolve_model_call() is not None and not report.has_details and self._is_recorded(report):
             return  # a second step with the same change would only repeat it
         if self.step is not None:
             self.step.__exit__(None, None, None)
         if changed and self.call is not None:
-            self.call.reduced(
-                self._policy,
-                self.before,
-                after,
-                step=self.step,
-                since=self._call_messages,
-                kind=self._kind,
-                config=self.config,
-                started_ns=self._started_ns,
-                **report,
-            )
+            self.call.reduced(self.report, step=self.step, since=self._call_messages, started_ns=self._started_ns)
         elif invoking_agent is not None and (changed or self._deferred_attempts):
-            DEFERRED_REDUCTIONS.put(invoking_agent, self.to_deferred(after, report))
-        elif not changed and self._kind == "reduction":
+            DEFERRED_REDUCTIONS.put(invoking_agent, self.to_deferred(after))
+        elif not changed and self.report.kind == "reduction":
             agent_name = self.call.invoking_agent.agent_name if self.call is not None else self._agent_name
-            self._instrumentation.observed.declined(self._policy, agent_name)
+            self._instrumentation.observed.declined(self.report.policy, agent_name)
 
-    def to_deferred(self, after: Sequence[Any], report: Mapping[str, Any]) -> DeferredReduction:
-        """Return this reduction and its output as data that a later model call can record.
-
-        Args:
-            after: The reducer's output.
-            report: Other arguments for `ModelCall.reduced`.
-        """
+    def to_deferred(self, after: Sequence[Any]) -> StepReport:
+        """Return a report with the reducer's output that a later model call can record; the output is copied."""
         self.over = True
-        if self.verdicts:
-            report = {**report, "verdicts": self.verdicts}
-        attempts = self._deferred_attempts
-        return DeferredReduction(self._policy, self.before, list(after), self._kind, self.config, report, attempts)
+        return replace(self.report, after=list(after), attempts=self._deferred_attempts)
 
-    def _is_recorded(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
+    def _is_recorded(self, report: StepReport) -> bool:
         """Whether inner reducers have recorded steps since the start whose output is this reducer's output."""
-        call = self.call
+        call, after = self.call, report.after or ()
         if self.step is not None or call is None or call.out is self._call_messages or not same(call.out, after):
             return False
-        return prompts is None or list(prompts) == list(call.prompts_out or ())
+        return report.prompts is None or list(report.prompts) == list(call.prompts_out or ())
 
     def failed(self, error: BaseException) -> None:
         """Record that the reducer raised or was cancelled.
@@ -385,7 +324,7 @@ def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[
     """
     call.end()
     with context_value(CALL, None):
-        plugin = Reduction(instrumentation, "", ())
+        plugin = Reduction(instrumentation, StepReport(""))
         with plugin.running():
             yield
     plugin.over = True
@@ -406,50 +345,73 @@ def _observe_in_outer_context(_: Instrumentation, /, *__: Any, **___: Any) -> Ob
         yield
 
 
-def reducer(spec: Reducer) -> Wrap:
-    """Return the hook of a sync or async function that reduces messages."""
-    return observe_any_hook(reduces(spec))
+def reducer(
+    observe: Callable[..., ReducerObservation],
+    *,
+    always: bool = False,
+    invoking_agent: Callable[..., InvokingAgent | None] | None = None,
+    ends: Callable[..., InvokingAgent | None] | None = None,
+    expected_errors: tuple[type[BaseException], ...] = (),
+) -> Wrap:
+    """Return the hook of a sync or async function that reduces messages.
+
+    Args:
+        observe: Makes the `ReducerObservation` from the `Instrumentation` and the function's arguments.
+        always: True to record a step even if the reducer changed nothing; otherwise only a metric counts that.
+        invoking_agent: Returns the agent that will call a model with the output, from the function's arguments. It is
+            called if the reducer ran outside any model call.
+        ends: Returns the agent whose next model call does not happen if the reducer raises; None if the error is
+            handled. It gets the function's arguments.
+        expected_errors: Exceptions that are recorded elsewhere, and are not recorded as a failure of the reducer.
+
+    Example:
+        >>> def window(_, keep, messages):
+        ...     report = StepReport("window", messages, config={"size": keep.size})
+        ...     result = yield report
+        ...     return replace(report, after=result, reason=DecisionReason.OUTSIDE_WINDOW)
+        >>> hook = Hook("clerks", "Window.reduce", reducer(window), "messages that a window drops")
+    """
+    return observe_any_hook(
+        reduces(observe, always=always, invoking_agent=invoking_agent, ends=ends, expected_errors=expected_errors)
+    )
 
 
-def reduces(spec: Reducer) -> Callable[..., Observation]:
-    """Return the observation of a function that reduces messages, for `observe_any_hook` and similar functions."""
+def reduces(
+    observe: Callable[..., ReducerObservation],
+    *,
+    always: bool = False,
+    invoking_agent: Callable[..., InvokingAgent | None] | None = None,
+    ends: Callable[..., InvokingAgent | None] | None = None,
+    expected_errors: tuple[type[BaseException], ...] = (),
+) -> Callable[..., Observation]:
+    """Return the observation of a reducer for `observe_any_hook`; the arguments are those of `reducer`."""
 
-    def observe(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        def evaluate(setting: Any) -> Any:
-            return setting(*setting_args, **setting_kwargs) if callable(setting) else setting
-
-        setting_args, setting_kwargs = args, kwargs
-        if spec.by is not None:
-            setting_args, setting_kwargs = (spec.by(*args, **kwargs),), {}
-            if setting_args[0] is None:
-                return
-        prompts, before = _split_prompts(spec.before(*args, **kwargs))
-        if before is None:
+    def observation(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        reducer_observation = observe(instrumentation, *args, **kwargs)
+        started = next(reducer_observation, None)
+        if started is None:
             return
-        policy, kind, config = map(evaluate, (spec.policy, spec.kind, spec.config))
-        reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        ends = partial(spec.ends, *args, **kwargs) if spec.ends is not None else None
-        with reduction.tracked(ends, spec.expected_errors):
+        reduction = Reduction(instrumentation, started)
+        with reduction.tracked(partial(ends, *args, **kwargs) if ends is not None else None, expected_errors):
             result = yield
-        output: Any = spec.before(*args, **kwargs) if spec.after is None else spec.after(result, *args, **kwargs)
-        prompts_after, after = _split_prompts(output)
-        if after is None:
+        report = _finish(reducer_observation, result)
+        after = report.after if report is not None else None
+        if report is None or after is None:
             return
-        report: dict[str, Any] = {}
-        if spec.said is not None:
-            report.update(spec.said(reduction.before, after, *setting_args, **setting_kwargs))
-        if prompts_after != prompts:
-            report["prompts"] = prompts_after
-        invoking_agent = None
-        if spec.invoking_agent is not None and reduction.call is None:
-            invoking_agent = spec.invoking_agent(*args, **kwargs)
-        reduction.done(after, always=spec.always, invoking_agent=invoking_agent, **report)
+        if report.prompts == report.prompts_before:
+            report = replace(report, prompts=None)
+        reduction.report = replace(report, verdicts=reduction.report.verdicts or report.verdicts)
+        receiver = invoking_agent(*args, **kwargs) if invoking_agent is not None and reduction.call is None else None
+        reduction.done(after, always=always, invoking_agent=receiver)
 
-    return observe
+    return observation
 
 
-def _split_prompts(
-    messages: Sequence[Any] | ClientRequest | None,
-) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
-    """Return the system prompts, or None if unknown, and the messages."""
-    return (messages.prompts, messages.messages) if isinstance(messages, ClientRequest) else (None, messages)
+def _finish(observation: ReducerObservation, result: Any) -> StepReport | None:
+    """Send a reducer's result into its observation, and return the report."""
+    try:
+        observation.send(result)
+    except StopIteration as end:
+        report: StepReport | None = end.value
+        return report
+    raise RuntimeError("the observation of a reducer must yield once, and then return its report")

@@ -53,12 +53,12 @@ class Summary:
 
     def __enter__(self) -> Self:
         self._current.__enter__()
-        self._reduction.summarising = True
+        self._reduction.is_summarizing = True
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self._current.__exit__()
-        self._reduction.summarising = False
+        self._reduction.is_summarizing = False
         self._attempt_span.__exit__(*raised)
 
     def begin(self, model: str, read: Sequence[Any]) -> None:
@@ -96,10 +96,10 @@ class Summary:
 
     def _add_verdict(self, messages: Sequence[Any], reason: DecisionReason) -> None:
         if messages:
-            self._reduction.verdicts.append(Verdict(messages, outcome_of(reason), reason))
+            self._reduction.add_verdict(Verdict(messages, outcome_of(reason), reason))
 
 
-def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> list[Verdict]:
+def compacted_verdict(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> Verdict:
     """Return the verdict on the messages that a reducer replaced with a summary: they are compacted.
 
     These are the removed messages that the summarizer read, if its call was successful, and earlier summaries. If no
@@ -121,14 +121,14 @@ def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -
     ]
     if attempt is not None and is_successful and call is not None and summary is not None:
         attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
-    return [Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
+    return Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
 #: The summary that the reducer running in this context creates.
 SUMMARY: Final[ContextVar[Summary | None]] = ContextVar("otel_assembly_summary", default=None)
 
 
-def summarises(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
+def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
     """Return the hook of a reducer's function, async or not, that returns the text of a summary.
 
     Args:
@@ -145,7 +145,7 @@ def summarises(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
     return observe_any_hook(observe)
 
 
-def read_by_summariser(model: Callable[..., str]) -> Wrap:
+def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
     """Return the hook of a reducer's function that returns the messages for the summarizer, before it is called.
 
     Args:

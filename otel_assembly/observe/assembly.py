@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import compress, count
 from operator import is_, is_not
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
@@ -17,6 +18,7 @@ from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
 from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.messages.event_facts import describe
+from otel_assembly.observe.step_report import StepReport
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.observe.step_report import SummarizerAttempt
     from otel_assembly.recorder import PolicyTime, Recording
     from otel_assembly.tokens import TokenMeter
 
@@ -134,7 +137,7 @@ class ObservedAssembly(OpenAssembly):
         """
         reports = self._is_open or self.waits
         time_of = (self._of_steps if reports else NULL_RECORDING).policy(policy, len(self.steps), started_ns)
-        step = ObservedStep(self, policy, kind, config or {}, time_of)
+        step = ObservedStep(self, StepReport(policy, kind=kind, config=config or {}), time_of)
         self.steps.append(step)
         if self._is_open:
             step.begin()
@@ -201,67 +204,25 @@ class ObservedAssembly(OpenAssembly):
         self._failed(problem)
 
 
-class _Said(NamedTuple):
-    """What the caller of `ObservedStep.out` says beside the events."""
-
-    prompts: Sequence[str] | None
-    reason: DecisionReason
-    verdicts: Sequence[Verdict]
-    budget: int | None
-    fixed: int | None
-    alerts: Sequence[AlertFacts]
-    halts: int
-    reported: int | None
-    stands_in: bool
-    of_prompt: bool
-
-
 class ObservedStep:
     """One policy or reducer of an observed assembly, while it runs.
 
     Attributes:
-        events: What came out; None where that is what came in.
-        beside: Those among them that the policy was not given, and the framework holds all the same: they take nothing
-            of its limit.
+        report: What the policy did; its name, kind and settings until the output is known.
     """
 
-    __slots__ = (
-        "_assembly",
-        "_attempts",
-        "_config",
-        "_current",
-        "_error",
-        "_kind",
-        "_overflow",
-        "_policy",
-        "_said",
-        "_step",
-        "_time",
-        "beside",
-        "events",
-    )
+    __slots__ = ("_assembly", "_attempts", "_current", "_error", "_has_output", "_overflow", "_step", "_time", "report")
 
-    def __init__(
-        self,
-        assembly: ObservedAssembly,
-        policy: str,
-        kind: str | None,
-        config: Mapping[str, Any],
-        time_of: PolicyTime,
-    ) -> None:
+    def __init__(self, assembly: ObservedAssembly, report: StepReport, time_of: PolicyTime) -> None:
+        self.report = report
         self._assembly = assembly
-        self._policy = policy
-        self._kind = kind
-        self._config = config
         self._time = time_of
         self._attempts: list[Attempt] = []
         self._current: Token[ObservedStep | None] | None = None
         self._error: BaseException | None = None
         self._overflow: Overflow | None = None
         self._step: Step | None = None
-        self._said: _Said | None = None
-        self.events: Sequence[Any] | None = None
-        self.beside: Sequence[Any] = ()
+        self._has_output = False
 
     def __enter__(self) -> Self:
         self._time.__enter__()
@@ -284,13 +245,14 @@ class ObservedStep:
         return self._current is not None
 
     def begin(self) -> None:
-        """The assembly is open: it is known what this step takes in, and what it said so far is read."""
-        self._step = step = self._assembly.begin_step(self._policy, self._kind, self._config)
+        """Begin the step in the ledger's record: the assembly's input is known now, so the report can be read."""
+        report = self.report
+        self._step = step = self._assembly.begin_step(report.policy, report.kind, report.config)
         step.error = self._error
         if self._overflow is not None:
             self._overflows(step, self._overflow)
-        if self._said is not None:
-            self._write(step, self._said)
+        if self._has_output:
+            self._write(step)
 
     def out(
         self,
@@ -332,22 +294,46 @@ class ObservedStep:
             of_prompt: Whether the limit is one of the whole prompt, with its system-level texts and the tools, and not
                 of the events alone.
         """
+        self.record(
+            replace(
+                self.report,
+                after=events,
+                prompts=prompts,
+                reason=reason,
+                verdicts=verdicts,
+                budget=budget,
+                fixed=fixed,
+                alerts=alerts,
+                halts=halts,
+                reported=reported,
+                stands_in=stands_in,
+                of_prompt=of_prompt,
+            )
+        )
+
+    def record(self, report: StepReport) -> None:
+        """Record what the policy did, as `out` does; the time that the policy took ends here.
+
+        Until the assembly's input is known, a later report replaces an earlier one.
+        """
         self._time.stop()
         assembly = self._assembly
         assembly.done_ns = time.time_ns()
-        if stands_in is None:
-            stands_in = reported is None
-        # What came in is not known yet: the framework may change its list by then.
-        self.events = list(events) if assembly.waits and events is not None else events
-        self._said = _Said(prompts, reason, verdicts, budget, fixed, alerts, halts, reported, stands_in, of_prompt)
+        if assembly.waits and report.after is not None:  # the framework may change its list until the report is read
+            report = replace(report, after=list(report.after))
+        self.report, self._has_output = report, True
         if self._step is not None:
-            self._write(self._step, self._said)
-        assembly.signal(alerts)
+            self._write(self._step)
+        assembly.signal(report.alerts)
 
-    def _write(self, step: Step, said: _Said) -> None:
+    def amend(self, report: StepReport) -> None:
+        """Replace the report of a step whose assembly's input is not known yet."""
+        self.report = report
+
+    def _write(self, step: Step) -> None:
         """Find out what was done, from what came out and what came in."""
-        assembly, events = self._assembly, self.events
-        record = assembly.record
+        assembly, report = self._assembly, self.report
+        record, events = assembly.record, report.after
         try:
             if events is not None:
                 with record.ledger.lock:
@@ -355,24 +341,24 @@ class ObservedStep:
                     if len(inputs) > len(step.view_in):  # another assembly of the conversation put more behind them
                         inputs = inputs[: len(step.view_in)]
                     given = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
-                    if said.verdicts or not _is_cut(step, inputs, given, said.reason):
+                    if report.verdicts or not _is_cut(step, inputs, given, report.reason):
                         places = record.ledger_input.numbered.places
                         match(
                             step,
                             inputs,
                             given,
-                            said.verdicts,
+                            report.verdicts,
                             record.ledger,
-                            otherwise=said.reason,
+                            otherwise=report.reason,
                             rereads=True,
-                            stands_in=said.stands_in,
+                            stands_in=report.reported is None if report.stands_in is None else report.stands_in,
                             index=places if step.view_in is record.ledger_input.view else None,
                         )
                 assembly.events = given
-            if said.prompts is not None:
-                step.let_out(tuple(said.prompts))
-            step.budget, step.fixed, step.reported = said.budget, said.fixed, said.reported
-            step.alerts, step.halts = tuple(said.alerts), said.halts
+            if report.prompts is not None:
+                step.let_out(tuple(report.prompts))
+            step.budget, step.fixed, step.reported = report.budget, report.fixed, report.reported
+            step.alerts, step.halts = tuple(report.alerts), report.halts
             if record.unknown:
                 step.exits = step.pinned = ()
             if step.created:
@@ -396,16 +382,16 @@ class ObservedStep:
 
     def hold(self) -> None:
         """Whether its limit held is found out, where nobody has said that it did not."""
-        step, said, record = self._step, self._said, self._assembly.record
-        if step is None or said is None or said.budget is None:
+        step, report, record = self._step, self.report, self._assembly.record
+        if step is None or report.budget is None:
             return
-        view, most = step.view_out, LET_PASS * max(0, said.budget)
-        if not said.of_prompt:
-            step.beside_tokens = sum(record.meter.event(describe(event)) for event in self.beside)
+        view, most = step.view_out, LET_PASS * max(0, report.budget)
+        if not report.of_prompt:
+            step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
         if self._overflow is None and step.error is None and self._counted(step) > most:
             record.table(view).exact(view)
             if (needed := self._counted(step)) > most:
-                self._overflows(step, Overflow(said.budget, needed, OverflowCause.FRAMEWORK))
+                self._overflows(step, Overflow(report.budget, needed, OverflowCause.FRAMEWORK))
 
     def _counted(self, step: Step) -> int:
         """Tokens that count against the limit of a step."""
@@ -447,6 +433,24 @@ class ObservedStep:
         self._attempts.append(attempt)
         with self._assembly.watch(kind, attempt), settling(attempt):
             yield attempt
+
+    def record_attempt(self, earlier: SummarizerAttempt, count: Callable[[str], int]) -> None:
+        """Record an attempt of a summarizer that ran outside any model call as a ``compact_block`` span of this step.
+
+        Args:
+            earlier: The attempt.
+            count: Returns the tokens of a text.
+        """
+        outcome = earlier.attempt
+        with self.compacting(
+            outcome.compactor,
+            tokens_in=earlier.tokens_in(count),
+            started_ns=outcome.started_ns,
+            ended_ns=outcome.ended_ns,
+            model_spans=outcome.model_spans,
+        ) as attempt:
+            attempt.outcome, attempt.error_type = outcome.outcome, outcome.error_type
+            attempt.tokens_out = None if earlier.text is None else count(earlier.text)
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly.

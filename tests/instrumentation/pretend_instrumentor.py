@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from recount import prompt_tokens
@@ -12,8 +13,8 @@ from otel_assembly.instrumentation import (
     Hook,
     InvokingAgent,
     ModelCall,
-    Reducer,
     Reduction,
+    StepReport,
     SubclassHook,
     client,
     current_model_call,
@@ -46,6 +47,22 @@ def plugged(_, plugin, messages):
     current_model_call().replaced_by_plugin((yield))
 
 
+def reading(before, after=None, policy="", **details):
+    """Observe a reducer, for `reducer`.
+
+    `before` returns the input from the reducer's arguments, and `after` the output from the result and the arguments.
+    Without `after`, the reducer changes its input in place. A detail may be a function of the arguments.
+    """
+
+    def observe(_, /, *args, **kwargs):
+        values = {name: value(*args, **kwargs) if callable(value) else value for name, value in details.items()}
+        report = StepReport(policy, before(*args, **kwargs), **values)
+        result = yield report
+        return replace(report, after=before(*args, **kwargs) if after is None else after(result, *args, **kwargs))
+
+    return observe
+
+
 _window = {"policy": "window", "config": lambda window, _: {"size": window.size}}
 
 
@@ -53,7 +70,7 @@ _window = {"policy": "window", "config": lambda window, _: {"size": window.size}
 def limits(instrumentation, _, messages):
     with current_model_call().scoped():
         _, rest = split(messages)
-        Reduction(instrumentation, "limits", rest).done(rest[-2:], always=True)
+        Reduction(instrumentation, StepReport("limits", rest)).done(rest[-2:], always=True)
         yield
 
 
@@ -73,14 +90,14 @@ class PretendInstrumentor(AssemblyInstrumentor):
             ("Client.entered", client(sent)),
             ("Cache.call", client(sent, str)),
             ("Limits.call", limits),
-            ("Window.reduce", reducer(Reducer(taken_in, lambda result, *_: result, **_window))),
-            ("Window.areduce", reducer(Reducer(taken_in, lambda result, *_: result, **_window))),
+            ("Window.reduce", reducer(reading(taken_in, lambda result, *_: result, **_window))),
+            ("Window.areduce", reducer(reading(taken_in, lambda result, *_: result, **_window))),
             (
                 "Window.shrink",
-                reducer(Reducer(taken_in, invoking_agent=lambda _, history: OWNERS.get(id(history)), **_window)),
+                reducer(reading(taken_in, **_window), invoking_agent=lambda _, history: OWNERS.get(id(history))),
             ),
-            ("Around.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="around"))),
-            ("Summary.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="summary"))),
+            ("Around.reduce", reducer(reading(taken_in, lambda result, *_: result, policy="around"))),
+            ("Summary.reduce", reducer(reading(taken_in, lambda result, *_: result, policy="summary"))),
             ("Plugin.reduce", observe_hook(plugged)),
             ("Agent.turn", run_hook(call_of)),
             ("Agent.aturn", run_hook(call_of)),

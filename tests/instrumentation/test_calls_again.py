@@ -6,7 +6,7 @@ import pytest
 from pretend_instrumentor import PretendInstrumentor, assemblies, every_call, steps
 from recount import prompt_tokens
 
-from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, StepReport
 
 
 def test_a_retry_has_an_assembly_of_its_own_with_the_same_steps(agents, assembly_telemetry):
@@ -49,8 +49,8 @@ def test_another_call_begins_with_what_one_was_at_some_time(agents, assembly_tel
     instrumentation = PretendInstrumentor()._instrumentation
     messages = [{"role": "user", "content": str(number)} for number in range(6)]
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=messages)
-    call.reduced("first", messages, messages[1:])
-    call.reduced("second", messages[1:], messages[3:])
+    call.reduced(StepReport("first", messages, messages[1:]))
+    call.reduced(StepReport("second", messages[1:], messages[3:]))
     assert [len(state) for state in call.states] == [6, 5, 3]
     call.client_called(ClientRequest(messages[3:]))
     assert call.ended
@@ -66,7 +66,7 @@ def test_calls_of_one_run_begin_with_what_was_reduced_for_all_of_them(agents, as
     run = PretendInstrumentor()._instrumentation
     history = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
     prepared = ModelCall(run, InvokingAgent(asked, "clerk", "clerk"))
-    prepared.reduced("window", history, history[2:])
+    prepared.reduced(StepReport("window", history, history[2:]))
     others = prepared.fork()
     held = history[2:]
     for call in (prepared, others.fork(), others.fork()):

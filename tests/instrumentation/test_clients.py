@@ -14,6 +14,7 @@ from otel_assembly.instrumentation import (
     InvokingAgent,
     ModelCall,
     Reduction,
+    StepReport,
     SubclassHook,
     client,
     model_in,
@@ -108,7 +109,7 @@ def test_one_that_only_hands_on_is_looked_through(instrumentation, assembly_tele
 @pytest.mark.parametrize("words", [words, lazy_words, pieces, lazy_pieces])
 async def test_a_summariser_that_streams_is_an_attempt_of_the_step(words, instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
-    reduction = Reduction(instrumentation, "summary", TALK, call=call)
+    reduction = Reduction(instrumentation, StepReport("summary", TALK), call=call)
     with reduction.running():
         assert await read_all(client(sent)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
     reduction.done([{"role": "user", "content": "All."}, TALK[3]])
@@ -127,7 +128,7 @@ async def test_a_summariser_that_streams_takes_as_long_as_it_takes_and_may_say_t
         await asyncio.sleep(0.01)
         yield "All was said."
 
-    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, messages=TALK))
+    reduction = Reduction(instrumentation, StepReport("summary", TALK), call=ModelCall(instrumentation, messages=TALK))
     with reduction.running():
         whole = client(sent, chunk_text=lambda answer: answer if answer != "All" else None)
         async for answer in whole(streams, instrumentation)(TALK[:3]):
@@ -142,7 +143,7 @@ async def test_a_summariser_that_streams_takes_as_long_as_it_takes_and_may_say_t
 
 def test_a_summariser_may_add_its_answer_to_the_very_list_that_it_has_read(instrumentation, assembly_telemetry):
     invoking_agent, held = InvokingAgent("talk", "clerk", "clerk"), TALK[:3]
-    reduction = Reduction(instrumentation, "summary", TALK)
+    reduction = Reduction(instrumentation, StepReport("summary", TALK))
     with reduction.running():
         client(sent)(lambda messages: messages.append(TALK[3]), instrumentation)(held)
     reduction.done(TALK[3:], invoking_agent=invoking_agent)
@@ -164,12 +165,14 @@ async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, asse
 
     for stream in (words, silent):
         call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
-        reduction = Reduction(instrumentation, "summary", TALK, call=call)
+        reduction = Reduction(instrumentation, StepReport("summary", TALK), call=call)
         with reduction.running():
             await read_all(client(sent, chunk_text=lambda word: f"{word} ")(stream, instrumentation)(TALK[:3]))
         reduction.done(TALK[3:])
         call.client_called(sent(call.out))
-    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, InvokingAgent("talk")))
+    reduction = Reduction(
+        instrumentation, StepReport("summary", TALK), call=ModelCall(instrumentation, InvokingAgent("talk"))
+    )
     with reduction.running(), pytest.raises(ConnectionError):
         await read_all(client(sent, chunk_text=str)(breaks, instrumentation)(TALK[:3]))
     reduction.done([TALK[3]])
@@ -183,8 +186,8 @@ async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, asse
 
 def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, InvokingAgent("talk"), messages=TALK)
-    assert not call.reduced("elsewhere", HELLO, [])
-    assert call.reduced("window", [*HELLO, *TALK[2:]], TALK[3:])
+    assert not call.reduced(StepReport("elsewhere", HELLO, []))
+    assert call.reduced(StepReport("window", [*HELLO, *TALK[2:]], TALK[3:]))
     call.client_called(sent(TALK[3:]))
     (assembly,) = assembly_telemetry.spans_named("assemble_context")
     assert [child.attributes["assembly.policy.name"] for child in assembly.children] == ["framework", "window"]

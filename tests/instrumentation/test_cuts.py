@@ -14,6 +14,7 @@ from otel_assembly.instrumentation import (
     ModelCall,
     ReducerSpec,
     Reduction,
+    StepReport,
     behind,
     client,
     in_package,
@@ -134,24 +135,24 @@ def test_a_summarisers_own_function_is_told_only_inside_of_a_reducer(instrumenta
     summary(TALK)
     assert assembly_telemetry.spans == []
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
-    reduction = Reduction(instrumentation, "summarises", TALK, call=call)
+    reduction = Reduction(instrumentation, StepReport("summarizes", TALK), call=call)
     with reduction.tracked():
         summary(TALK)
     reduction.done(TALK[2:])
     call.end()
-    assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summarises"
+    assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summarizes"
 
 
 def test_a_plug_in_ends_what_was_prepared_before_it(instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
-    call.reduced("window", TALK, TALK[1:])
+    call.reduced(StepReport("window", TALK, TALK[1:]))
     with plugin_scope(instrumentation, call):
         assert len(assembly_telemetry.spans_named("assemble_context")) == 1
 
 
 def test_what_a_followed_reducer_raises_is_told_and_goes_through(instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
-    with pytest.raises(ConnectionError), Reduction(instrumentation, "window", TALK, call=call).tracked():
+    with pytest.raises(ConnectionError), Reduction(instrumentation, StepReport("window", TALK), call=call).tracked():
         raise ConnectionError
     call.end()
     assert assembly_telemetry.span("apply_policy window").attributes["error.type"] == "ConnectionError"

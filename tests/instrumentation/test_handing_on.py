@@ -12,6 +12,7 @@ from otel_assembly.instrumentation import (
     ModelCall,
     ReducerSpec,
     Reduction,
+    StepReport,
     already_reported,
     assembled,
     client,
@@ -26,7 +27,7 @@ LIMITER = ReducerSpec(
     "limiter",
     reason=DecisionReason.OUTSIDE_WINDOW,
     settings={"most": "most"},
-    stays=newest("most"),
+    keeps=newest("most"),
     limit="most",
     unit="items",
 )
@@ -96,7 +97,9 @@ async def test_each_limiter_is_a_step_of_the_one_call(agent, assembly_telemetry)
 
 
 async def test_what_runs_inside_of_a_reducer_begins_no_call(instrumentation, agent, assembly_telemetry):
-    with Reduction(instrumentation, "summarises", TALK, call=ModelCall(instrumentation, InvokingAgent())).running():
+    with Reduction(
+        instrumentation, StepReport("summarises", TALK), call=ModelCall(instrumentation, InvokingAgent())
+    ).running():
         await agent(3)
     assert assembly_telemetry.spans_named("apply_policy limiter") == []
 

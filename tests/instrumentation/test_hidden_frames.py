@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pretend_instrumentor import reading
 
 import otel_assembly.instrumentation
 from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
-    Reducer,
     TrackedRun,
     client,
     observe_async_hook,
@@ -70,7 +70,7 @@ def run_of(_, *__):
     return Run()
 
 
-READS = Reducer(lambda _: [], policy="window")
+READS = reading(lambda _: [], policy="window")
 SENT = client(lambda _: ClientRequest([]))
 WRAPPERS = {
     "plain": [observe_hook(observed), reducer(READS), run_hook(run_of), SENT],

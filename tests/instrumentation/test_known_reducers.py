@@ -12,6 +12,7 @@ from otel_assembly.instrumentation import (
     ModelCall,
     ReducerSpec,
     Reduction,
+    StepReport,
 )
 
 CALLS = {"id": "1", "function": {"name": "weather", "arguments": "{}"}}
@@ -34,14 +35,14 @@ NEWEST = ReducerSpec(
     "newest",
     reason=DecisionReason.OUTSIDE_WINDOW,
     settings={"size": "size", "not_there": "not_there"},
-    stays=lambda newest, given, _: given[-newest.size :],
+    keeps=lambda newest, given, _: given[-newest.size :],
 )
 
 
 def reduced(known, reducer, after):
     """A model is called with what a reducer made of the talk."""
     call = ModelCall(Instrumentation("pretend"), InvokingAgent("talk", "clerk", "clerk"))
-    reduction = Reduction(call.instrumentation, known.policy, TALK, config=known.config(reducer), call=call)
+    reduction = Reduction(call.instrumentation, StepReport(known.policy, TALK, config=known.config(reducer)), call=call)
     known.done(reduction, reducer, after)
     call.client_called(ClientRequest(after))
 
@@ -78,8 +79,8 @@ def test_what_it_says_itself_that_it_left_out_is_told_beside_what_did(assembly_t
 
 
 def test_one_that_raises_outside_of_any_call_is_told_as_a_call_that_is_not_made(assembly_telemetry):
-    reduction, error = Reduction(Instrumentation("pretend"), "memory", TALK, kind="injection"), ConnectionError()
-    reduction.ended(error, InvokingAgent("talk", "clerk", "clerk"))
+    report, error = StepReport("memory", TALK, kind="injection"), ConnectionError()
+    Reduction(Instrumentation("pretend"), report).ended(error, InvokingAgent("talk", "clerk", "clerk"))
     step, assembly = assembly_telemetry.span("apply_policy memory"), assembly_telemetry.span("assemble_context")
     assert step.attributes["error.type"] == assembly.attributes["error.type"] == "ConnectionError"
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"]) == (4, 0)

@@ -13,6 +13,7 @@ from otel_assembly.instrumentation import (
     MiddlewareCall,
     MiddlewareReduction,
     ModelCall,
+    StepReport,
     current_model_call,
     wrap_middleware,
 )
@@ -37,14 +38,16 @@ class Request:
 class Chain:
     """A framework's middleware around one model call."""
 
-    def __init__(self, instrumentation, **settings):
+    def __init__(self, instrumentation, kind=None):
         self.instrumentation = instrumentation
         self.call = ModelCall(instrumentation)
         self.seen = []
-        self._settings = settings
+        self._kind = kind
 
     def begun(self, name, request):
-        made = partial(MiddlewareReduction, self.instrumentation, name, **self._settings)
+        def made(before):
+            return MiddlewareReduction(self.instrumentation, StepReport(name, before, kind=self._kind))
+
         return MiddlewareCall(
             self.instrumentation,
             made,

@@ -15,6 +15,7 @@ from otel_assembly.instrumentation import (
     InvokingAgent,
     ModelCall,
     Reduction,
+    StepReport,
     current_model_call,
     run_hook,
 )
@@ -59,7 +60,7 @@ def test_what_stands_around_and_between_what_was_reduced_came_in_too(agents, ass
     asked = agents.Client()
     first, *reduced = [{"role": "user", "content": f"question {turn}"} for turn in range(4)]
     call = ModelCall(PretendInstrumentor()._instrumentation, InvokingAgent(asked, "clerk", "clerk"))
-    call.reduced("window", [first, *reduced], reduced)
+    call.reduced(StepReport("window", [first, *reduced], reduced))
     between = {"role": "user", "content": "in between"}
     held = [
         {"role": "user", "content": "in front"},
@@ -82,7 +83,7 @@ def test_why_a_copy_left_is_why_the_message_did(agents, assembly_telemetry):
     copies = [dict(event) for event in history]
     call = ModelCall(PretendInstrumentor()._instrumentation, InvokingAgent(asked, "clerk", "clerk"), messages=history)
     verdict = Verdict(copies[:2], DecisionOutcome.DROPPED, DecisionReason.STALE)
-    call.reduced("window", copies, copies[2:], verdicts=[verdict])
+    call.reduced(StepReport("window", copies, copies[2:], verdicts=[verdict]))
     with call.current():
         asked.call(copies[2:])
     (told,) = every_call(assembly_telemetry, asked)
@@ -109,7 +110,7 @@ def test_the_care_of_a_history_has_a_name_and_spares_what_it_could_not_reduce(ag
     history = [{"role": "user", "content": str(number)} for number in range(3)]
     instrumentation, error = Instrumentation("pretend"), ConnectionError()
     call = ModelCall(instrumentation, InvokingAgent("history"), messages=history, name="compaction")
-    Reduction(instrumentation, "compaction", history, call=call).failed(error)
+    Reduction(instrumentation, StepReport("compaction", history), call=call).failed(error)
     call.end(error, stays=True)
     (told,) = assemblies(assembly_telemetry)
     assert told.attributes["assembly.name"] == "compaction"

@@ -14,6 +14,7 @@ from otel_assembly.instrumentation import (
     Instrumentation,
     MiddlewareReduction,
     PreparedRun,
+    StepReport,
     Where,
     context_value,
     run_hook,
@@ -65,8 +66,7 @@ class Graph:
             position = GRAPH_CONTEXT.position()
             reduction = MiddlewareReduction(
                 self._instrumentation,
-                node.__name__,
-                messages,
+                StepReport(node.__name__, messages, kind=None),
                 finds=partial(GRAPH_CONTEXT.call_for_reducer, self._instrumentation, node="model"),
             )
             with GRAPH_CONTEXT.node(position, reduction):

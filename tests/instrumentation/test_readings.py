@@ -17,8 +17,8 @@ from otel_assembly.instrumentation import (
     InvokingAgent,
     Read,
     Readings,
-    Reducer,
     Reduction,
+    StepReport,
     client,
     run_hook,
 )
@@ -69,12 +69,12 @@ class Pretend:
     def __init__(self, instrumentation, *, keeps=False, holds=None):
         self.instrumentation = instrumentation
         self.readings = Readings("pretend", lambda message: message["content"] if message["role"] == "system" else None)
-        reads = Reducer(
-            lambda store: store.held if holds else None, policy="newest", config=lambda store: {"newest": store.newest},
-            said=lambda before, after, store: {"reason": DecisionReason.OUTSIDE_WINDOW},
-            invoking_agent=lambda store: InvokingAgent(store),
-        )  # fmt: skip
-        hook = self.readings.store_hook(reads, keeps=lambda _: keeps)
+        hook = self.readings.store_hook(
+            lambda store: StepReport("newest", config={"newest": store.newest}, reason=DecisionReason.OUTSIDE_WINDOW),
+            InvokingAgent,
+            stored=lambda store: store.held if holds else None,
+            keeps=lambda _: keeps,
+        )
         self.get, self.aget, self.failing = (
             hook(item, instrumentation) for item in (Store.get, Store.aget, Store.failing)
         )
@@ -195,8 +195,8 @@ def test_a_model_that_is_asked_as_a_store_is_read_is_a_part_of_that(instrumentat
         pretend.call(Model(), store.all())
         return [said("summary")]
 
-    reads = Reducer(lambda store: None, policy="sums", invoking_agent=InvokingAgent)
-    pretend.call(Model(), pretend.readings.store_hook(reads)(summed, instrumentation)(store))
+    hook = pretend.readings.store_hook(lambda _: StepReport("sums"), InvokingAgent)
+    pretend.call(Model(), hook(summed, instrumentation)(store))
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     [step] = assembly.children
     assert [step.name, *(child.name for child in step.children)] == ["apply_policy sums", "compact_block summary"]
@@ -249,8 +249,8 @@ async def test_a_stream_that_has_to_be_waited_for_is_a_part_of_its_run(instrumen
 
 
 def test_a_reduction_that_is_told_later_says_why(instrumentation):
-    reduction = Reduction(instrumentation, "newest", [1, 2])
-    assert reduction.to_deferred([2], {"budget": 3}).said == {"budget": 3}
+    reduction = Reduction(instrumentation, StepReport("newest", [1, 2], budget=3))
+    assert reduction.to_deferred([2]).budget == 3
 
 
 def test_what_was_read_is_not_kept_alive_by_that(instrumentation, assembly_telemetry):

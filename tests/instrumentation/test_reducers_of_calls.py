@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from pretend_instrumentor import OWNERS, assemblies, every_call, sent, split, steps
+from pretend_instrumentor import OWNERS, assemblies, every_call, reading, sent, split, steps
 from recount import prompt_tokens
 
 from otel_assembly.instrumentation import (
@@ -11,7 +13,7 @@ from otel_assembly.instrumentation import (
     Instrumentation,
     InvokingAgent,
     ModelCall,
-    Reducer,
+    StepReport,
     client,
     reducer,
 )
@@ -74,9 +76,14 @@ def test_a_reducer_may_change_the_system_prompts_and_says_itself_what_it_does(ag
     call = ModelCall(Instrumentation("pretend"), InvokingAgent("history"))
     hello = [{"role": "user", "content": "hello"}]
     call.set_input(hello, prompts=["You help."])
-    hook = reducer(
-        Reducer(lambda _, given: read(given), lambda out, *_: read(out), "brief", kind=lambda *_: "injection")
-    )
+
+    @reducer
+    def hook(_, __, messages):
+        before = read(messages)
+        report = StepReport("brief", before.messages, kind="injection", prompts_before=before.prompts)
+        after = read((yield report))
+        return replace(report, after=after.messages, prompts=after.prompts)
+
     with call.current():
         made = hook(add, call.instrumentation)(["You help."], told(["You help."], hello))
     call.client_called(sent(None, made))
@@ -100,7 +107,7 @@ def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assem
     again, other = {"role": "user", "content": "Again."}, {"role": "user", "content": "What else?"}
     for taken in ([again, other, again], [other, again]):
         call = ModelCall(Instrumentation("pretend"), InvokingAgent(), messages=[again, other, again])
-        call.reduced("window", taken, [again])
+        call.reduced(StepReport("window", taken, [again]))
         call.client_called(ClientRequest([*[again, other, again][: 3 - len(taken)], again]))
     told = assemblies(assembly_telemetry)
     assert [steps(item) for item in told] == [["window"], ["window"]]
@@ -117,9 +124,8 @@ def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tri
 
     invoking_agent = InvokingAgent("talk", "clerk", "clerk")
     talk = [{"role": "user", "content": word} for word in ("one", "two", "three")]
-    reads = Reducer(
-        lambda messages, ends: messages,
-        policy="sums_up",
+    hook = reducer(
+        reading(lambda messages, ends: messages, policy="sums_up"),
         invoking_agent=lambda *_: invoking_agent,
         ends=lambda messages, ends: invoking_agent if ends else None,
     )
@@ -128,7 +134,7 @@ def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tri
         summariser = client(lambda messages: ClientRequest(messages, model="gpt-4o"))(
             lambda messages: "", instrumentation
         )
-        wrapped = reducer(reads)(reduce, instrumentation)
+        wrapped = hook(reduce, instrumentation)
         for ends in (False, True):
             with pytest.raises(RuntimeError, match="no summary"):
                 wrapped(talk, ends)
@@ -147,8 +153,8 @@ def test_what_is_told_by_whoever_raises_it_is_no_failure_of_the_reducer_around(a
     def fails(messages):
         raise KeyError("told elsewhere")
 
-    reads = Reducer(lambda messages: messages, policy="around", expected_errors=(KeyError,))
+    hook = reducer(reading(lambda messages: messages, policy="around"), expected_errors=(KeyError,))
     with assembly_telemetry.as_default(), call.current(), pytest.raises(KeyError):
-        reducer(reads)(fails, telling)(call.messages)
+        hook(fails, telling)(call.messages)
     call.end()
     assert assembly_telemetry.spans == []

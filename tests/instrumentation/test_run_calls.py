@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from pretend_instrumentor import reading
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.instrumentation import (
@@ -19,8 +21,8 @@ from otel_assembly.instrumentation import (
     ModelCall,
     Preparing,
     PromptsInFront,
-    Reducer,
     SequentialCalls,
+    StepReport,
     SubclassHook,
     client,
     current_model_call,
@@ -47,7 +49,7 @@ def call_of(instrumentation: Instrumentation, messages: Any = None) -> ModelCall
     return ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=messages)
 
 
-window = Reducer(lambda messages: messages, lambda result, _: result, "window")
+window = reading(lambda messages: messages, lambda result, _: result, "window")
 
 
 def preparing(instrumentation, call, **options):
@@ -97,7 +99,7 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
 
     def begun():
         made.append(call_of(instrumentation, HISTORY))
-        made[-1].reduced("window", HISTORY, HISTORY[-2:])
+        made[-1].reduced(StepReport("window", HISTORY, HISTORY[-2:]))
         return made[-1]
 
     def prepare(inner=None):
@@ -140,11 +142,13 @@ def test_prompts_that_what_ran_inside_has_told_are_not_told_again(instrumentatio
         prompts.append(["You help, briefly."])
         return messages[-2:]
 
-    reads = partial(
-        Reducer, lambda messages: ClientRequest(messages, prompts[-1]), lambda out, *_: ClientRequest(out, prompts[-1])
-    )
-    inside = reducer(reads("inner"))(inner, instrumentation)
-    outer = reducer(reads("outer"))(lambda messages: inside(messages), instrumentation)
+    def observe(policy, _, messages):
+        report = StepReport(policy, messages, prompts_before=prompts[-1])
+        after = yield report
+        return replace(report, after=after, prompts=prompts[-1])
+
+    inside = reducer(partial(observe, "inner"))(inner, instrumentation)
+    outer = reducer(partial(observe, "outer"))(lambda messages: inside(messages), instrumentation)
     call = ModelCall(instrumentation, messages=HISTORY, prompts=prompts[0])
     with call.current():
         outer(HISTORY)
@@ -160,7 +164,7 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
     calls = CallsFromSharedStart("pretend")
 
     def load():
-        current_model_call().reduced("window", HISTORY, HISTORY[-2:])
+        current_model_call().reduced(StepReport("window", HISTORY, HISTORY[-2:]))
         return Handle()
 
     handle = run_hook(lambda told: calls.prepares(told, invoking_agent, lambda made: made))(load, instrumentation)()
@@ -246,15 +250,13 @@ def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly
     class Newest:
         keep = 2
 
-    reads = Reducer(
-        lambda messages, strategy=None: messages,
-        lambda result, *_, **__: result,
-        policy=lambda strategy: type(strategy).__name__,
-        config=lambda strategy: {"keep": strategy.keep},
-        said=lambda before, after, strategy: {"budget": strategy.keep},
-        by=lambda messages, strategy=None: strategy,
-    )
-    apply = reducer(reads)(lambda messages, strategy=None: messages[-2:], instrumentation)
+    def observe(_, messages, strategy=None):
+        if strategy is None:
+            return None
+        report = StepReport(type(strategy).__name__, messages, config={"keep": strategy.keep}, budget=strategy.keep)
+        return replace(report, after=(yield report))
+
+    apply = reducer(observe)(lambda messages, strategy=None: messages[-2:], instrumentation)
     call = call_of(instrumentation)
     with call.current():
         assert apply(HISTORY, strategy=Newest()) == HISTORY[-2:]

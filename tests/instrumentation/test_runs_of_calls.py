@@ -8,14 +8,15 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from pretend_instrumentor import reading
 from pydantic import BaseModel, PrivateAttr
 
 from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
     MultiCallRun,
-    Reducer,
     Reduction,
+    StepReport,
     StoredHistories,
     SubclassHook,
     client,
@@ -47,9 +48,8 @@ def counts(span: Any) -> tuple[int, int]:
 
 def reduces(instrumentation: Instrumentation, of: MultiCallRun, name: str, before: list[Any], after: list[Any]) -> None:
     """A reducer outside of any call makes these of those."""
-    reducer(Reducer(lambda _: before, lambda out, _: out, name, invoking_agent=lambda _: of.waits))(
-        lambda _: after, instrumentation
-    )(before)
+    hook = reducer(reading(lambda _: before, lambda out, _: out, name), invoking_agent=lambda _: of.waits)
+    hook(lambda _: after, instrumentation)(before)
 
 
 def calls(of: MultiCallRun, messages: list[Any]) -> None:
@@ -94,8 +94,8 @@ def test_a_summariser_outside_of_any_call_is_an_attempt_of_the_next_one(instrume
         lambda messages: "They met.", instrumentation
     )
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
-    read = Reducer(lambda held: held, lambda out, _: out, "sums_up", invoking_agent=lambda _: of.waits)
-    sums_up = reducer(read)(lambda held: said(ask(held)), instrumentation)
+    read = reading(lambda held: held, lambda out, _: out, "sums_up")
+    sums_up = reducer(read, invoking_agent=lambda _: of.waits)(lambda held: said(ask(held)), instrumentation)
     with of.current(), of.turn().current():
         calls(of, sums_up(said(1, 2, 3)))
     of.end()
@@ -139,13 +139,13 @@ def test_a_store_that_is_compacted_is_a_step_of_the_call_that_reads_it(instrumen
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
         stored.read("one", said(1, 2, 3), of.waits, None)
-        change = Reduction(instrumentation, "compaction", ())
+        change = Reduction(instrumentation, StepReport("compaction", ()))
         with change.tracked():
             pass
         stored.changed("one", change)
         stored.read("one", said("They met.", 3), of.waits, None)
         calls(of, said("They met.", 3))
-        stored.changed("one", Reduction(instrumentation, "compaction", ()))
+        stored.changed("one", Reduction(instrumentation, StepReport("compaction", ())))
         stored.read("one", said(3), of.waits, None)  # somebody took an item out
         calls(of, said(3))
     of.end()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, Reduction, Summary
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    Reduction,
+    StepReport,
+    Summary,
+)
 
 HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(6)]
 
@@ -18,7 +26,7 @@ def instrumentation(assembly_telemetry):
 def summarised(instrumentation, seen, text, **limits):
     """The older four are summarised, of which the model is given some."""
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=HISTORY)
-    reduction = Reduction(instrumentation, "sums up", HISTORY, call=call)
+    reduction = Reduction(instrumentation, StepReport("sums up", HISTORY), call=call)
     reduction.open()
     with Summary(reduction, HISTORY[:4]) as summary:
         for name, value in limits.items():

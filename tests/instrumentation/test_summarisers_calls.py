@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from opentelemetry import trace
-from pretend_instrumentor import assemblies, every_call, steps
+from pretend_instrumentor import assemblies, every_call, reading, steps
 
 from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
     InvokingAgent,
     ModelCall,
-    Reducer,
     Reduction,
+    StepReport,
     client,
     outer_span_hook,
     reducer,
@@ -58,7 +58,7 @@ def test_a_summarisers_spans_are_not_around_the_assembly_that_asked_for_it(agent
 def test_a_reducer_knows_what_its_summariser_has_read_and_what_came_of_it(assembly_telemetry):
     asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
     summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
-    reduction = Reduction(telling, "summary", asked, call=ModelCall(telling))
+    reduction = Reduction(telling, StepReport("summary", asked), call=ModelCall(telling))
     assert (reduction.read, reduction.attempt) == ((), None)
     with reduction.running():
         summarise(asked)
@@ -89,7 +89,7 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
             return messages
 
     after = reducer(
-        Reducer(lambda given: given, lambda out, _: out, "shorter", invoking_agent=lambda _: invoking_agent)
+        reading(lambda given: given, lambda out, _: out, "shorter"), invoking_agent=lambda _: invoking_agent
     )
     kept = after(shorter, telling)(asked)
     assert assembly_telemetry.spans == []
@@ -108,7 +108,7 @@ def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was
     summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
     with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
         call = ModelCall(telling)
-        reduction = Reduction(telling, "summary", asked, call=call)
+        reduction = Reduction(telling, StepReport("summary", asked), call=call)
         with reduction.running():
             summarise(asked)
             trace.get_current_span().set_attribute("step", True)
@@ -127,14 +127,13 @@ def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summar
         Instrumentation("pretend"),
     )
     summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)
-    made = reducer(Reducer(lambda given: given, lambda out, _: [out], invoking_agent=lambda _: invoking_agent))(
-        summarise, telling
-    )(asked)
+    hook = reducer(reading(lambda given: given, lambda out, _: [out]), invoking_agent=lambda _: invoking_agent)
+    made = hook(summarise, telling)(asked)
     call = ModelCall(
         telling, InvokingAgent("history", "clerk"), messages=[*asked, {"role": "assistant", "content": made}]
     )
     for _ in range(2):
-        reduction = Reduction(telling, "takes_it_up", call.out, call=call)
+        reduction = Reduction(telling, StepReport("takes_it_up", call.out), call=call)
         reduction.adopt_deferred(invoking_agent)
         reduction.done(call.out[-1:])
     call.client_called(ClientRequest(call.out))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from pretend_instrumentor import reading
 
 from otel_assembly.instrumentation import (
     Instrumentation,
     ModelCall,
-    Reducer,
-    read_by_summariser,
     reducer,
-    summarises,
+    summarizer_input_hook,
+    summary_hook,
 )
 
 HISTORY = [{"role": "user", "content": f"message {number}"} for number in range(6)]
@@ -27,9 +27,9 @@ class Compactor:
 
     def __init__(self, instrumentation, says="They said so."):
         self._says = says
-        self._read = read_by_summariser(lambda *_: "Summariser")(self._read, instrumentation)
-        self._summary = summarises(lambda messages: messages)(self._summary, instrumentation)
-        self.reduce = reducer(Reducer(lambda messages: messages, lambda result, _: result, "compactor"))(
+        self._read = summarizer_input_hook(lambda *_: "Summariser")(self._read, instrumentation)
+        self._summary = summary_hook(lambda messages: messages)(self._summary, instrumentation)
+        self.reduce = reducer(reading(lambda messages: messages, lambda result, _: result, "compactor"))(
             self._reduce, instrumentation
         )
 

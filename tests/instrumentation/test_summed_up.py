@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from otel_assembly import DecisionReason
 from otel_assembly.budget import CompactionOutcome
-from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, Reduction, summed_up
+from otel_assembly.instrumentation import (
+    ClientRequest,
+    Instrumentation,
+    InvokingAgent,
+    ModelCall,
+    Reduction,
+    StepReport,
+    compacted_verdict,
+)
 from otel_assembly.messages import summary_like
 
 HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(6)]
@@ -21,15 +31,16 @@ def instrumentation(assembly_telemetry):
 def summarised(telemetry, instrumentation, read, outcome=None, *, history=HISTORY, summary=()):
     """The step of a reducer that leaves out all but the newest two, for which a model may have read some."""
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=history, model="gpt-4o")
-    reduction = Reduction(instrumentation, "sums up", history, call=call)
+    reduction = Reduction(instrumentation, StepReport("sums up", history), call=call)
     if read is not None:
         with reduction.compacting("gpt-4o", lambda count: 7) as attempt:
             reduction.read = read
             reduction.answered(attempt, "All of it.")
             attempt.outcome = outcome
     after = [*summary, *history[-2:]]
-    verdicts = summed_up(reduction, after, *summary)
-    reduction.done(after, verdicts=verdicts, reason=DecisionReason.OVER_BUDGET, stands_in=False)
+    verdict = compacted_verdict(reduction, after, *summary)
+    reduction.report = replace(reduction.report, verdicts=[verdict], reason=DecisionReason.OVER_BUDGET, stands_in=False)
+    reduction.done(after)
     call.client_called(ClientRequest(after))
     return telemetry.span("apply_policy sums up")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
+from pretend_instrumentor import reading
 
 from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
     InvokingAgent,
     ModelCall,
-    Reducer,
     client,
     maintenance_hook,
     reducer,
@@ -25,11 +25,11 @@ def compaction(instrumentation, history):
     yield ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=history, name="compaction")
 
 
-READS = Reducer(lambda history: history, lambda result, _: result, "compaction")
+READS = reading(lambda history: history, lambda result, _: result, "compaction")
 
 
-def wrapped(original, reads=READS):
-    return maintenance_hook(reads, compaction)(original, Instrumentation("pretend"))
+def wrapped(original, reads=READS, **settings):
+    return maintenance_hook(reads, compaction, **settings)(original, Instrumentation("pretend"))
 
 
 def of(telemetry):
@@ -72,7 +72,7 @@ def test_whatever_it_calls_is_a_part_of_it(assembly_telemetry):
     def summarises(history):
         return [{"role": "user", "content": model(history[:2])}, *history[2:]]
 
-    reduces = reducer(Reducer(lambda history: history, lambda result, _: result, "window"))
+    reduces = reducer(reading(lambda history: history, lambda result, _: result, "window"))
     window = reduces(lambda history: history[:3], instrumentation)
     wrapped(lambda history: window(wrapped(summarises)(history)))(HISTORY)
     assert of(assembly_telemetry)["assembly.events.out"] == 3
@@ -80,5 +80,5 @@ def test_whatever_it_calls_is_a_part_of_it(assembly_telemetry):
 
 
 def test_one_that_takes_nothing_out_is_told_where_it_always_is(assembly_telemetry):
-    wrapped(lambda history: "noted", Reducer(lambda history: history, policy="compaction", always=True))(HISTORY)
+    wrapped(lambda history: "noted", reading(lambda history: history, policy="compaction"), always=True)(HISTORY)
     assert of(assembly_telemetry)["assembly.events.out"] == 4

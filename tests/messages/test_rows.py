@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_assembly import describe
-from otel_assembly.instrumentation import Instrumentation, ModelCall
+from otel_assembly.instrumentation import Instrumentation, ModelCall, StepReport
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
@@ -207,7 +207,7 @@ def test_copies_are_known_by_what_the_rows_read_of_their_parts(assembly_telemetr
     one = Held([Part(files=1), Part("asked", files=2)])
 
     def knows(copy, of=one):
-        return ModelCall(Instrumentation("pretend"), messages=[of]).reduced("window", [copy], [])
+        return ModelCall(Instrumentation("pretend"), messages=[of]).reduced(StepReport("window", [copy], []))
 
     with assembly_telemetry.as_default():
         assert knows(Held([Part(), Part("asked")])), "no row reads the files"
@@ -221,7 +221,7 @@ def test_an_event_may_have_no_parts_at_all(assembly_telemetry):
     call = ModelCall(Instrumentation("pretend"), messages=[Held(None)])
     assert not describe(Held(None)).texts
     with assembly_telemetry.as_default():
-        assert call.reduced("window", [Held(None)], [])
+        assert call.reduced(StepReport("window", [Held(None)], []))
 
 
 def test_copies_are_known_by_what_is_known_of_them(assembly_telemetry):
@@ -233,6 +233,6 @@ def test_copies_are_known_by_what_is_known_of_them(assembly_telemetry):
     register_parts(Named, "parts", "kind", {}, lambda *_: EventKind.REQUEST, known, lambda held: held.role)
     call = ModelCall(Instrumentation("pretend"), messages=[Named([])])
     with assembly_telemetry.as_default():
-        assert call.reduced("window", [Named([])], [])
+        assert call.reduced(StepReport("window", [Named([])], []))
         call = ModelCall(Instrumentation("pretend"), messages=[Named([])])
-        assert not call.reduced("window", [Named([], name="somebody")], [])
+        assert not call.reduced(StepReport("window", [Named([], name="somebody")], []))

@@ -262,9 +262,6 @@ def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, conte
     yield
 
 
-hide_frames(globals())
-
-
 async def tools_of(context: Any) -> tuple[Mapping[str, Any], ...]:
     """Return the schemas of the functions that are offered to the model: the turn's, or else the agent's."""
     turn = turn_of(context)
@@ -274,3 +271,6 @@ async def tools_of(context: Any) -> tuple[Mapping[str, Any], ...]:
     for tool in getattr(agent_of(context), "tools", ()):
         schemas += offered(list(await tool.schemas(context)), function_of)
     return tuple(schemas)
+
+
+hide_frames(globals())

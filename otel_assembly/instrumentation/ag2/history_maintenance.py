@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ModelCall
-    from otel_assembly.instrumentation.reductions import Reducer
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 
-def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManager[ModelCall]]) -> Wrap:
+def maintenance_hook(
+    observe: Callable[..., ReducerObservation],
+    call_of: Callable[..., AbstractContextManager[ModelCall]],
+    *,
+    always: bool = False,
+) -> Wrap:
     """Return the hook of a function that works on a history; each call is recorded as an assembly.
 
     The function can be sync or async. The assembly has one step and is not followed by a model call. If the function
@@ -28,11 +33,12 @@ def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManag
     of that reducer's step.
 
     Args:
-        reads: How to read the function's input and output.
+        observe: Observes the function, as for `reducer`.
         call_of: Returns a context manager for the assembly, from the `Instrumentation` and the function's arguments.
             The function runs in its block.
+        always: As for `reducer`.
     """
-    observe = reduces(reads)
+    observation = reduces(observe, always=always)
 
     def observe_maintenance(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         if reducing() is not None:
@@ -42,6 +48,6 @@ def maintenance_hook(reads: Reducer, call_of: Callable[..., AbstractContextManag
             context_value(CALL, call),
             on_exit(partial(call.end, stays=True)),
         ):
-            yield from observe(instrumentation, *args, **kwargs)
+            yield from observation(instrumentation, *args, **kwargs)
 
     return observe_any_hook(observe_maintenance)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +27,9 @@ from otel_assembly.instrumentation.known_reducers import MadeWith, ReducerSpec, 
 from otel_assembly.instrumentation.middleware_calls import reducing_middleware_hook
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, name_of, without_summaries
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugin_scope, reducing
+from otel_assembly.instrumentation.reductions import Reduction, plugin_scope, reducing
 from otel_assembly.messages.event_facts import EventKind, describe
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 #: AG2's default for ``TokenBudgetPolicy(chars_per_token=…)``.
 CHARACTERS_PER_TOKEN: Final = 4
@@ -99,14 +102,14 @@ _BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
     "SlidingWindowPolicy": ReducerSpec(
         reason=_OUTSIDE,
         settings={"max_events": "_max"} | _TRANSPARENT,
-        stays=newest("_max"),
+        keeps=newest("_max"),
         limit="_max",
         unit="items",
     ),
     "TokenBudgetPolicy": ReducerSpec(
         reason=_OVER,
         settings={**_TRANSPARENT, "max_tokens": _max_tokens},
-        stays=behind(_first_within_budget),
+        keeps=behind(_first_within_budget),
         limit=_max_tokens,
     ),
     "WorkingMemoryPolicy": _INJECTION,
@@ -140,7 +143,7 @@ def policy_apply(
         return
     call.observe_messages(events, prompts=prompts)
     name, spec = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _UNKNOWN_POLICY
-    reduction = Reduction(instrumentation, name, events, kind=spec.kind, config=spec.config(policy))
+    reduction = Reduction(instrumentation, StepReport(name, events, kind=spec.kind, config=spec.config(policy)))
     reduction.open()
     delivered = frozenset(policy._delivered_keys if spec is _ALERTS else ())  # noqa: SLF001
     with reduction.tracked():
@@ -157,7 +160,7 @@ history_limiter = reducing_middleware_hook(
         "history_limiter",
         reason=_OUTSIDE,
         settings={"max_events": "_max_events"},
-        stays=behind(_first_newest),
+        keeps=behind(_first_newest),
         limit="_max_events",
         unit="items",
     ),
@@ -166,10 +169,6 @@ history_limiter = reducing_middleware_hook(
 token_limiter = reducing_middleware_hook(
     ReducerSpec("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
 )
-
-
-def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) -> Sequence[Any]:
-    return events
 
 
 @contextmanager
@@ -189,9 +188,7 @@ def _call_of(
         yield call
 
 
-def _compacted(
-    compacted: Iterable[Any], _: Any, /, events: Sequence[Any], context: Any, store: Any = None
-) -> list[Any]:
+def _compacted(compacted: Iterable[Any], events: Sequence[Any], context: Any) -> list[Any]:
     """Return the history after a compaction: the strategy's result, with the records of tokens that AG2 restores.
 
     Some releases of AG2 restore these records (`UsageEvent`) with ``agent._with_usage_events``, in turns only.
@@ -202,25 +199,34 @@ def _compacted(
     return compacted if restore is None else list(restore(before=events, compacted=compacted, spent_during=[]))
 
 
-def _compaction_report(
-    before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any
-) -> dict[str, Any]:
-    """Return why events were dropped: outside the window, or lost because the model's answer is no summary of them."""
-    if type(strategy).__name__ == "TailWindowCompact":
-        return {"reason": DecisionReason.OUTSIDE_WINDOW}
-    lost = without_summaries(
-        before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None
-    )
-    return {"verdicts": lost} if lost else {}
-
-
 _TARGET: Final = ReducerSpec(settings={"target": "_target"})
-_COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_TARGET.config, said=_compaction_report)
-_AGGREGATES: Final = Reducer(_history, policy="aggregation", kind=None, config=_TARGET.config, always=True)
+
+
+def _observe_compaction(
+    _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> ReducerObservation:
+    """Record why events were dropped: outside the window, or lost because the model's answer is no summary of them."""
+    report = StepReport("compaction", events, config=_TARGET.config(strategy))
+    after = _compacted((yield report), report.before, context)
+    if type(strategy).__name__ == "TailWindowCompact":
+        return replace(report, after=after, reason=DecisionReason.OUTSIDE_WINDOW)
+    lost = without_summaries(
+        report.before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None
+    )
+    return replace(report, after=after, verdicts=lost)
+
+
+def _observe_aggregation(
+    _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> ReducerObservation:
+    report = StepReport("aggregation", events, kind=None, config=_TARGET.config(strategy))
+    yield report
+    return replace(report, after=events)
+
 
 #: Wrap a strategy's ``compact`` and ``aggregate``.
-compact = maintenance_hook(_COMPACTS, partial(_call_of, "compaction"))
-aggregate = maintenance_hook(_AGGREGATES, partial(_call_of, "aggregation"))
+compact = maintenance_hook(_observe_compaction, partial(_call_of, "compaction"))
+aggregate = maintenance_hook(_observe_aggregation, partial(_call_of, "aggregation"), always=True)
 
 
 def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:

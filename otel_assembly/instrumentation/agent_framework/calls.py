@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
@@ -27,16 +28,18 @@ from otel_assembly.instrumentation.middleware_calls import MIDDLEWARE_INPUT, mid
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
+from otel_assembly.instrumentation.reductions import reducer, reducing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly._internal.tracked_runs import TrackedRun
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 
 def attach_to_stream(run: TrackedRun, answer: Any) -> bool:
@@ -151,13 +154,12 @@ _REASONS: Final[Mapping[str, DecisionReason]] = {
 }
 
 
-def _strategy_report(
-    before: Sequence[Any], after: Sequence[Any], strategy: Any, *_: Any, **__: Any
-) -> Mapping[str, Any]:
-    """Return why the strategy dropped each message, and the strategy's limit if it is in tokens."""
+def _with_output(report: StepReport, after: Sequence[Any], strategy: Any) -> StepReport:
+    """Add the output, why the strategy dropped each message, and the strategy's limit if it is in tokens."""
     counts_tokens = getattr(strategy, "tokenizer", None) is not None
     limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts_tokens else ()))
-    return {"verdicts": left_for(before, after, _drop_reason), "budget": limit_of(strategy, *limits)}
+    verdicts = left_for(report.before, after, _drop_reason)
+    return replace(report, after=after, verdicts=verdicts, budget=limit_of(strategy, *limits))
 
 
 def _drop_reason(message: Any) -> DecisionReason | None:
@@ -168,53 +170,56 @@ def _drop_reason(message: Any) -> DecisionReason | None:
     return DecisionReason.OUTSIDE_WINDOW if reason == "truncation" and not has_token_count else _REASONS.get(reason)
 
 
-def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:
-    """Return the hook of a function that applies a compaction strategy. Model calls by a reducer are not recorded.
+def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | None]) -> ReducerObservation:
+    """Observe a function that applies a compaction strategy. Model calls by a reducer are not recorded.
 
     Args:
-        strategy: Returns the strategy from the function's arguments; None if there is none.
-        before: Returns the messages that are compacted, from the same arguments.
-        reads: Further arguments of `Reducer`.
+        strategy: The strategy; None if there is none.
+        messages_of: Returns the messages that are compacted, before and after; None if there are none.
     """
-    return reducer(
-        Reducer(
-            before,
-            policy=lambda used_strategy: policy_name(used_strategy, _PACKAGES, "Strategy", "Compaction"),
-            config=lambda used_strategy: settings_of(used_strategy) if is_own(used_strategy, _PACKAGES) else {},
-            said=_strategy_report,
-            by=lambda *args, **kwargs: strategy(*args, **kwargs) if reducing() is None else None,
-            **reads,
-        )
-    )
+    before = messages_of() if strategy is not None and reducing() is None else None
+    if before is None:
+        return None
+    config = settings_of(strategy) if is_own(strategy, _PACKAGES) else {}
+    report = StepReport(policy_name(strategy, _PACKAGES, "Strategy", "Compaction"), before, config=config)
+    result = yield report
+    after = result if isinstance(result, list) else messages_of()
+    return None if after is None else _with_output(report, after, strategy)
 
 
-def _session_history(provider: Any, /, *, session: Any = None, **_: Any) -> Sequence[Any] | None:
-    state = session.state.get(provider.history_source_id) if session is not None else None
-    messages = state.get("messages") if isinstance(state, dict) else None
-    return messages if isinstance(messages, list) else None
+@reducer
+def compaction(
+    _: Instrumentation, __: Any, messages: Any, *, compaction_strategy: Any = None, **___: Any
+) -> ReducerObservation:
+    """Wrap a client's compaction before each call. Messages that earlier rounds dropped are in its input again."""
+    return (yield from _observe_strategy(compaction_strategy, lambda: messages))
 
 
-def _history_with_excluded(provider: Any, *_: Any, state: Any = None, **__: Any) -> Sequence[Any] | None:
-    return list(state.get("messages", ())) if provider.skip_excluded and isinstance(state, dict) else None
+@reducer
+def before_run(_: Instrumentation, provider: Any, *, context: Any, **__: Any) -> ReducerObservation:
+    """Wrap `CompactionProvider.before_run`: compacts the messages that earlier providers loaded, once per run."""
+    return (yield from _observe_strategy(provider.before_strategy, context.get_messages))
 
 
-#: Wraps a client's compaction before each call. Messages that earlier rounds dropped are in its input again.
-compaction: Final = _compaction(
-    lambda *_, compaction_strategy=None, **__: compaction_strategy,
-    lambda _, messages, **__: messages,
-    after=lambda result, *_, **__: result,
-)
-#: Wraps `CompactionProvider.before_run`: compacts the messages that earlier providers loaded, once per run.
-before_run: Final = _compaction(
-    lambda provider, **_: provider.before_strategy, lambda _, context, **__: context.get_messages()
-)
+def _observe_after_run(_: Instrumentation, provider: Any, *, session: Any = None, **__: Any) -> ReducerObservation:
+    def history() -> Sequence[Any] | None:
+        state = session.state.get(provider.history_source_id) if session is not None else None
+        messages = state.get("messages") if isinstance(state, dict) else None
+        return messages if isinstance(messages, list) else None
+
+    return (yield from _observe_strategy(provider.after_strategy, history))
+
+
 #: Wraps `CompactionProvider.after_run`: compacts the stored history. The next run's first call records it.
-after_run: Final = _compaction(
-    lambda provider, **_: provider.after_strategy,
-    _session_history,
-    invoking_agent=lambda _, agent=None, session=None, **__: invoking_agent_of(agent, session),
+after_run: Final = reducer(
+    _observe_after_run, invoking_agent=lambda _, agent=None, session=None, **__: invoking_agent_of(agent, session)
 )
-#: Wraps `InMemoryHistoryProvider.get_messages`, which leaves out messages that `CompactionProvider.after_run` excluded.
-skips_excluded: Final = reducer(
-    Reducer(_history_with_excluded, lambda result, *_, **__: result, policy="skip_excluded", said=_strategy_report)
-)
+
+
+@reducer
+def skips_excluded(_: Instrumentation, provider: Any, *__: Any, state: Any = None, **___: Any) -> ReducerObservation:
+    """Wrap `InMemoryHistoryProvider.get_messages`, which leaves out what `CompactionProvider.after_run` excluded."""
+    if not provider.skip_excluded or not isinstance(state, dict):
+        return None
+    report = StepReport("skip_excluded", state.get("messages", ()))
+    return _with_output(report, (yield report), provider)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import time
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import rules_of_client
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,14 +160,10 @@ class AgentScopeCall(ModelCall):
         self.observe_messages(events, prompts=as_prompts(original) if self.prompts is None else None)
         if list(self.prompts_out or ()) != as_prompts(self.prompt):
             for change in self.prompt_changes:
-                self.reduced(
-                    change.middleware,
-                    self.out,
-                    self.out,
-                    kind="injection",
-                    started_ns=time.time_ns() - change.duration_ns,
-                    prompts=as_prompts(change.after),
+                report = StepReport(
+                    change.middleware, self.out, self.out, kind="injection", prompts=as_prompts(change.after)
                 )
+                self.reduced(report, started_ns=time.time_ns() - change.duration_ns)
 
     def record_request_changes(self, messages: Sequence[Any]) -> None:
         """Record what the ``on_model_call`` middlewares changed. A copy with the same content is no change.
@@ -175,13 +173,14 @@ class AgentScopeCall(ModelCall):
         """
         if self._request_step_name != FRAMEWORK:
             parts, prompts = self.read_messages(messages)
-            changed = prompts != list(self.prompts_out or ())
             reduction = self.middleware_reduction(self._request_step_name, self.out)
-            reduction.done(parts, prompts=prompts if changed else None)
+            if prompts != list(self.prompts_out or ()):
+                reduction.report = replace(reduction.report, prompts=prompts)
+            reduction.done(parts)
 
     def middleware_reduction(self, policy: str, before: Sequence[Any]) -> Reduction:
         """Return a `Reduction` for a change of this call's messages by middlewares."""
-        return Reduction(self.instrumentation, policy, before, kind=None, call=self)
+        return Reduction(self.instrumentation, StepReport(policy, before, kind=None), call=self)
 
     def fail_in_middleware(self, error: BaseException, policy: str | None = None) -> None:
         """Record that a middleware raised before the model was called, and end the call.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from asyncio import CancelledError
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
@@ -22,17 +23,18 @@ from otel_assembly.instrumentation.agentscope.conversation import (
 )
 from otel_assembly.instrumentation.agentscope.messages import part_of
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
 from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.reductions import REDUCTION, Reducer, Reduction, reducer, reducing
-from otel_assembly.instrumentation.summaries import summed_up
+from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducer, reducing
+from otel_assembly.instrumentation.summaries import compacted_verdict
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 
 _POLICY: Final = "compress_context"
@@ -83,15 +85,21 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
     settings = {"context_size": size, **{name: getattr(config, name, None) for name in _SETTINGS}}
     trigger = int(config.trigger_ratio * size)
     # The call is resolved when the step opens, because a middleware may change its messages before that.
-    compression = Reduction(instrumentation, _POLICY, (), config=settings, finds=lambda *_: (call, None))
+    compression = Reduction(instrumentation, StepReport(_POLICY, config=settings), finds=lambda *_: (call, None))
     call.estimate = None
 
     def record_result(error: BaseException | None) -> None:
         if compression.before and (error is None or agent.state.context is not context):
             after = events_of(agent)
-            verdicts = summed_up(compression, after, *after[:1])
-            limit: dict[str, Any] = {"budget": trigger, "of_prompt": True, "reason": DecisionReason.OVER_BUDGET}
-            compression.done(after, verdicts=verdicts, stands_in=False, **limit)
+            compression.report = replace(
+                compression.report,
+                verdicts=[compacted_verdict(compression, after, *after[:1])],
+                reason=DecisionReason.OVER_BUDGET,
+                budget=trigger,
+                of_prompt=True,
+                stands_in=False,
+            )
+            compression.done(after)
         elif error is None:  # the context was short enough
             instrumentation.observed.declined(_POLICY, agent.name)
         elif compression.before:
@@ -127,24 +135,19 @@ def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, *
     yield
 
 
-def _events_over_image_limit(agent: Any, cfg: Any) -> list[Part] | None:
-    """Return the agent's events if its context has more images than allowed, otherwise None."""
+@reducer
+def limit_images(_: Instrumentation, agent: Any, cfg: Any) -> ReducerObservation:
+    """The hook of ``Agent._limit_context_images``, which replaces the oldest images in place."""
     blocks = [block for message in agent.state.context for block in message.content]
     contents = [vars(block).get(attribute) for block in blocks for attribute in ("output", "hint")]
     blocks += [block for content in contents if isinstance(content, list) for block in content]
     images = sum(block.type == "data" and block.source.media_type.startswith("image/") for block in blocks)
-    return events_of(agent) if images > cfg.max_image_num else None
+    if images <= cfg.max_image_num:
+        return None
+    report = StepReport("limit_images", events_of(agent), config={"max_image_num": cfg.max_image_num})
+    yield report
+    return replace(report, after=events_of(agent))
 
-
-#: The hook of ``Agent._limit_context_images``, which replaces the oldest images in place.
-limit_images = reducer(
-    Reducer(
-        _events_over_image_limit,
-        lambda _, agent, cfg: events_of(agent),
-        "limit_images",
-        config=lambda _, cfg: {"max_image_num": cfg.max_image_num},
-    )
-)
 
 #: The complete tool result of each truncated one that AgentScope is about to save in a context.
 _COMPLETE_RESULTS: Final[IdentityWeakMap[Any]] = IdentityWeakMap()
@@ -167,6 +170,5 @@ def save_to_context(instrumentation: Instrumentation, agent: Any, /, *args: Any,
     if complete is not None:
         settings = {"tool_result_limit": agent.context_config.tool_result_limit}
         before, after = [part_of(message, [complete])], events_of(agent)[-1:]
-        DEFERRED_REDUCTIONS.put(
-            invoking_agent_of(agent), DeferredReduction("truncate_tool_result", before, after, config=settings)
-        )
+        report = StepReport("truncate_tool_result", before, after, config=settings)
+        DEFERRED_REDUCTIONS.put(invoking_agent_of(agent), report)

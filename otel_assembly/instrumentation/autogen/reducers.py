@@ -23,6 +23,7 @@ from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
 from otel_assembly.messages.context_messages import reported_skips
 from otel_assembly.messages.event_facts import describe
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,20 +85,20 @@ _OUTSIDE: Final = DecisionReason.OUTSIDE_WINDOW
 _BUILTIN_CONTEXTS: Final[Mapping[str, ReducerSpec]] = {
     "UnboundedChatCompletionContext": ReducerSpec("unbounded"),
     "BufferedChatCompletionContext": ReducerSpec(
-        "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, stays=_newest_messages
+        "buffered", reason=_OUTSIDE, settings={"buffer_size": "_buffer_size"}, keeps=_newest_messages
     ),
     "HeadAndTailChatCompletionContext": ReducerSpec(
         "head_and_tail",
         reason=_OUTSIDE,
         settings={"head_size": "_head_size", "tail_size": "_tail_size"},
-        stays=_head_and_tail,
+        keeps=_head_and_tail,
         reported=_skipped_count,
     ),
     "TokenLimitedChatCompletionContext": ReducerSpec(
         "token_limited",
         reason=DecisionReason.OVER_BUDGET,
         settings={"token_limit": "_token_limit"},
-        stays=_oldest_message,
+        keeps=_oldest_message,
         limit=_token_limit,
     ),
 }
@@ -132,7 +133,7 @@ def _observe_reduction(
     instrumentation: Instrumentation, context: Any, spec: ReducerSpec, call: ModelCall
 ) -> Observation:
     stored, call_messages = stored_messages(context), call.messages
-    reduction = Reduction(instrumentation, spec.policy, stored, config=spec.config(context), call=call)
+    reduction = Reduction(instrumentation, StepReport(spec.policy, stored, config=spec.config(context)), call=call)
     is_unprepared = CALL.get() is None
     try:
         with context_value(CALL, call), reduction.tracked():
@@ -170,7 +171,7 @@ def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Inst
             return
         context = argument(args, kwargs, 0, "model_context")
         identity = invoking_agent(context)
-        reduction = Reduction(instrumentation, policy, stored_messages(context), kind="injection")
+        reduction = Reduction(instrumentation, StepReport(policy, stored_messages(context), kind="injection"))
         try:
             with context_value(_UPDATING_CONTEXT, True):
                 yield

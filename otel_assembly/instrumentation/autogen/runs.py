@@ -7,20 +7,23 @@ Within a run, methods such as ``AssistantAgent._call_llm`` read the model contex
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.conversation import RUNNING_AGENT, client_request, invoking_agent, text_of
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
-from otel_assembly.instrumentation.reductions import REDUCTION, Reducer, reducer
+from otel_assembly.instrumentation.reductions import REDUCTION, reducer
 from otel_assembly.instrumentation.runs import run_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.hooks import SubclassHook
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 
 #: The hook of ``create`` or ``create_stream`` of a class of model clients.
@@ -44,21 +47,18 @@ model_call_hook = run_hook(_agent_call)
 speaker_selection_hook = run_hook(_selector_call)
 
 
-def _messages_with_images(messages: Sequence[Any], *_: Any) -> list[Any]:
-    return [message for message in messages if _has_image(message)]
-
-
-def _results_without_images(result: Sequence[Any], messages: Sequence[Any], *_: Any) -> list[Any]:
-    return [after for before, after in zip(messages, result, strict=True) if _has_image(before)]
-
-
 def _has_image(message: Any) -> bool:
     content = getattr(message, "content", None)
     return isinstance(content, list) and any(type(part).__name__ == "Image" for part in content)
 
 
-#: The hook of ``remove_images``, which also copies messages without images. Those copies are not changes.
-remove_images_hook = reducer(Reducer(_messages_with_images, _results_without_images, "remove_images"))
+@reducer
+def remove_images_hook(_: Instrumentation, messages: Sequence[Any], /, *__: Any, **___: Any) -> ReducerObservation:
+    """The hook of ``remove_images``, which also copies messages without images. Those copies are not changes."""
+    report = StepReport("remove_images", [message for message in messages if _has_image(message)])
+    result = yield report
+    without_images = [after for before, after in zip(messages, result, strict=True) if _has_image(before)]
+    return replace(report, after=without_images)
 
 
 def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> ContextBoundRun:

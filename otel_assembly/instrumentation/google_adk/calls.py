@@ -7,6 +7,7 @@ model call ends when `BaseLlm.generate_content_async` receives the request.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,16 +22,18 @@ from otel_assembly.instrumentation.google_adk.messages import prompts_of, schema
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, policy_name
-from otel_assembly.instrumentation.reductions import Reducer, reducer
+from otel_assembly.instrumentation.reductions import reducer
 from otel_assembly.instrumentation.run_calls import SequentialCalls
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import NO_NAMES
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
     from otel_assembly.instrumentation.run_calls import Preparing
 
 _PACKAGES: Final = ("google.adk",)
@@ -108,16 +111,28 @@ client_called: Final = innermost_client_hook(
 completions: Final = client(_model_request, chunk_text=_response_text, prepared=_call_of)
 
 
-def _contents_in_call(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
-    """Return the contents of a request; None if no model call is being prepared."""
-    return list(llm_request.contents) if CALL.get() is not None else None
+def _observe_injection(
+    policy: str, _: Instrumentation, source: Any, llm_request: Any, *__: Any, **___: Any
+) -> ReducerObservation:
+    """Record the contents that a function adds to the request of a model call.
+
+    Args:
+        policy: The name of the step; empty for a tool, which has its own name.
+        source: The function's first argument: the tool, or an agent's context.
+        llm_request: The request.
+    """
+    if CALL.get() is None:
+        return None
+    name = policy or policy_name(source, _PACKAGES, "Tool")
+    report = StepReport(name, llm_request.contents, kind="injection")
+    yield report
+    return replace(report, after=list(llm_request.contents))
 
 
-_injection: Final = partial(Reducer, _contents_in_call, kind="injection")
-instructions: Final = reducer(_injection(policy="dynamic_instruction"))
-model_input: Final = reducer(_injection(policy="model_input_context"))
+instructions: Final = reducer(partial(_observe_injection, "dynamic_instruction"))
+model_input: Final = reducer(partial(_observe_injection, "model_input_context"))
 #: The hook of `BaseTool.process_llm_request`: a tool adds contents to a request before the model can call it.
-tool_request: Final = reducer(_injection(policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool")))
+tool_request: Final = reducer(partial(_observe_injection, ""))
 
 
 def _is_context_filter(plugin: Any) -> bool:
@@ -130,43 +145,51 @@ def _filter_settings(plugin: Any) -> Mapping[str, Any]:
     return {name.lstrip("_"): value for name, value in attributes if type(value) is int}
 
 
-def _filter_report(_: Any, __: Any, plugin: Any) -> Mapping[str, Any]:
+def _filter_reason(plugin: Any) -> DecisionReason:
     """Return why a `ContextFilterPlugin` dropped messages: it keeps the newest ones, unless it has a custom filter."""
     is_default = _is_context_filter(plugin) and plugin._custom_filter is None  # noqa: SLF001  # has no public name
-    return {"reason": DecisionReason.OUTSIDE_WINDOW} if is_default else {}
+    return DecisionReason.OUTSIDE_WINDOW if is_default else DecisionReason.POLICY
 
 
-#: The hook of `before_model_callback` of each plugin. `AssemblyPlugin` records its own assembly and is left out.
-plugin_callback: Final = reducer(
-    Reducer(
-        lambda _, *, llm_request, **__: client_request(llm_request),
-        policy=lambda plugin: policy_name(plugin, _PACKAGES, "Plugin"),
-        kind=lambda plugin: "reduction" if _is_context_filter(plugin) else None,
-        config=_filter_settings,
-        said=_filter_report,
-        by=lambda plugin, **_: plugin if CALL.get() is not None and not is_ours(plugin) else None,
+def _observe_request_edits(report: StepReport, llm_request: Any) -> ReducerObservation:
+    """Observe a function that changes a request in place; the report lacks only the messages and prompts."""
+    before = client_request(llm_request)
+    report = replace(report, before=before.messages, prompts_before=before.prompts)
+    yield report
+    after = client_request(llm_request)
+    return replace(report, after=after.messages, prompts=after.prompts)
+
+
+@reducer
+def plugin_callback(_: Instrumentation, plugin: Any, *, llm_request: Any, **__: Any) -> ReducerObservation:
+    """The hook of `before_model_callback` of each plugin. `AssemblyPlugin` records its own assembly and is left out."""
+    if CALL.get() is None or is_ours(plugin):
+        return None
+    report = StepReport(
+        policy_name(plugin, _PACKAGES, "Plugin"),
+        kind="reduction" if _is_context_filter(plugin) else None,
+        config=_filter_settings(plugin),
+        reason=_filter_reason(plugin),
     )
-)
+    return (yield from _observe_request_edits(report, llm_request))
 
 
 def _callbacks(invocation: Any) -> Sequence[Any]:
     return getattr(invocation.agent, "canonical_before_model_callbacks", ())
 
 
-def _callback_policy(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
-    """Return the name of the agent's only callback; "before_model_callback" for several, or for a lambda."""
+def _observe_agent_callbacks(
+    _: Instrumentation, __: Any, /, invocation_context: Any, llm_request: Any, *___: Any, **____: Any
+) -> ReducerObservation:
+    """Record the edits of an agent's callbacks as a step, named after the callback if it is the only one."""
     names = [policy_name(callback, ()) for callback in _callbacks(invocation_context)]
-    return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
+    if not names:
+        return None
+    name = "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]  # a lambda has no name
+    return (yield from _observe_request_edits(StepReport(name, kind=None), llm_request))
 
 
-def _callback_input(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> ClientRequest | None:
-    """Return the request before the agent's callbacks; None for an agent without callbacks."""
-    return client_request(llm_request) if _callbacks(invocation_context) else None
-
-
-_agent_callbacks: Final = reducer(
-    Reducer(_callback_input, policy=_callback_policy, kind=None, expected_errors=(AssemblyError,))
-)
+_agent_callbacks: Final = reducer(_observe_agent_callbacks, expected_errors=(AssemblyError,))
 
 
 @run_hook

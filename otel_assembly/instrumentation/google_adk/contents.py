@@ -7,6 +7,7 @@ Summaries that `_summarize_events_with_trace` makes outside a model call are rec
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +18,16 @@ from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
 from otel_assembly.instrumentation.reducers import FRAMEWORK, left_for, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
+from otel_assembly.instrumentation.reductions import Reduction, reducer
 from otel_assembly.instrumentation.runs import run_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 _observe_reduction: Final = partial(ModelCall.observe_messages, kind="reduction")
 
@@ -79,7 +82,9 @@ class AgentCall(ModelCall):
 
     def begin_compaction(self) -> Reduction:
         """Return a compaction step that includes the summarizer calls since the session's previous model call."""
-        compaction = Reduction(self.instrumentation, "compaction", self.out, config=self._settings, call=self)
+        compaction = Reduction(
+            self.instrumentation, StepReport("compaction", self.out, config=self._settings), call=self
+        )
         compaction.adopt_deferred(invoking_agent_of(self.session))
         return compaction
 
@@ -122,33 +127,40 @@ def process_compaction_events(_: Instrumentation, events: Sequence[Any], *__: An
     if call is not None:
         call.observe_events(events)
         compaction, after = call.begin_compaction(), contents_of((yield))
-        compaction.done(after, verdicts=left_for(compaction.before, after, lambda _: DecisionReason.COMPACTED))
+        verdicts = left_for(compaction.before, after, lambda _: DecisionReason.COMPACTED)
+        compaction.report = replace(compaction.report, verdicts=verdicts)
+        compaction.done(after)
 
 
-def _contents_before(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any] | None:
-    """Return the contents before a function changes the events; None outside a model call."""
+def _observe_events(policy: str, _: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> ReducerObservation:
+    """Record how a function changes the events of a model call.
+
+    These functions run for each request. The kind is None, so that runs without changes do not count as declined
+    reductions.
+    """
     call = _current_call()
-    return call.observe_events(events) if call is not None else None
+    if call is None:
+        return None
+    report = StepReport(policy, call.observe_events(events), kind=None)
+    return replace(report, after=contents_of((yield report)))
 
 
-#: These functions run for each request. The kind is None, so that runs without changes do not count as declined
-#: reductions.
-_event_reducer: Final = partial(
-    Reducer, _contents_before, lambda events_after, *_, **__: contents_of(events_after), kind=None
-)
-apply_rewinds: Final = reducer(_event_reducer(policy="rewind"))
-arrange_tool_results: Final = reducer(_event_reducer(policy="function_responses"))
+apply_rewinds: Final = reducer(partial(_observe_events, "rewind"))
+arrange_tool_results: Final = reducer(partial(_observe_events, "function_responses"))
 #: The hook of functions that build contents or summaries for no particular model call, such as a token estimate.
 outside_model_call: Final = run_hook(
     lambda instrumentation, *_, **__: ContextBoundRun(instrumentation, None, {CALL: None})
 )
-_summary: Final = reducer(
-    Reducer(
-        lambda *, events_to_compact, **_: contents_of(events_to_compact),
-        lambda summary, *, events_to_compact, **_: contents_of([summary] if summary is not None else events_to_compact),
-        invoking_agent=lambda *, session, **_: invoking_agent_of(session),
-    )
-)
+
+
+def _observe_summary(_: Instrumentation, *, events_to_compact: Sequence[Any], **__: Any) -> ReducerObservation:
+    """Record a summary. It has no policy name yet, because `_process_compaction_events` has not used it."""
+    report = StepReport("", contents_of(events_to_compact))
+    summary = yield report
+    return replace(report, after=contents_of([summary] if summary is not None else events_to_compact))
+
+
+_summary: Final = reducer(_observe_summary, invoking_agent=lambda *, session, **_: invoking_agent_of(session))
 
 
 def summarize_events(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:

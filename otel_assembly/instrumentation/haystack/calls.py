@@ -10,6 +10,7 @@ These hooks take effect while Haystack is still being imported, so this module m
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
@@ -19,15 +20,15 @@ from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
 from otel_assembly.instrumentation.haystack import generators
 from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, reducer
+from otel_assembly.instrumentation.reductions import reducer
 from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import run_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from otel_assembly.instrumentation.haystack import messages as rows
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 else:
     rows = LazyModule(f"{__package__}.messages")
 
@@ -137,29 +138,38 @@ def _kind(hook: Any) -> str | None:
     return "reduction" if reduces else None
 
 
-def _compaction_report(before: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any]:
-    """Return the token budget of a compaction, the number of messages that it removed, and why they were removed."""
-    if not is_own(hook, ("haystack.hooks.compaction",)):
-        return {}
+def _with_compaction(report: StepReport, hook: Any) -> StepReport:
+    """Add the token budget of a compaction, the number of messages that it removed, and why they were removed."""
+    after = report.after or ()
     notes = (message.meta.get(rows.COMPACTION) for message in after)
     reported = next((number for note in notes if (number := limit_of(note, "removed_messages")) is not None), None)
-    budget, summarizes = int(hook.context_window * hook.compact_to), is_own(_reducer_of(hook), (_SUMMARIZATION,))
-    verdicts = left_for(before, after, lambda _: DecisionReason.COMPACTED) if summarizes else ()
-    report = {"budget": budget, "of_prompt": True, "reported": reported, "verdicts": verdicts}
-    return report if summarizes else {**report, "reason": DecisionReason.OVER_BUDGET}
-
-
-#: Records the changes of one hook of an agent. `AssemblyHook` records its own assembly and is left out.
-_hook_reducer: Final = reducer(
-    Reducer(
-        lambda _, state: _state_request(state),
-        policy=lambda hook: policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
-        kind=_kind,
-        config=lambda hook: (
-            {**settings_of(hook), **settings_of(_reducer_of(hook))} if is_own(hook, generators.PACKAGES) else {}
-        ),
-        said=_compaction_report,
-        invoking_agent=lambda hook, state: _INVOKING_AGENT.get(),
-        by=lambda hook, state: None if is_ours(hook) or _INVOKING_AGENT.get() is None else hook,
+    summarizes = is_own(_reducer_of(hook), (_SUMMARIZATION,))
+    return replace(
+        report,
+        budget=int(hook.context_window * hook.compact_to),
+        of_prompt=True,
+        reported=reported,
+        verdicts=left_for(report.before, after, lambda _: DecisionReason.COMPACTED) if summarizes else (),
+        reason=DecisionReason.POLICY if summarizes else DecisionReason.OVER_BUDGET,
     )
-)
+
+
+def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservation:
+    """Record the changes of one hook of an agent. `AssemblyHook` records its own assembly and is left out."""
+    if is_ours(hook) or _INVOKING_AGENT.get() is None:
+        return None
+    own, before = is_own(hook, generators.PACKAGES), _state_request(state)
+    report = StepReport(
+        policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
+        before.messages,
+        kind=_kind(hook),
+        config={**settings_of(hook), **settings_of(_reducer_of(hook))} if own else {},
+        prompts_before=before.prompts,
+    )
+    yield report
+    after = _state_request(state)
+    report = replace(report, after=after.messages, prompts=after.prompts)
+    return _with_compaction(report, hook) if is_own(hook, ("haystack.hooks.compaction",)) else report
+
+
+_hook_reducer: Final = reducer(_observe_hook, invoking_agent=lambda hook, state: _INVOKING_AGENT.get())

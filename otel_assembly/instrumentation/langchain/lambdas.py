@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.hooks import observe_any_hook, observe_hook
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,9 +42,9 @@ def _observe_function(instrumentation: Instrumentation, func: Any, value: Any, /
     reductions = {
         key: Reduction(
             instrumentation,
-            "RunnableLambda" if name == "<lambda>" else name,
-            messages,
-            kind="reduction" if is_reducer else None,
+            StepReport(
+                "RunnableLambda" if name == "<lambda>" else name, messages, kind="reduction" if is_reducer else None
+            ),
             finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation),
         )
         for key, messages in inputs.items()
@@ -67,7 +68,7 @@ def _observe_message_function(
     inputs = {} if reducing() is not None else dict(_message_lists(value))
     for messages in inputs.values():
         finds = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
-        reduction = Reduction(instrumentation, name, messages, finds=finds)
+        reduction = Reduction(instrumentation, StepReport(name, messages), finds=finds)
         reduction.done((yield))
 
 

@@ -22,7 +22,7 @@ from otel_assembly.instrumentation.langchain.reducers import is_observed, is_sum
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest
-from otel_assembly.instrumentation.summaries import summed_up
+from otel_assembly.instrumentation.summaries import compacted_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,10 +140,9 @@ def _record_result(
         elif not removals_only or any(message.type == "remove" for message in changes):
             after = state
         outputs += [state, after] if before_model else []
-    if reduction.attempt is not None:
-        reduction.done(after, verdicts=summed_up(reduction, after))
-    else:
-        reduction.done(after)
+    if reduction.attempt is not None and not reduction.report.verdicts:
+        reduction.add_verdict(compacted_verdict(reduction, after))
+    reduction.done(after)
     return outputs
 
 

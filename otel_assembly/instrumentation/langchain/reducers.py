@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, settings_of
-from otel_assembly.instrumentation.summaries import read_by_summariser, summarises
+from otel_assembly.instrumentation.summaries import summarizer_input_hook, summary_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -39,15 +40,18 @@ def reduction_by(
     """
     cls, run = type(owner), GRAPH_CONTEXT.run.get()
     known_name = owner.name if is_summarizing_node(owner) else _POLICY_NAMES.get((cls.__module__, cls.__qualname__))
-    return MiddlewareReduction(
-        instrumentation,
+    report = StepReport(
         known_name or (owner if isinstance(owner, str) else cls.__name__),
         before,
-        summarises=any(
-            (base.__module__, base.__qualname__) in {*_POLICY_NAMES, _SUMMARIZING_NODE} for base in cls.__mro__
-        ),
         kind="reduction" if known_name else None,
         config=_settings(owner) if known_name else {},
+    )
+    return MiddlewareReduction(
+        instrumentation,
+        report,
+        is_summarizer=any(
+            (base.__module__, base.__qualname__) in {*_POLICY_NAMES, _SUMMARIZING_NODE} for base in cls.__mro__
+        ),
         finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation, node=model_node),
         agent_name=run.name if run is not None else None,
     )
@@ -85,6 +89,6 @@ def _model_class(middleware: Any, *_: Any, **__: Any) -> str:
 
 
 #: Hook of ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``.
-create_summary = summarises(lambda _, messages_to_summarize=(), *__, **___: messages_to_summarize)
+create_summary = summary_hook(lambda _, messages_to_summarize=(), *__, **___: messages_to_summarize)
 #: Hook of ``SummarizationMiddleware._trim_messages_for_summary``, whose result the summarizing model gets.
-trim_for_summary = read_by_summariser(_model_class)
+trim_for_summary = summarizer_input_hook(_model_class)

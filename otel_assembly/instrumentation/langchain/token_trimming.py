@@ -5,7 +5,7 @@ The hook wraps the counter and reads from its results which messages did not fit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import ismethod
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.summaries import SUMMARY
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,7 +130,7 @@ class _Trim:
     def begin(self, instrumentation: Instrumentation) -> Reduction:
         """Begin the reduction; if a model's method is the counter, this model is set as the call's model."""
         finds = partial(self._description.finds, instrumentation)
-        reduction = Reduction(instrumentation, self._description.policy, self._messages, finds=finds)
+        reduction = Reduction(instrumentation, StepReport(self._description.policy, self._messages), finds=finds)
         call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
             call.set_model_info(model=self._description.model_of(self._counter.__self__))
@@ -139,12 +140,14 @@ class _Trim:
         """Record the result, and an overflow if nothing fit."""
         limit, in_messages = self.limit, self.counts_messages
         flags = {name: self._settings[name] for name in self._description.flags if name in self._settings}
-        reduction.config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
+        config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
+        reduction.report = replace(reduction.report, config=config)
         (verdicts, needed, cause), step = self.explain(result), reduction.open()
         if needed is not None and step is not None:
             step.overflow(budget=limit, needed=needed, cause=cause, unit="items" if in_messages else "tokens")
         budget = None if in_messages else limit
-        reduction.done(result, always=True, verdicts=verdicts, reason=self.reason, budget=budget)
+        reduction.report = replace(reduction.report, verdicts=verdicts, reason=self.reason, budget=budget)
+        reduction.done(result, always=True)
 
 
 def trims(description: CountedTrim, *, last: bool) -> Wrap:

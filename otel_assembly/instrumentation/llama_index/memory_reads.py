@@ -28,11 +28,10 @@ from otel_assembly.messages.content_snapshot import equal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from otel_assembly.instrumentation.deferred import DeferredReduction
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ClientRequest
-    from otel_assembly.instrumentation.reductions import Reducer
+    from otel_assembly.observe.step_report import StepReport
 
 #: Maximum number of conversations whose last read outside any run is kept; the least recently used is dropped first.
 _MAX_CONVERSATIONS: Final = 100
@@ -51,7 +50,7 @@ class Read:
 
     invoking_agent: InvokingAgent
     out: Sequence[Any]
-    steps: Sequence[DeferredReduction] = ()
+    steps: Sequence[StepReport] = ()
     replaced_by_plugin: bool = False
 
     def is_source_of(self, messages: Sequence[Any]) -> bool:
@@ -224,31 +223,36 @@ class Readings:
         with context_value(self.current_reading, reading), reduction.running():
             yield reading
 
-    def store_hook(self, reads: Reducer, keeps: Callable[[Any], Any] = lambda _: False) -> Wrap:
+    def store_hook(
+        self,
+        report_of: Callable[[Any], StepReport | None],
+        invoking_agent_of: Callable[[Any], InvokingAgent],
+        *,
+        stored: Callable[[Any], Sequence[Any] | None] = lambda _: None,
+        keeps: Callable[[Any], Any] = lambda _: False,
+    ) -> Wrap:
         """Return the hook of a function that returns a store's messages, sync or async.
 
         Args:
-            reads: Describes the store; its functions take the store. `before` returns the stored messages if
-                `contents_hook` has not observed them, or None if they are unknown. If `by` returns None, the store is
-                not observed.
+            report_of: Returns the report of a store's reduction without its messages; None if the store is not
+                observed.
+            invoking_agent_of: Returns the invoking agent for a store's conversation.
+            stored: Returns the stored messages if `contents_hook` has not observed them; None if they are unknown.
             keeps: Returns whether the store replaces its stored messages with those that it returns. Then the change
                 affects all later reads, not only this one.
         """
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:
-            if reads.by is not None and reads.by(store) is None:
+            report = report_of(store)
+            if report is None:
                 return
-            settings: tuple[Any, ...] = (reads.policy, reads.kind, reads.config, reads.invoking_agent)
-            policy, kind, config, invoking_agent = (
-                setting(store) if callable(setting) else setting for setting in settings
-            )
-            outer = self.current_reading.get()
-            reduction = Reduction(instrumentation, policy, (), kind=kind, config=config)
+            invoking_agent, outer = invoking_agent_of(store), self.current_reading.get()
+            reduction = Reduction(instrumentation, report)
             try:
                 with self.reading_scope(reduction) as reading:
                     result = yield
             except BaseException as error:
-                reduction.before = list(reading.stored or [message for read in reading.inner for message in read.out])
+                reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
                 if outer is None:  # no model call will follow: an assembly without one records the error
                     reduction.ended(error, self.with_agent_name(invoking_agent))
                 else:  # the outer store may handle the error
@@ -257,16 +261,15 @@ class Readings:
                 raise
             after = list(result)
             before = reading.input_of(after)
-            before = reads.before(store) if before is None else before
-            reduction.before = list(after if before is None else before)
-            report = dict(reads.said(reduction.before, after, store)) if reads.said is not None else {}
+            before = stored(store) if before is None else before
+            reduction.before = after if before is None else before
             steps = [step for read in reading.inner for step in read.steps]
             if same(reduction.before, after):  # counted as a reduction that changed nothing
                 reduction.done(after)
             elif keeps(store):  # a step of the next call, even if this read is never sent to a model
-                reduction.done(after, invoking_agent=invoking_agent, **report)
+                reduction.done(after, invoking_agent=invoking_agent)
             else:
-                steps.append(reduction.to_deferred(after, report))
+                steps.append(reduction.to_deferred(after))
             read = Read(invoking_agent, after, steps)
             if outer is not None:
                 outer.inner.append(read)

@@ -6,6 +6,7 @@ The hooks wrap ``get`` and ``aget`` of every memory class, ``get_messages`` of c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason, Verdict
@@ -15,7 +16,8 @@ from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_a
 from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.messages import as_summary
 from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, outcome_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducing
+from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,10 +38,16 @@ def _config(memory: Any) -> Mapping[str, Any]:
     return settings_of(memory) if is_own(memory, _PACKAGES) else {}
 
 
-def _step_report(_: Any, __: Any, memory: Any) -> Mapping[str, Any]:
-    """Report the memory's token limit as the step's budget, and why messages are dropped; empty without a limit."""
-    has_limit = known_of(type(memory), _LIMITING, _PACKAGES)
-    return {"budget": memory.token_limit, "reason": DecisionReason.OVER_BUDGET} if has_limit else {}
+def _memory_report(memory: Any) -> StepReport:
+    """Return the report of a memory without its messages; a token limit is the step's budget."""
+    report = StepReport(
+        policy_name(memory, _PACKAGES, names={"Memory": "memory_blocks"}),
+        kind="injection" if known_of(type(memory), _INJECTING, _PACKAGES) else "reduction",
+        config=_config(memory),
+    )
+    if known_of(type(memory), _LIMITING, _PACKAGES):
+        return replace(report, budget=memory.token_limit, reason=DecisionReason.OVER_BUDGET)
+    return report
 
 
 def _memory_hook(*, is_sync: bool) -> Wrap:
@@ -49,15 +57,9 @@ def _memory_hook(*, is_sync: bool) -> Wrap:
     hooked method is sync.
     """
     return READINGS.store_hook(
-        Reducer(
-            lambda memory: memory.get_all() if is_sync and not is_own(memory, _PACKAGES) else None,
-            policy=lambda memory: policy_name(memory, _PACKAGES, names={"Memory": "memory_blocks"}),
-            kind=lambda memory: "injection" if known_of(type(memory), _INJECTING, _PACKAGES) else "reduction",
-            config=_config,
-            said=_step_report,
-            invoking_agent=invoking_agent_of,
-            by=lambda memory: None if is_ours(memory) else memory,
-        ),
+        lambda memory: None if is_ours(memory) else _memory_report(memory),
+        invoking_agent_of,
+        stored=lambda memory: memory.get_all() if is_sync and not is_own(memory, _PACKAGES) else None,
         keeps=lambda memory: known_of(type(memory), _REPLACING, _PACKAGES),
     )
 
@@ -77,21 +79,22 @@ def summarize(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> Ob
     if not has_failed:
         as_summary(summary)
     if reduction is not None:
-        reduction.verdicts.append(Verdict(compacted, outcome_of(reason), reason))
+        reduction.add_verdict(Verdict(compacted, outcome_of(reason), reason))
 
 
 @observe_async_hook
 def manage_queue(instrumentation: Instrumentation, memory: Any, /) -> Observation:
     """Record the oldest messages, which a `Memory` archives and passes to its blocks if its queue exceeds the limit."""
-    reduction = Reduction(instrumentation, "memory_queue", (), config=_config(memory))
+    reduction = Reduction(instrumentation, StepReport("memory_queue", config=_config(memory)))
     with READINGS.reading_scope(reduction) as reading:
         yield
     archived_count = sum(len(archived.out) for archived in reading.inner)
     if archived_count:
         reduction.before = reading.stored or []
         after = reduction.before[archived_count:]
-        limit, reason = int(memory.token_limit * memory.chat_history_token_ratio), DecisionReason.OVER_BUDGET
-        reduction.done(after, invoking_agent=invoking_agent_of(memory), budget=limit, reason=reason)
+        limit = int(memory.token_limit * memory.chat_history_token_ratio)
+        reduction.report = replace(reduction.report, budget=limit, reason=DecisionReason.OVER_BUDGET)
+        reduction.done(after, invoking_agent=invoking_agent_of(memory))
 
 
 @observe_async_hook

@@ -8,11 +8,12 @@ one call.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.clients import summariser_call
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.message_alignment import locate, same
@@ -22,8 +23,9 @@ from otel_assembly.instrumentation.openai_agents.runs import RUN, prepare_call, 
 from otel_assembly.instrumentation.openai_agents.stored_histories import StoredHistories
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours, is_own, left_for, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
+from otel_assembly.instrumentation.reductions import Reduction, reducer
 from otel_assembly.messages.event_facts import describe
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 _PACKAGES: Final = ("agents",)
 
@@ -41,21 +44,22 @@ def _policy_name(reducer_object: Any, default: str = "") -> str:
     return default if name.startswith("<") else name
 
 
-def _recorded_filter(*_: Any, run_config: Any, **__: Any) -> Any:
-    """Return the run's ``call_model_input_filter``; None for the plug-in, which records its own changes."""
+@reducer
+def _record_filter(
+    _: Instrumentation, /, *__: Any, run_config: Any, input_items: Any, system_instructions: Any, **___: Any
+) -> ReducerObservation:
+    """Record the run's ``call_model_input_filter``, except for the plug-in, which records its own changes."""
     input_filter = run_config.call_model_input_filter
-    return None if is_ours(input_filter) else input_filter
-
-
-_record_filter: Final = reducer(
-    Reducer(
-        lambda *_, input_items, system_instructions, **__: ClientRequest(input_items, as_prompts(system_instructions)),
-        lambda result, *_, **__: ClientRequest(result.input, as_prompts(result.instructions)),
-        lambda input_filter: _policy_name(input_filter, "call_model_input_filter"),
-        config=lambda input_filter: settings_of(input_filter) if is_own(input_filter, _PACKAGES) else {},
-        by=_recorded_filter,
+    if input_filter is None or is_ours(input_filter):
+        return None
+    report = StepReport(
+        _policy_name(input_filter, "call_model_input_filter"),
+        input_items,
+        config=settings_of(input_filter) if is_own(input_filter, _PACKAGES) else {},
+        prompts_before=as_prompts(system_instructions),
     )
-)
+    result = yield report
+    return replace(report, after=result.input, prompts=as_prompts(result.instructions))
 
 
 def filter_input(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -69,15 +73,13 @@ def _run_agent(*_: Any, **__: Any) -> InvokingAgent | None:
     return run.waits if run is not None else None
 
 
+def _observe_capability(_: Instrumentation, capability: Any, context: Any) -> ReducerObservation:
+    report = StepReport(_policy_name(capability), context)
+    return replace(report, after=(yield report))
+
+
 #: Hook of ``Capability.process_context``: a capability of a sandbox agent changes the run's items.
-process_context: Final = reducer(
-    Reducer(
-        lambda _, context: context,
-        lambda result, *_: result,
-        lambda capability, _: _policy_name(capability),
-        invoking_agent=_run_agent,
-    )
-)
+process_context: Final = reducer(_observe_capability, invoking_agent=_run_agent)
 
 
 @observe_async_hook
@@ -89,7 +91,7 @@ def execute_handoffs(_: Instrumentation, *__: Any, **kwargs: Any) -> Observation
     if invoking_agent is not None and not same(before, after):
         input_filter = kwargs["run_handoffs"][0].handoff.input_filter or kwargs["run_config"].handoff_input_filter
         policy = "nest_handoff_history" if input_filter is None else _policy_name(input_filter, "handoff_input_filter")
-        DEFERRED_REDUCTIONS.put(invoking_agent, DeferredReduction(policy, before, after))
+        DEFERRED_REDUCTIONS.put(invoking_agent, StepReport(policy, before, after))
 
 
 #: Collects the items that the session returns while a run's input is prepared; None at any other time.
@@ -115,16 +117,15 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
     policy, kind = FRAMEWORK, None
     if callback is not None:
         policy, kind = _policy_name(callback, "session_input_callback"), "reduction"
-    reduction = Reduction(instrumentation, policy, (), kind=kind)
+    reduction = Reduction(instrumentation, StepReport(policy, kind=kind))
     with context_value(_LOADED, loaded), reduction.tracked():
         result = yield
     if kwargs.get("include_history_in_prepared_input", True):
         reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
         if callback is None:  # only the SDK's own removal of orphaned items changes the input
             places = locate(reduction.before, after) or ()
-            reduction.verdicts = left_for(
-                reduction.before, [reduction.before[place] for place in places], _orphan_reason
-            )
+            kept = [reduction.before[place] for place in places]
+            reduction.report = replace(reduction.report, verdicts=left_for(reduction.before, kept, _orphan_reason))
         reduction.done(after, invoking_agent=invoking_agent)
 
 
@@ -164,7 +165,7 @@ def _add_items(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any,
 @observe_async_hook
 def run_compaction(instrumentation: Instrumentation, session: Any, *_: Any, **__: Any) -> Observation:
     """Hook of ``run_compaction``: a session may have the provider compact its items, which its next read shows."""
-    reduction = Reduction(instrumentation, "responses_compaction", ())
+    reduction = Reduction(instrumentation, StepReport("responses_compaction"))
     with reduction.tracked():
         yield
     _HISTORIES.changed(session_id_of(session) or "", reduction)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.message_alignment import locate, same
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,14 @@ class StoredHistories:
             change.before = known_items
             change.done(items, invoking_agent=invoking_agent)
         elif limit is not None and limit == len(items) < len(known_items) and same(known_items[-limit:], items):
-            report = {"reason": DecisionReason.OUTSIDE_WINDOW}
-            reduction = DeferredReduction(self._policy, known_items, list(items), config={"limit": limit}, said=report)
-            DEFERRED_REDUCTIONS.put(invoking_agent, reduction)
+            report = StepReport(
+                self._policy,
+                known_items,
+                list(items),
+                config={"limit": limit},
+                reason=DecisionReason.OUTSIDE_WINDOW,
+            )
+            DEFERRED_REDUCTIONS.put(invoking_agent, report)
             return  # the older items are still stored
         history.items = list(items)
         self._histories.weigh(name, len(history.items), _ITEMS)

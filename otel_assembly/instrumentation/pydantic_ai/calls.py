@@ -21,6 +21,7 @@ from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, 
 from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.run_calls import SequentialCalls
 from otel_assembly.instrumentation.runs import run_argument_hook, run_hook
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,9 @@ def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: A
             instrumentation, invoking_agent, messages=history, prompts=prompts, model=request.model.model_name
         )
         if not same_objects(history, received.messages):
-            call.reduced("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
+            call.reduced(
+                StepReport("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
+            )
         return call
 
     return CALLS.prepares(instrumentation, ctx, create_call)

@@ -5,7 +5,7 @@ Capabilities include history processors (``ProcessHistory``) and the compaction 
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.capabilities.abstract import AbstractCapability
@@ -13,10 +13,12 @@ from pydantic_ai.capabilities.abstract import AbstractCapability
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.pydantic_ai.calls import request_of
 from otel_assembly.instrumentation.reducers import is_ours, is_own, limit_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, reducer
+from otel_assembly.instrumentation.reductions import reducer
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 _PACKAGES: Final = ("pydantic_ai", "pydantic_ai_harness")
 _COMPACTION_MODULES: Final = ("pydantic_ai_harness.compaction",)
@@ -45,32 +47,25 @@ def _kind(capability: Any) -> str | None:
     return "reduction" if reduces else None
 
 
-def _step_report(_: Any, __: Any, capability: Any) -> Mapping[str, Any]:
-    """Report the token limit of the harness's compaction as the step's budget, if the capability has a limit."""
-    limit = limit_of(capability, "target_tokens", "max_tokens") if is_own(capability, _COMPACTION_MODULES) else None
-    return {} if limit is None else {"budget": limit, "of_prompt": True}
+@reducer
+def before_request(_: Instrumentation, capability: Any, __: Any, request: Any, **___: Any) -> ReducerObservation:
+    """Hook of ``before_model_request``: record the changes to the messages and prompts as a step.
 
-
-def _recorded_capability(capability: Any, *_: Any, **__: Any) -> Any:
-    """Return the capability if its changes have to be recorded, else None.
-
-    They are recorded if it overrides ``before_model_request`` and runs for a model call. The plug-in is excluded,
-    because it records its own changes.
+    The plug-in records its own changes. The budget is the token limit of the harness's compaction, if it has one.
     """
     overrides = type(capability).before_model_request is not AbstractCapability.before_model_request
-    return capability if overrides and not is_ours(capability) and CALL.get() is not None else None
-
-
-#: Hook of ``before_model_request``: records the changes to the messages and prompts as a step.
-before_request: Final = reducer(
-    Reducer(
-        lambda _, __, request, **___: request_of(request),
-        lambda result, *_, **__: request_of(result),
-        _policy,
-        _kind,
+    if not overrides or is_ours(capability) or CALL.get() is None:
+        return None
+    before = request_of(request)
+    report = StepReport(
+        _policy(capability),
+        before.messages,
+        kind=_kind(capability),
         # The fields of a dataclass are the capability's settings, except those that every capability has.
-        lambda capability: settings_of(capability, {"id", "defer_loading"}) if is_dataclass(capability) else {},
-        _step_report,
-        by=_recorded_capability,
+        config=settings_of(capability, {"id", "defer_loading"}) if is_dataclass(capability) else {},
+        prompts_before=before.prompts,
+        budget=limit_of(capability, "target_tokens", "max_tokens") if is_own(capability, _COMPACTION_MODULES) else None,
+        of_prompt=True,
     )
-)
+    after = request_of((yield report))
+    return replace(report, after=after.messages, prompts=after.prompts)

@@ -22,7 +22,7 @@ from semantic_kernel.contents.utils.author_role import AuthorRole
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called, client, innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReduction
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.message_alignment import restore_removed
@@ -33,6 +33,7 @@ from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.semantic_kernel.messages import split_prompts
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,8 +152,7 @@ def defer_edits(history: Any, *, recorded: bool = False) -> Sequence[Any]:
     _LAST_MESSAGES.put(history, list(messages))
     unedited = messages if recorded else restore_removed(last_messages, messages)
     if unedited is not messages:
-        edits = DeferredReduction("edited_history", unedited, list(messages))
-        DEFERRED_REDUCTIONS.put(invoking_agent_of(history), edits)
+        DEFERRED_REDUCTIONS.put(invoking_agent_of(history), StepReport("edited_history", unedited, list(messages)))
     return messages
 
 

@@ -6,6 +6,7 @@ history.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from semantic_kernel.contents.chat_history import ChatHistory
@@ -18,7 +19,8 @@ from otel_assembly.instrumentation.reducers import is_ours, policy_name, setting
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.semantic_kernel.calls import defer_edits, invoking_agent_of
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt
-from otel_assembly.instrumentation.summaries import summed_up
+from otel_assembly.instrumentation.summaries import compacted_verdict
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
@@ -36,7 +38,7 @@ def observe_reduction(instrumentation: Instrumentation, history: Any, /, *_: Any
         return
     defer_edits(history)
     policy, built_in = policy_name(history, _PACKAGES, names=_NAMES), known_of(type(history), _NAMES, _PACKAGES)
-    reduction = Reduction(instrumentation, policy, history.messages, config=settings_of(history))
+    reduction = Reduction(instrumentation, StepReport(policy, history.messages, config=settings_of(history)))
     try:
         with reduction.running():
             result = yield
@@ -51,7 +53,8 @@ def observe_reduction(instrumentation: Instrumentation, history: Any, /, *_: Any
     # from its input, too; the others count as dropped.
     prompts = set(map(id, in_front(reduced.messages, is_prompt)[0]))
     reduction.before = [message for message in reduction.before if id(message) not in prompts]
-    report: dict[str, Any] = {} if built_in is None else {"reason": DecisionReason.OUTSIDE_WINDOW}
+    if built_in is not None:
+        reduction.report = replace(reduction.report, reason=DecisionReason.OUTSIDE_WINDOW)
     if built_in == _SUMMARIZATION:
-        report["verdicts"] = summed_up(reduction, after)
-    reduction.done(after, invoking_agent=invoking_agent_of(reduced), **report)
+        reduction.add_verdict(compacted_verdict(reduction, after))
+    reduction.done(after, invoking_agent=invoking_agent_of(reduced))

@@ -32,9 +32,10 @@ from otel_assembly.instrumentation.strands.messages import (
     prompts_of,
     schemas_of,
 )
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -125,10 +126,13 @@ def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[...,
     if is_ours(getattr(handler, "__self__", None)):
         return handler
     policy, next_variables = function_name(handler), {CALL: call, CURRENT_AGENT: CURRENT_AGENT.get()}
-    reduction = partial(MiddlewareReduction, call.instrumentation, policy, call=call)
     cleared = dict.fromkeys(next_variables)
+
+    def begin_reduction(messages: Sequence[Any]) -> MiddlewareReduction:
+        return MiddlewareReduction(call.instrumentation, StepReport(policy, messages, kind=None), call=call)
+
     middleware_call = partial(
-        MiddlewareCall, call.instrumentation, reduction, _stage_request, inside=cleared, behind=next_variables
+        MiddlewareCall, call.instrumentation, begin_reduction, _stage_request, inside=cleared, behind=next_variables
     )
     return wrap_middleware(handler, call.instrumentation, middleware_call)
 

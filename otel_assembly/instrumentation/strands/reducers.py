@@ -7,13 +7,14 @@ reduces its own context. Each change is deferred, and recorded as a step of the 
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
+from otel_assembly.instrumentation.reductions import reducer, reducing
 from otel_assembly.instrumentation.strands.calls import (
     PACKAGES,
     function_name,
@@ -21,12 +22,12 @@ from otel_assembly.instrumentation.strands.calls import (
     is_framework_function,
 )
 from otel_assembly.instrumentation.strands.messages import agent_messages
+from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import ReducerObservation
 
 #: Why a conversation manager drops messages, unless the model reported a context overflow.
 _REASONS: Final = {
@@ -41,75 +42,68 @@ _SETTINGS: Final = {
 }
 
 
-def _in_place_reducer(agent_of: Callable[..., Any], policy: Callable[..., str], **options: Any) -> Wrap:
-    """Return a hook for a function that changes an agent's messages in place.
+def _observe_edits(agent: Any, report: StepReport) -> ReducerObservation:
+    """Observe a function that changes an agent's messages in place; the report lacks only the messages.
 
     Another such function that it calls is recorded as a part of it.
-
-    Args:
-        agent_of: Returns the agent from the function's arguments; None if the call is not to be recorded.
-        policy: Returns the policy name from the function's arguments.
-        options: Other attributes of `Reducer`.
     """
-
-    def messages_of(*args: Any, **kwargs: Any) -> Any:
-        agent = agent_of(*args, **kwargs) if reducing() is None else None
-        return agent_messages(agent) if isinstance(getattr(agent, "messages", None), list) else None
-
-    return reducer(
-        Reducer(
-            messages_of, policy=policy, invoking_agent=lambda *a, **k: invoking_agent_of(agent_of(*a, **k)), **options
-        )
-    )
+    if reducing() is not None or not isinstance(getattr(agent, "messages", None), list):
+        return None
+    report = replace(report, before=agent_messages(agent))
+    yield report
+    return replace(report, after=agent_messages(agent))
 
 
-def _managed_agent(manager: Any, agent: Any, *_: Any, **__: Any) -> Any:
-    return None if is_ours(manager) or type(manager).__name__ == "NullConversationManager" else agent
-
-
-def _manager_report(_: Any, __: Any, manager: Any, agent: Any, e: Any = None, **___: Any) -> Mapping[str, Any]:
-    """Return why a conversation manager dropped messages; `e` is the model's context overflow, if there was one."""
-    reason = known_of(type(manager), _REASONS, PACKAGES)
+def _observe_manager(
+    _: Instrumentation, manager: Any, agent: Any, e: Any = None, *__: Any, **___: Any
+) -> ReducerObservation:
+    """Observe a conversation manager; `e` is the model's context overflow, if there was one."""
+    if is_ours(manager) or type(manager).__name__ == "NullConversationManager":
+        return None
+    reason = known_of(type(manager), _REASONS, PACKAGES) or DecisionReason.POLICY
     if e is not None and reason is DecisionReason.OUTSIDE_WINDOW:
         reason = DecisionReason.OVER_BUDGET
-    return {} if reason is None else {"reason": reason}
+    name = policy_name(manager, PACKAGES, "ConversationManager")
+    report = StepReport(name, config=settings_of(manager, {"removed_message_count"}), reason=reason)
+    return (yield from _observe_edits(agent, report))
 
 
 #: The hook of a conversation manager. It runs after a run, before a model call, or after a context overflow.
-manage: Final = _in_place_reducer(
-    _managed_agent,
-    lambda manager, *_, **__: policy_name(manager, PACKAGES, "ConversationManager"),
-    config=lambda manager, *_, **__: settings_of(manager, {"removed_message_count"}),
-    said=_manager_report,
+manage: Final = reducer(
+    _observe_manager,
+    invoking_agent=lambda _, agent, *__, **___: invoking_agent_of(agent),
     ends=lambda _, agent, e=None, **__: None if e is None else invoking_agent_of(agent),
 )
 
 
-def _strategy_name(strategy: Any, *_: Any, **__: Any) -> str:
-    return policy_name(strategy, PACKAGES, "Strategy")
+def _strategy_report(strategy: Any) -> StepReport:
+    settings = {name: value for name, attribute in _SETTINGS.items() if (value := getattr(strategy, attribute, None))}
+    return StepReport(policy_name(strategy, PACKAGES, "Strategy"), config=settings)
 
 
-def _strategy_report(before: Any, after: Any, strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    """Return which messages a strategy dropped: those of which no content block is left.
+def _observe_strategy(_: Instrumentation, strategy: Any, context: Any) -> ReducerObservation:
+    """Record which messages a strategy dropped: those of which no content block is left.
 
     They count as dropped even if a notice replaces them. Only the strategy `summarize` compacts messages.
     """
-    if len(after) >= len(before) or not is_own(strategy, PACKAGES) or _strategy_name(strategy) == "summarize":
-        return {}
+    report = yield from _observe_edits(context.agent, _strategy_report(strategy))
+    if report is None or report.policy == "summarize" or not is_own(strategy, PACKAGES):
+        return report
+    after = report.after or ()
+    if len(after) >= len(report.before):
+        return report
     kept = [block for message in after for block in message["content"]]
-    dropped = [message for message in before if not any(block in kept for block in message["content"])]
-    return {"verdicts": [Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)]}
+    dropped = [message for message in report.before if not any(block in kept for block in message["content"])]
+    return replace(report, verdicts=[Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)])
 
 
-def _strategy_settings(strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    return {name: value for name, attribute in _SETTINGS.items() if (value := getattr(strategy, attribute, None))}
+def _observe_offloading(_: Instrumentation, strategy: Any, *args: Any, **__: Any) -> ReducerObservation:
+    return (yield from _observe_edits(args[3], _strategy_report(strategy)))
 
 
-_apply_strategy: Final = _in_place_reducer(
-    lambda _, context: context.agent, _strategy_name, config=_strategy_settings, said=_strategy_report
-)
+_apply_strategy: Final = reducer(_observe_strategy, invoking_agent=lambda _, context: invoking_agent_of(context.agent))
 #: The hook of `_transform_blocks`, with which an offload strategy shortens a message when it is added.
-transform_blocks: Final = _in_place_reducer(lambda *args, **_: args[4], _strategy_name, config=_strategy_settings)
+transform_blocks: Final = reducer(_observe_offloading, invoking_agent=lambda *args, **_: invoking_agent_of(args[4]))
 
 
 @observe_async_hook
@@ -136,7 +130,11 @@ def _wrap_callback(callback: Any, instrumentation: Instrumentation) -> Any:
     """Wrap a program's own callback, which can edit the agent's messages; Strands' callbacks have other hooks."""
     with instrumentation.suppress_errors():
         if not is_framework_function(callback) and not is_ours(getattr(callback, "__self__", None)):
-            wrap = _in_place_reducer(lambda event: event.agent, lambda _: function_name(callback), kind=None)
+            report = StepReport(function_name(callback), kind=None)
+            wrap = reducer(
+                lambda _, event: _observe_edits(event.agent, report),
+                invoking_agent=lambda event: invoking_agent_of(event.agent),
+            )
             return wrap(callback, instrumentation)
     return callback
 
@@ -148,7 +146,10 @@ def context_tools(module: Any, instrumentation: Instrumentation) -> None:
     """Wrap the tools with which a model can reduce its own context, in the module that defines them."""
 
     def wrap_tool(name: str) -> None:
-        wrap = _in_place_reducer(lambda *_, tool_context, **__: tool_context.agent, lambda *_, **__: name)
+        wrap = reducer(
+            lambda *_, tool_context, **__: _observe_edits(tool_context.agent, StepReport(name)),
+            invoking_agent=lambda *_, tool_context, **__: invoking_agent_of(tool_context.agent),
+        )
         tool = getattr(module, name)
         instrumentation.patches.wrap(tool, "_tool_func", lambda function: wrap(function, instrumentation))
 

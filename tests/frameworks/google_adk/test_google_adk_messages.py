@@ -10,7 +10,7 @@ from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 
 import otel_assembly.instrumentation.google_adk.messages as rows
 from otel_assembly import describe
-from otel_assembly.instrumentation import Instrumentation, ModelCall
+from otel_assembly.instrumentation import Instrumentation, ModelCall, StepReport
 from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
 
 BLOB = types.Blob(mime_type="image/png", data=b"x")
@@ -85,7 +85,7 @@ def test_a_call_is_known_by_the_provider_s_id_else_by_its_tool(call_id, answer_i
 def test_a_copy_is_known_by_what_a_model_reads_of_it(assembly_telemetry):
     def same_content(message, other):
         with assembly_telemetry.as_default():
-            return ModelCall(Instrumentation("pretend"), messages=[message]).reduced("window", [other], [])
+            return ModelCall(Instrumentation("pretend"), messages=[message]).reduced(StepReport("window", [other], []))
 
     one = Content(role="model", parts=[Part(text="I think.", thought=True), asked(call_id="adk-1", q="a")])
     sent = deepcopy(one)
