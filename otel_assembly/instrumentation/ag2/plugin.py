@@ -124,6 +124,11 @@ class AssembledPolicy(Plugin[PluginConversation]):
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
         return prompts, with_new_results(turn_input.messages, messages)
 
+    @staticmethod
+    def _is_same(left: Any, right: Any) -> bool:
+        """Return whether two objects are the same event: persistent storage returns a new object for every read."""
+        return type(left) is type(right) and bool(left.created_at == right.created_at)
+
     def _conversation_of(self, stream: Any) -> _Conversation:
         history = stream.history
         conversation = self._by_history.get(history)
@@ -140,7 +145,7 @@ class _Conversation(PluginConversation):
 
     def __init__(self, plugin: Plugin[Any], stream: Any, conversation_id: str | None) -> None:
         self.sink = _Sink(stream, conversation_id)
-        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=_same_event)
+        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=plugin._is_same)  # noqa: SLF001
         self._checked_events = self._halts_before = 0
 
     async def show(self, events: Sequence[Any]) -> None:
@@ -214,11 +219,6 @@ class _Sink(PluginStream):
             self.alerts.append(alert)
             return alert
         return event if isinstance(event, events.BaseEvent) else None
-
-
-def _same_event(first: Any, second: Any) -> bool:
-    """Return whether two objects are the same event: persistent storage returns a new object for every read."""
-    return type(first) is type(second) and bool(first.created_at == second.created_at)
 
 
 def _dependencies(context: Any) -> dict[Any, Any]:

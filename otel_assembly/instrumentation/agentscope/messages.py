@@ -14,6 +14,7 @@ from agentscope.message import (
     DataBlock,
     HintBlock,
     Msg,
+    SystemMsg,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -172,7 +173,7 @@ def provider_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     return places
 
 
-def messages_of(parts: Iterable[Part]) -> list[Any]:
+def _messages_of(parts: Iterable[Part]) -> list[Any]:
     """Return the messages of parts: the original object if all its blocks are kept, otherwise a shortened copy."""
     messages: list[Any] = []
     for _, group in groupby(parts, lambda part: id(part.message)):
@@ -197,3 +198,11 @@ def split_prompts(messages: Sequence[Msg]) -> tuple[list[str], Sequence[Msg]]:
     """Return the text of a leading system message, if there is one, and the messages after it."""
     leading, rest = in_front(messages[:1], lambda message: message.role == "system")
     return [text for message in leading if (text := message.get_text_content())], [*rest, *messages[1:]]
+
+
+def with_output(messages: Sequence[Msg], parts: Iterable[Part], prompts: Sequence[str] | None) -> list[Any]:
+    """Return messages that are replaced by parts and, unless `prompts` is None, by a system message of these texts."""
+    leading = [message for message in messages[:1] if message.role == "system"]
+    if prompts is not None:
+        leading = [SystemMsg("system", [TextBlock(text=prompt) for prompt in prompts])] if prompts else []
+    return [*leading, *_messages_of(parts)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentscope.event import ModelCallEndEvent
-from agentscope.message import Msg, SystemMsg, TextBlock, ToolResultState
+from agentscope.message import Msg, TextBlock, ToolResultState
 from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse, FinishedReason
 from agentscope.tool import ToolResponse
@@ -18,10 +18,10 @@ from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import (
     Part,
     is_summary,
-    messages_of,
     part_of,
     provider_parts,
     split_prompts,
+    with_output,
 )
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput
@@ -137,10 +137,7 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
         return TurnInput(agent, prompts, events, agent.name, model.model, tools, model, shown=())
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> list[Msg]:
-        leading = [message for message in request[2]["messages"][:1] if message.role == "system"]
-        if prompts != turn_input.prompts:
-            leading = [SystemMsg("system", [TextBlock(text=prompt) for prompt in prompts])] if prompts else []
-        output = [*leading, *messages_of(messages)]
+        output = with_output(request[2]["messages"], messages, None if prompts == turn_input.prompts else prompts)
         call = CALL.get()
         if isinstance(call, AgentScopeCall):
             with call.instrumentation.suppress_errors():

@@ -180,20 +180,13 @@ class AssembledChatCompletionContext(
 
     @classmethod
     def _from_config(cls, config: AssembledContextConfig) -> Self:
-        return cls(
-            Assembler.from_config(config.assembler),
-            initial_messages=config.initial_messages,
-            prompts=config.prompts,
-            tools=config.tools,
-            agent_name=config.agent_name,
-            variables=config.variables,
-        )
+        settings = {name: getattr(config, name) for name in type(config).model_fields if name != "assembler"}
+        return cls(Assembler.from_config(config.assembler), **settings)
 
 
 def _added_prompts(original: Sequence[str], assembled: Sequence[str]) -> list[str]:
     """Return the prompts that policies added. A prompt can occur several times, so occurrences are counted."""
-    surplus = Counter(assembled)
-    surplus.subtract(original)
+    surplus = Counter(assembled) - Counter(original)
     added: list[str] = []
     for prompt in assembled:
         if surplus[prompt] > 0:

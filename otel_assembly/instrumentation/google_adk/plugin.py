@@ -108,18 +108,11 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         return None
 
     async def _read_input(self, request: Any) -> TurnInput:
-        (context, llm_request), client = request, client_request(request[1])
-        return TurnInput(
-            context,
-            list(client.prompts or ()),
-            client.messages,
-            agent_name=context.agent_name,
-            model=llm_request.model,
-            tools=schemas_of(llm_request),
-            client=getattr(context._invocation_context.agent, "canonical_model", None),  # noqa: SLF001  # no public name
-            client_rules=client.client,
-            shown=context.session.events,
-        )
+        (context, llm), sent = request, client_request(request[1])
+        prompts, name, tools = list(sent.prompts or ()), context.agent_name, schemas_of(llm)
+        agent, events = context._invocation_context.agent, context.session.events  # noqa: SLF001  # no public name
+        model = getattr(agent, "canonical_model", None)
+        return TurnInput(context, prompts, sent.messages, name, llm.model, tools, model, sent.client, shown=events)
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
         llm_request = request[1]

@@ -35,15 +35,7 @@ class HaystackPlugin(Plugin[PluginConversation]):
     async def _assemble(
         self, conversation: PluginConversation, turn: Any, messages: list[ChatMessage], tools: Any, client: Any = None
     ) -> list[ChatMessage]:
-        """Return the messages to send to the model.
-
-        Args:
-            conversation: The conversation of the messages.
-            turn: The argument for the user's functions for dependencies and variables.
-            messages: The messages, with the system prompts in front.
-            tools: The tools of the model call.
-            client: The chat generator, if it is known.
-        """
+        """Return the messages to send to the model."""
         call, (prompts, others) = CALL.get(), split_prompts(messages)
         name = conversation.context.agent_name if call is None else call.invoking_agent.agent_name
         turn_input = TurnInput(turn, prompts, others, name, model_of(client), schemas_of(tools), client, shown=messages)

@@ -33,13 +33,10 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
     A FATAL alert halts the conversation. After that, no model and no tool is called, the agent jumps to its end, and
     its last message contains the reason. `HaltedError` is not raised.
 
-    Functions for `dependencies` and `variables` get the run's `Runtime`. The run's context is also a dependency by its
-    type, and its fields are variables. The default `KnowledgeStore` is the agent's store in the namespace
-    ``("knowledge",)`` (see `GraphKnowledgeStore`).
-
-    Args:
-        name: The name of this middleware, unique in the agent, and of the assembler in telemetry. `Plugin` has the
-            other arguments.
+    The assembler's name is also the name of this middleware, which must be unique in the agent. Functions for
+    `dependencies` and `variables` get the run's `Runtime`. The run's context is also a dependency by its type, and its
+    fields are variables. The default `KnowledgeStore` is the agent's store in the namespace ``("knowledge",)`` (see
+    `GraphKnowledgeStore`).
     """
 
     _framework = "langchain"

@@ -5,7 +5,8 @@ The chain runs in ``aget`` and ``get``, or, with the model that ``memory.llm(…
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llama_index.core.async_utils import asyncio_run
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
@@ -58,10 +59,6 @@ class AssemblyMemory(BaseMemory):
 
     Attributes:
         context: The context of the conversation, which sends alerts and contains the guard that halts it.
-
-    Raises:
-        ConfigurationError: `name` or `model` is passed together with an `Assembler`, which has its own; or an argument
-            has the wrong type.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -117,7 +114,8 @@ class AssemblyMemory(BaseMemory):
             kwargs: Arguments of this class. All others are passed to ``ChatMemoryBuffer.from_defaults``, which creates
                 the wrapped memory.
         """
-        own: dict[str, Any] = {name: kwargs.pop(name) for name in _OWN_ARGUMENTS & kwargs.keys()}
+        names = signature(cls.__init__).parameters.keys() & kwargs.keys()
+        own: dict[str, Any] = {name: kwargs.pop(name) for name in names}
         if kwargs:
             own["memory"] = ChatMemoryBuffer.from_defaults(**kwargs)
         return cls(policies, **own)
@@ -231,20 +229,6 @@ class AssemblyMemory(BaseMemory):
     async def areset(self) -> None:
         """Remove all messages from the wrapped memory."""
         await self.memory.areset()
-
-
-#: Keyword arguments of `AssemblyMemory`.
-_OWN_ARGUMENTS: Final = {
-    "memory",
-    "name",
-    "model",
-    "agent_name",
-    "prompts",
-    "tools",
-    "dependencies",
-    "variables",
-    "observers",
-}
 
 
 def _delegate(method: str) -> Any:

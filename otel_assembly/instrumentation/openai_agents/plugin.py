@@ -64,22 +64,18 @@ class _Conversation(PluginConversation):
                 self._shown_counts[content] = counts[content]
                 await self.stream.show(event)
 
-    def is_continued_by(self, items: Sequence[Any]) -> bool:
-        """Return whether items begin with those of the last model call, and contain more."""
-        length = len(self.items)
-        return length < len(items) and list(items[:length]) == list(self.items)
+    def continuation(self, items: Sequence[Any]) -> tuple[int, bool] | None:
+        """Return how much items have in common with the last model call; None if they do not continue it.
 
-    def is_answered_in(self, items: Sequence[Any]) -> bool:
-        """Return whether items contain the model's response directly after the items of the last model call."""
-        start, answers = len(self.items), list(self.answers)
-        return bool(answers) and list(items[start : start + len(answers)]) == answers
+        This is the number of the call's items, and whether the model's response follows them.
+        """
+        length, answers = len(self.items), list(self.answers)
+        if length >= len(items) or list(items[:length]) != list(self.items):
+            return None
+        return length, bool(answers) and list(items[length : length + len(answers)]) == answers
 
     def raise_if_halted(self) -> None:
-        """Raise an error if the conversation is halted.
-
-        Raises:
-            HaltedError: The conversation is halted.
-        """
+        """Raise a `HaltedError` if the conversation is halted."""
         halt = self.context.guard.halt
         if halt is not None:
             raise _HaltedToolError(halt.reason, halt.source)
@@ -209,11 +205,10 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             in_trace = self._unnamed_conversations.get_or_create(get_current_trace(), lambda _: [])
             for candidate in in_trace:
                 candidate.raise_if_halted()
-            continued = [candidate for candidate in in_trace if candidate.is_continued_by(items)]
-            if continued:  # runs with equal inputs are distinguished by the model's response
-                conversation = max(
-                    continued, key=lambda candidate: (len(candidate.items), candidate.is_answered_in(items))
-                )
+            # Runs with equal inputs are distinguished by the model's response. Of equal ones, the first is taken.
+            found = [(common, -index) for index, old in enumerate(in_trace) if (common := old.continuation(items))]
+            if found:
+                conversation = in_trace[-max(found)[1]]
             else:
                 in_trace.append(conversation := self._begin(None))
             _CURRENT.set((self, conversation))

@@ -73,13 +73,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
     else:
 
         async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
-            """Run the policy chain on a request, and send the request with the output.
-
-            Raises:
-                HaltedError: The conversation is halted.
-                ContextOverflowError: Content that must not be dropped exceeds a policy's budget.
-                PolicyFailedError: A policy raised an exception.
-            """
+            """Run the policy chain on a request, and send the request with the output. The errors are the same."""
             return await handler(await self._assemble(ctx, request_context))
 
     async def _assemble(self, ctx: Any, request_context: Any) -> Any:

@@ -93,9 +93,8 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             conversation = self._conversation_of(context.agent)
             async for event in next_fn(await self._run_policies(conversation, context)):
                 if isinstance(event, ModelStopReason):
-                    message = event["stop"][1]
-                    has_tool_calls = any("toolUse" in block for block in message["content"])
-                    await conversation.show_response([message], has_tool_calls=has_tool_calls)
+                    has_tool_calls = any("toolUse" in block for block in event["stop"][1]["content"])
+                    await conversation.show_response([event["stop"][1]], has_tool_calls=has_tool_calls)
                 yield event
         except AssemblyError as error:
             error.__class__ = _event_loop_error(type(error))  # type: ignore[arg-type]  # a class can be hashed
