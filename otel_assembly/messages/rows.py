@@ -252,6 +252,7 @@ def register_parts(
     known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
     read: Callable[[Any], Any] | None = None,
     read_all: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
+    types_of: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> None:
     """Register how `describe` reads events that consist of parts.
 
@@ -267,6 +268,7 @@ def register_parts(
             are equal. If None, and `read_all` is None, call `read_from` or `read_as` for this type.
         read_all: Returns all values that `kind` and `known` read, for each of several events. It replaces `read`, which
             is called once per event.
+        types_of: Returns the types of several parts; None if `of` is called for each of them.
     """
     kind_of = _getter(of)
     fields_of = known if callable(known) else _values_at(known or {})
@@ -281,7 +283,7 @@ def register_parts(
     if read is not None:
         read_all = partial(_values_of_each, (read, fields_of))
     if read_all is not None:
-        contents_of_all = partial(_contents_of_all, read_all, parts, kind_of, rows)
+        contents_of_all = partial(_contents_of_all, read_all, parts, types_of or partial(map, kind_of), rows)
         read_as(event_type, lambda event: contents_of_all([event])[0], contents_of_all)
 
 
@@ -292,20 +294,22 @@ def _values_of_each(functions: Sequence[Callable[[Any], Any]], events: Sequence[
 def _contents_of_all(
     read_all: Callable[[Sequence[Any]], Iterable[Any]],
     parts: str,
-    kind_of: Callable[[Any], Any],
+    types_of: Callable[[Sequence[Any]], Iterable[Any]],
     rows: Mapping[Any, Row],
     events: Sequence[Any],
 ) -> list[Any]:
     """Return the values that `describe` reads of each event; the arguments are those of `register_parts`."""
     part_lists = [getattr(event, parts) or () for event in events]
-    part_contents = _contents_of_parts(kind_of, rows, list(chain.from_iterable(part_lists)))
+    part_contents = _contents_of_parts(types_of, rows, list(chain.from_iterable(part_lists)))
     grouped = [list(islice(part_contents, length)) for length in map(len, part_lists)]
     return list(zip(read_all(events), grouped, strict=True))
 
 
-def _contents_of_parts(kind_of: Callable[[Any], Any], rows: Mapping[Any, Row], parts: Sequence[Any]) -> Iterator[Any]:
+def _contents_of_parts(
+    types_of: Callable[[Sequence[Any]], Iterable[Any]], rows: Mapping[Any, Row], parts: Sequence[Any]
+) -> Iterator[Any]:
     """Return the type of each part, and the values that its reader uses; the part itself if these are unknown."""
-    types = list(map(kind_of, parts))
+    types = list(types_of(parts))
     contents_by_type: dict[Any, Iterator[Any]] = {}
     for part_type in set(types):
         same_type = list(compress(parts, map(eq, types, repeat(part_type))))

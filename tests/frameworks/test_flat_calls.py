@@ -21,12 +21,9 @@ NOT_FLAT = {
     "agent_framework",
     "agentscope",
     "autogen",
-    "google_adk",
     "haystack",
     "llama_index",
     "openai_agents",
-    "semantic_kernel",
-    "strands",
 }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
@@ -32,15 +34,18 @@ if TYPE_CHECKING:
 _observe_reduction: Final = partial(ModelCall.observe_messages, kind="reduction")
 
 
-def _content(event: Any) -> Any:
-    """Return the content of an event; for a compaction event, the summary."""
-    compaction = event.actions.compaction if event.actions else None
-    return event.content if compaction is None else compaction.compacted_content
-
-
 def contents_of(events: Iterable[Any]) -> list[Any]:
-    """Return the contents of a session's events, without empty ones."""
-    return [content for content in map(_content, events) if content is not None and content.parts]
+    """Return the contents of a session's events, without empty ones; for a compaction event, the summary.
+
+    Only compaction events are read one by one, because the contents are read several times for each model call.
+    """
+    events = list(events)
+    contents, actions = list(map(attrgetter("content"), events)), list(map(attrgetter("actions"), events))
+    compactions = list(map(attrgetter("compaction"), filter(None, actions)))
+    positions = compress(range(len(events)), actions)
+    for position, compaction in compress(zip(positions, compactions, strict=True), compactions):
+        contents[position] = compaction.compacted_content
+    return list(filter(attrgetter("parts"), filter(None, contents)))
 
 
 def invoking_agent_of(session: Any, agent: str | None = None) -> InvokingAgent:

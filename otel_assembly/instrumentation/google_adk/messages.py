@@ -16,7 +16,7 @@ from otel_assembly.messages.keyed_parts import response_text
 from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
@@ -78,12 +78,21 @@ _ROWS: Final[Mapping[str | None, Row]] = {
     "text": says("text"),
     None: is_silent,  # such as a part with only a thought's signature
 }
+#: The fields with a reader, the one that counts last; older releases have fewer fields.
+_FIELDS: Final = [name for name in reversed(tuple(_ROWS)) if name in Part.model_fields]
 
 
-def _field(part: Part) -> str | None:
-    """Return the name of the field that is set in a part; None if `_ROWS` has no reader for it."""
-    fields = part.__dict__
-    return next((name for name in _ROWS if name and fields.get(name) is not None), None)
+def _fields(parts: Sequence[Part]) -> list[str | None]:
+    """Return the name of the field that is set in each part; None if `_ROWS` has no reader for it.
+
+    All parts are compared by their fields several times for each model call, so no Python function is called per part.
+    """
+    names: list[str | None] = [None] * len(parts)
+    for name in _FIELDS:
+        is_set = [value is not None for value in map(attrgetter(str(name)), parts)]
+        if True in is_set:
+            names = [name if here else other for here, other in zip(is_set, names, strict=True)]
+    return names
 
 
 def _kind(content: Content, draft: Draft) -> EventKind:
@@ -94,7 +103,15 @@ def _kind(content: Content, draft: Draft) -> EventKind:
     return ROLES.get(content.role or "user", EventKind.RESPONSE)
 
 
-register_parts(Content, "parts", _field, _ROWS, _kind, read=lambda content: (content.role, type(content)))
+register_parts(
+    Content,
+    "parts",
+    lambda part: _fields([part])[0],
+    _ROWS,
+    _kind,
+    read_all=lambda contents: zip(map(attrgetter("role"), contents), map(type, contents), strict=True),
+    types_of=_fields,
+)
 register_summaries(lambda text: SummaryContent(role="user", parts=[Part(text=text)]), Content)
 register_results(
     Content,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from haystack.dataclasses import ChatMessage, ToolCallResult
+from haystack.dataclasses import ChatMessage, ChatRole, ToolCallResult
 
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, function_schema, register_results, register_summaries
@@ -31,7 +33,7 @@ COMPACTION: Final = "context_compaction"
 
 def is_summary(message: ChatMessage) -> bool:
     """Return whether a message is a summary, or a notice by Haystack's compaction that messages were removed."""
-    return bool(message.meta.get(OUR_SUMMARY)) or (COMPACTION in message.meta and message.is_from("user"))
+    return bool(_compared_values([message])[0][1])
 
 
 def split_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[ChatMessage]]:
@@ -43,7 +45,7 @@ def split_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[Chat
 def input_messages(messages: Any) -> list[Any] | None:
     """Return the input of a generator as messages; None for an invalid input, which the generator rejects."""
     messages = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
-    is_valid = isinstance(messages, list) and all(isinstance(message, ChatMessage) for message in messages)
+    is_valid = isinstance(messages, list) and all(map(isinstance, messages, repeat(ChatMessage)))
     return messages if is_valid else None
 
 
@@ -52,26 +54,35 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     return function_schema(tool.name, tool.description, tool.parameters)
 
 
-def _type_name(part: Any) -> str:
-    return type(part).__name__
+_NOTHING: Final[Mapping[str, Any]] = {}
+#: Returns the name of a part's type.
+_TYPE_NAME: Final = attrgetter("__class__.__name__")
 
 
 def _encrypted(part: Any) -> Any:
     return part.extra.get("encrypted_content") or part.extra.get("signature")
 
 
-def _usage(message: ChatMessage, *names: str) -> Any:
-    """Return the first of these token counts that the provider reported with a message; None if it reported none."""
-    usage = message.meta.get("usage")
-    return next((usage[name] for name in names if usage.get(name)), None) if isinstance(usage, dict) else None
+def _compared_values(messages: Sequence[ChatMessage]) -> list[Any]:
+    """Return the role of each message, whether it is a summary, its name, and its input and output tokens.
+
+    All messages are compared by these values at each model call, so no Python function is called per message.
+    """
+    return [
+        (
+            role,
+            bool(meta.get(OUR_SUMMARY)) or (COMPACTION in meta and role is ChatRole.USER),
+            name or "",
+            usage.get("prompt_tokens") or usage.get("input_tokens") or None,
+            usage.get("completion_tokens") or usage.get("output_tokens") or None,
+        )
+        for role, name, meta in map(attrgetter("_role", "_name", "_meta"), messages)
+        for usage in [meta["usage"] if isinstance(meta.get("usage"), dict) else _NOTHING]
+    ]
 
 
 def _facts(message: ChatMessage) -> dict[str, Any]:
-    return {
-        "name": message.name or "",
-        "billed_tokens": _usage(message, "prompt_tokens", "input_tokens"),
-        "output_tokens": _usage(message, "completion_tokens", "output_tokens"),
-    }
+    return dict(zip(("name", "billed_tokens", "output_tokens"), _compared_values([message])[0][2:], strict=True))
 
 
 def _kind(message: ChatMessage, draft: Draft) -> EventKind:
@@ -83,13 +94,11 @@ _ROWS: Final[Mapping[str, Row]] = {
     **_ITEMS,
     # Generators serialize the arguments of a call like this.
     "ToolCall": asks("id", "tool_name", lambda call: json.dumps(call.arguments, ensure_ascii=False, default=str)),
-    "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _type_name)),
+    "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _TYPE_NAME)),
     "ReasoningContent": thinks("reasoning_text", sealed=_encrypted),
 }
 
-register_parts(
-    ChatMessage, "_content", _type_name, _ROWS, _kind, _facts, lambda message: (message.role, is_summary(message))
-)
+register_parts(ChatMessage, "_content", _TYPE_NAME, _ROWS, _kind, _facts, read_all=_compared_values)
 # With the mark, Haystack's compaction does not treat the summary as a user's request. `meta` is not sent to the model.
 register_summaries(
     lambda text: ChatMessage.from_user(text, meta={OUR_SUMMARY: True, COMPACTION: {"strategy": "otel_assembly"}}),
@@ -98,7 +107,7 @@ register_summaries(
 register_results(
     ChatMessage,
     "_content",
-    result_text(_type_name, ToolCallResult.__name__, "result"),
+    result_text(_TYPE_NAME, ToolCallResult.__name__, "result"),
     lambda part, text: replace(part, result=text),
     lambda message, parts: replace(message, _content=parts),
 )

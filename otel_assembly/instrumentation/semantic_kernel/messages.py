@@ -5,6 +5,7 @@ The instrumentor imports this module when the program imports ``semantic_kernel`
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from semantic_kernel.contents.chat_message_content import ChatMessageContent  # the package may be partly imported
@@ -32,7 +33,7 @@ _SUMMARY_KEYS: Final = frozenset({"__summary__", OUR_SUMMARY})
 
 def is_summary(message: ChatMessageContent) -> bool:
     """Return whether a message is a summary of others that a reducer removed."""
-    return not _SUMMARY_KEYS.isdisjoint(message.metadata)
+    return bool(_compared_values([message])[0][1])
 
 
 def is_prompt(message: Any) -> bool:
@@ -81,13 +82,25 @@ def _kind(message: ChatMessageContent, draft: Draft) -> EventKind:
     return ROLES.get(message.role, EventKind.OTHER)
 
 
-def _metadata(message: ChatMessageContent) -> Mapping[str, Any]:
-    usage = message.metadata.get("usage")
-    return {
-        "name": message.name or "" if message.role != AuthorRole.TOOL else "",
-        "billed_tokens": getattr(usage, "prompt_tokens", None),
-        "output_tokens": getattr(usage, "completion_tokens", None),
-    }
+def _compared_values(messages: Sequence[ChatMessageContent]) -> list[Any]:
+    """Return the role of each message, whether it is a summary, its name, and its input and output tokens.
+
+    All messages are compared by these values at each model call, so no Python function is called per message.
+    """
+    return [
+        (
+            role,
+            not _SUMMARY_KEYS.isdisjoint(metadata),
+            "" if role == AuthorRole.TOOL else name or "",
+            getattr(metadata.get("usage"), "prompt_tokens", None),
+            getattr(metadata.get("usage"), "completion_tokens", None),
+        )
+        for role, name, metadata in map(attrgetter("role", "name", "metadata"), messages)
+    ]
+
+
+def _facts(message: ChatMessageContent) -> Mapping[str, Any]:
+    return dict(zip(("name", "billed_tokens", "output_tokens"), _compared_values([message])[0][2:], strict=True))
 
 
 def _arguments(call: Any) -> str:
@@ -115,8 +128,8 @@ register_parts(
     "content_type",
     _ROWS,
     _kind,
-    _metadata,
-    lambda message: (message.role, is_summary(message)),
+    _facts,
+    read_all=_compared_values,
 )
 register_summaries(
     lambda text: ChatMessageContent(role=AuthorRole.USER, content=text, metadata={OUR_SUMMARY: True}),

@@ -27,6 +27,7 @@ from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, p
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.strands.messages import (
     agent_messages,
+    known_copies,
     model_messages,
     output_schema,
     prompts_of,
@@ -166,7 +167,9 @@ def is_framework_function(function: Any) -> bool:
 
 def _stage_request(context: Any) -> ClientRequest:
     """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives."""
-    return ClientRequest(model_messages(context.messages), prompts_of(context.system_prompt))
+    return ClientRequest(
+        model_messages(context.messages, known_copies(context.agent)), prompts_of(context.system_prompt)
+    )
 
 
 def _stream_request(

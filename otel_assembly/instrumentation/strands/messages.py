@@ -5,6 +5,8 @@ The messages are dicts in the format of Amazon Bedrock, for which `otel_assembly
 
 from __future__ import annotations
 
+from itertools import compress, repeat
+from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The keys of a message that are sent to a model; Strands uses the others itself.
 _MODEL_KEYS: Final = ("role", "content")
-#: By agent, copies of its messages when they were last read; each is found by the `id` of the agent's own message.
+#: See `known_copies`.
 _COPIES: Final[IdentityWeakMap[dict[int, Any]]] = IdentityWeakMap()
 
 
@@ -26,9 +28,14 @@ def agent_messages(agent: Any) -> list[Any]:
 
     A message that has not changed since the last read gets the same copy again.
     """
-    copies = model_messages(agent.messages, _COPIES.get(agent) or {})
+    copies = model_messages(agent.messages, known_copies(agent))
     _COPIES.put(agent, dict(zip(map(id, agent.messages), copies, strict=True)))
     return copies
+
+
+def known_copies(agent: Any) -> Mapping[int, Any]:
+    """Return the copies of an agent's messages when they were last read, by the `id` of the agent's own message."""
+    return _COPIES.get(agent) or {}
 
 
 def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]:  # never written to
@@ -38,11 +45,14 @@ def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> li
         messages: The messages.
         known: Earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
     """
-    copies = []
-    for message in messages:
-        content = {name: message[name] for name in _MODEL_KEYS if name in message}
-        earlier = known.get(id(message))
-        copies.append(earlier if earlier == content else copied(content))
+    messages = list(messages)
+    try:  # in C: most messages have both keys, and have not changed
+        contents = list(map(dict, map(zip, repeat(_MODEL_KEYS), map(itemgetter(*_MODEL_KEYS), messages))))
+    except KeyError:
+        contents = [{name: message[name] for name in _MODEL_KEYS if name in message} for message in messages]
+    copies: list[Any] = list(map(known.get, map(id, messages)))
+    for position in list(compress(range(len(messages)), map(ne, copies, contents))):
+        copies[position] = copied(contents[position])
     return copies
 
 

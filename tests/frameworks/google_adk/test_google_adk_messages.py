@@ -10,7 +10,7 @@ from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 
 import otel_assembly.instrumentation.google_adk.messages as rows
 from otel_assembly import describe
-from otel_assembly.instrumentation import Instrumentation, ModelCall, StepReport
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall, StepReport
 from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
 
 BLOB = types.Blob(mime_type="image/png", data=b"x")
@@ -155,3 +155,16 @@ def test_tools_are_offered_by_either_form_of_schema():
     assert [message["name"] for message in found] == ["one", "two", "three"]
     assert found[0]["parameters"] == {"type": "OBJECT", "properties": {"q": {"type": "STRING"}}}
     assert (found[1]["parameters"], found[2]["parameters"]) == ({"type": "object"}, {})
+
+
+def test_an_earlier_content_of_which_a_copy_has_another_part_is_read_again(assembly_telemetry):
+    contents = [Content(role="user", parts=[Part(text=f"Note {number}.")]) for number in range(9)]
+    parts = ([Part(text="Note 3.")], [Part(text="Note 3."), Part(inline_data=BLOB)], [Part(text="Note 3.")])
+    with assembly_telemetry.as_default():
+        for contents[3].parts in parts:
+            request = ClientRequest(deepcopy(contents))
+            ModelCall(Instrumentation("pretend"), InvokingAgent.of("c")).client_called(request)
+    first, second, third = (
+        span.attributes["assembly.tokens.out"] for span in assembly_telemetry.spans_named("assemble_context")
+    )
+    assert second - MEDIA_TOKENS == first == third

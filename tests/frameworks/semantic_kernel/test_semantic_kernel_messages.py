@@ -32,6 +32,7 @@ from semantic_kernel.functions import FunctionResult, KernelFunctionMetadata
 
 import otel_assembly.instrumentation.semantic_kernel.messages as rows
 from otel_assembly import describe
+from otel_assembly.instrumentation import ClientRequest, Instrumentation, InvokingAgent, ModelCall
 from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
 
 USER, ASSISTANT, TOOL = AuthorRole.USER, AuthorRole.ASSISTANT, AuthorRole.TOOL
@@ -186,3 +187,15 @@ def test_they_are_read_and_all_hooks_take_where_any_part_of_semantic_kernel_is_i
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("Go taken\n", "")
+
+
+def test_an_earlier_message_that_changes_in_place_is_read_again(assembly_telemetry):
+    messages = [ChatMessageContent(role=USER, content=f"Note {number}.") for number in range(9)]
+    with assembly_telemetry.as_default():
+        for text in ("Note 3.", "Note 3 of the second round.", "Note 3."):
+            messages[3].items[0].text = text
+            ModelCall(Instrumentation("pretend"), InvokingAgent.of("c")).client_called(ClientRequest(messages))
+    first, second, third = (
+        span.attributes["assembly.tokens.out"] for span in assembly_telemetry.spans_named("assemble_context")
+    )
+    assert second > first == third
