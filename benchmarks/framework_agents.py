@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -295,7 +296,7 @@ def openai_agents(role: Role) -> Callable[[str], Awaitable[object]]:
     set_tracing_disabled(True)  # nothing is sent to the SDK's maker
     said = ResponseOutputText(text=ANSWER, type="output_text", annotations=[], logprobs=[])
     answer = ResponseOutputMessage(id="message", content=[said], role="assistant", status="completed", type="message")
-    agent, session = Agent(role.name, instructions=PROMPT, model=Clerk()), SQLiteSession("one")
+    agent, session = Agent(role.name, instructions=PROMPT, model=Clerk()), SQLiteSession(f"{uuid4()}")
     history = [item for note in role.notes for item in ({"role": "user", "content": note}, answer.model_dump())]
 
     async def ask(text: str) -> None:

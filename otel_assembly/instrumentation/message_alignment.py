@@ -7,15 +7,16 @@ their content, in order.
 from __future__ import annotations
 
 from collections import deque
-from operator import is_
-from typing import TYPE_CHECKING, Any, Final
+from itertools import compress, count, islice, repeat
+from operator import eq, is_
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.content_snapshot import comparison_key, contents, equal, have_different_ids
 from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -79,33 +80,59 @@ def _same_facts(left: Any, right: Any) -> bool:
     return not have_different_ids(left_facts, right_facts) and comparison_key(left_facts) == comparison_key(right_facts)
 
 
-def locate(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
+def locate(whole: Sequence[Any], part: Sequence[Any]) -> Sequence[int] | None:
     """Return the positions of one list's messages in another list; None if a message is not found.
 
     Args:
         whole: The list that is searched.
         part: The messages that are searched for.
     """
-    position_of = {id(message): position for position, message in enumerate(whole)}
-    positions = [position for message in part if (position := position_of.get(id(message))) is not None]
-    if len(positions) < len(part):
-        return _locate_in_order(whole, part, same_content)
+    if same_objects(whole, part):
+        return range(len(whole))
+    position_of = dict(zip(map(id, whole), count()))
+    positions = list(map(position_of.get, map(id, part)))
+    if None in positions:
+        return _locate_in_order(_content_keys(whole), _content_keys(part))
     has_duplicates = len(position_of) < len(whole)
-    return (_locate_in_order(whole, part, is_) if has_duplicates else None) or positions
+    in_order = _locate_in_order(list(map(id, whole)), list(map(id, part))) if has_duplicates else None
+    return in_order or cast("list[int]", positions)
 
 
-def _locate_in_order(
-    whole: Sequence[Any], part: Sequence[Any], matches: Callable[[Any, Any], bool]
-) -> list[int] | None:
+def _content_keys(messages: Sequence[Any]) -> list[Any]:
+    """Return a key for each message. Messages with equal keys have the same content; see `same_content`."""
+    return list(zip(map(type, messages), contents(messages), strict=True))
+
+
+def _locate_in_order(whole: list[Any], part: list[Any]) -> list[int] | None:
+    """Return the positions of keys in a list, each after the one before; None if a key is not found.
+
+    Runs of equal keys are compared as lists, because a Python loop over a long conversation takes milliseconds.
+    """
     positions: list[int] = []
-    start = 0
-    for message in part:
-        position = next((index for index in range(start, len(whole)) if matches(whole[index], message)), None)
-        if position is None:
-            return None
-        positions.append(position)
-        start = position + 1
+    start, run = 0, len(part)
+    while len(positions) < len(part):
+        found = len(positions)
+        run = min(run, len(part) - found)
+        if equal(whole[start : start + run], part[found : found + run]):
+            positions += range(start, start + run)
+            start, run = start + run, 2 * run
+        elif run > 1:
+            run //= 2
+        else:
+            position = _index(whole, part[found], start)
+            if position is None:
+                return None
+            positions.append(position)
+            start = position + 1
     return positions
+
+
+def _index(keys: list[Any], key: Any, start: int) -> int | None:
+    """Return the first position of a key in a list, from a start position on; None if the key is not found."""
+    try:
+        return next(compress(count(start), map(eq, islice(keys, start, None), repeat(key))), None)
+    except Exception:  # noqa: BLE001  # a framework's comparison failed, so the two messages are unequal
+        return next((position for position in range(start, len(keys)) if equal(keys[position], key)), None)
 
 
 def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
@@ -118,9 +145,11 @@ def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Seq
     """
     removed = set(positions)
     first = min(removed, default=len(whole))
-    # The messages before the first position are copied by one slice, because a conversation mostly changes at its end.
-    rest = [message for position, message in enumerate(whole[first + 1 :], first + 1) if position not in removed]
-    return [*whole[:first], *replacements, *rest]
+    end = max(removed, default=first - 1) + 1
+    # The messages around the positions are copied by slices, because most reducers change one range of a conversation.
+    between = range(first, end) if end - first > len(removed) else ()
+    kept = [whole[position] for position in between if position not in removed]
+    return [*whole[:first], *replacements, *kept, *whole[end:]]
 
 
 def restore_removed(earlier: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:

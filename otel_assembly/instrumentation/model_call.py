@@ -234,7 +234,7 @@ class ModelCall(TrackedRun):
             step = self._begin_step(report, started_ns)
         if step is None:
             return False
-        if len(places) == len(before):  # the reducer may have received copies of the call's messages
+        if report.verdicts and len(places) == len(before):  # the reducer may have received copies of the messages
             report = report.with_originals(dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
         after = before if report.after is None else report.after
         self._record_step(replace(report, after=replace_at(whole, places, after)), step)

@@ -18,12 +18,9 @@ from otel_assembly.instrumentation import instrument, uninstrument
 MOST = 2_000
 #: The frameworks whose model calls still cost more in a longer conversation.
 NOT_FLAT = {
-    "agent_framework",
     "agentscope",
-    "autogen",
     "haystack",
     "llama_index",
-    "openai_agents",
 }
 
 

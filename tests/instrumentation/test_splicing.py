@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_assembly.instrumentation.message_alignment import identity_keys, restore_removed, same
+from otel_assembly.instrumentation.message_alignment import identity_keys, locate, replace_at, restore_removed, same
 from otel_assembly.messages.content_snapshot import read_as
 
 
@@ -80,6 +80,48 @@ def test_two_lists_of_copies_are_compared_by_reading_each_once(said):
 def test_the_very_objects_are_not_read(said):
     assert same(said, [*said])
     assert Said.read == 0
+
+
+@pytest.mark.parametrize("places", [range(8), range(5), range(3, 8), [0, 1, 4, 6, 7], [1, 3, 5], [7], []])
+def test_copies_are_located_by_reading_each_message_once(said, places):
+    found = locate(said, [copy(said[place]) for place in places])
+    assert [*found] == [*places]
+    assert Said.read == (len(said) + len(places) if places else 0)
+
+
+def test_a_message_that_is_missing_or_stands_before_the_last_one_is_not_located(said):
+    assert locate(said, [copy(said[0]), Said("another")]) is None
+    assert locate(said, [copy(said[3]), copy(said[2])]) is None
+    assert [*locate(said, [said[3], said[2]])] == [3, 2], "the very objects are found in any order"
+
+
+def test_equal_messages_are_located_one_after_the_other():
+    held = messages("yes", "no", "yes", "yes")
+    assert [*locate(held, messages("yes", "yes", "yes"))] == [0, 2, 3]
+    assert locate(held, messages("no", "no")) is None
+
+
+class Unequal:
+    """What a message contains whose comparison fails."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise ValueError
+
+
+def test_messages_that_cannot_be_compared_are_not_located_but_by_identity():
+    held = [{"content": "a"}, {"content": Unequal()}, {"content": "b"}]
+    assert [*locate(held, [{"content": "a"}, {"content": "b"}])] == [0, 2]
+    assert locate(held, [{"content": Unequal()}]) is None
+    assert [*locate(held, held[1:])] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("places", "after"), [([1, 2], "aXYd"), ([3, 0], "XYbc"), ([1, 3], "aXYc"), ([], "abcdXY"), (range(4), "XY")]
+)
+def test_messages_are_replaced_at_the_first_of_their_places(places, after):
+    assert "".join(replace_at("abcd", places, "XY")) == after
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])
