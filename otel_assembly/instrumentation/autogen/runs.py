@@ -8,7 +8,10 @@ Within a run, methods such as ``AssistantAgent._call_llm`` read the model contex
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
+
+from autogen_core import Image
 
 from otel_assembly.instrumentation.autogen.conversation import RUNNING_AGENT, client_request, invoking_agent, text_of
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
@@ -47,18 +50,24 @@ model_call_hook = run_hook(_agent_call)
 speaker_selection_hook = run_hook(_selector_call)
 
 
-def _has_image(message: Any) -> bool:
-    content = getattr(message, "content", None)
-    return isinstance(content, list) and any(type(part).__name__ == "Image" for part in content)
-
-
 @reducer
 def remove_images_hook(_: Instrumentation, messages: Sequence[Any], /, *__: Any, **___: Any) -> ReducerObservation:
     """The hook of ``remove_images``, which also copies messages without images. Those copies are not changes."""
-    report = StepReport("remove_images", [message for message in messages if _has_image(message)])
+    have_images = _have_images(messages)
+    report = StepReport("remove_images", [*compress(messages, have_images)])
     result = yield report
-    without_images = [after for before, after in zip(messages, result, strict=True) if _has_image(before)]
-    return replace(report, after=without_images)
+    return replace(report, after=[*compress(result, have_images)])
+
+
+_IMAGE: Final = frozenset({Image})
+
+
+def _have_images(messages: Sequence[Any]) -> list[bool]:
+    """Return whether each message has an image. No Python function is called for messages whose content is a text."""
+    return [
+        isinstance(content := getattr(message, "content", None), list) and not _IMAGE.isdisjoint(map(type, content))
+        for message in messages
+    ]
 
 
 def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> ContextBoundRun:
