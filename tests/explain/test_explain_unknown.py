@@ -152,9 +152,9 @@ def held(*memories, prompts=("Be kind.",), behind=()):
     for memory in memories:
         config = {} if memory.limit is None else {"token_limit": memory.limit}
         with assembly.step(memory.name, config=config) as step:
-            step.beside = list(behind)
             sent = [*ASKS[-memory.kept :], *behind]
             step.out(sent, budget=memory.limit, reason=DecisionReason.OVER_BUDGET, **memory.said)
+            step.amend(replace(step.report, beside=list(behind)))
     assembly.end()
     return as_ledger(telemetry.spans), telemetry.span("assemble_context").attributes
 

@@ -124,8 +124,9 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
         reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
         if callback is None:  # only the SDK's own removal of orphaned items changes the input
             places = locate(reduction.before, after) or ()
-            kept = [reduction.before[place] for place in places]
-            reduction.report = replace(reduction.report, verdicts=left_for(reduction.before, kept, _orphan_reason))
+            before = reduction.before
+            kept = [before[place] for place in places]
+            reduction.report = replace(reduction.report, verdicts=left_for(before, kept, _orphan_reason))
         reduction.done(after, invoking_agent=invoking_agent)
 
 
