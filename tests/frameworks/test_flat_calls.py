@@ -20,7 +20,6 @@ MOST = 2_000
 NOT_FLAT = {
     "agentscope",
     "haystack",
-    "llama_index",
 }
 
 

@@ -20,7 +20,7 @@ from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.memory_reads import Readings
-from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot
+from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot, system_messages
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
 from otel_assembly.instrumentation.runs import run_hook
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: The default ``chat_store_key`` of memories. Not imported, because its module would import more of LlamaIndex.
 _DEFAULT_KEY: Final = "chat_history"
 #: Connects reads of memories with model calls, because an agent makes them in separate steps with separate contexts.
-READINGS: Final = Readings("llama_index", prompt_of, snapshot)
+READINGS: Final = Readings("llama_index", prompt_of, snapshot, system_messages)
 #: Packages whose span handlers open no OpenTelemetry spans.
 _SPANLESS_HANDLERS: Final = ("llama_index_instrumentation", "llama_index.core")
 #: Model classes that forward each call to another model.

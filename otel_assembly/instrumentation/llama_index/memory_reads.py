@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
-from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_any_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.lazy_runs import LazyRun
@@ -156,6 +158,12 @@ def _is_unchanged(message: Any, copied: Any) -> bool:
     return same_content(message, copied)
 
 
+def _forget_read(read_by_message: dict[int, Any], ids: Sequence[int], dead: weakref.ref[Read]) -> None:
+    for message_id in ids:
+        if read_by_message.get(message_id) is dead:
+            del read_by_message[message_id]
+
+
 class Readings:
     """Hooks for the stores and model clients of one framework, which connect reads with model calls.
 
@@ -164,6 +172,8 @@ class Readings:
         prompt_of: Returns the text of a system prompt; None for any other message. System prompts at the start of a
             request are prompts, unless a store returned them; then they are items.
         snapshot: Copies a message.
+        system_messages: Returns those of a list of messages that can be system prompts. It runs over all messages of
+            each model call, so it should call no Python function per message.
 
     Attributes:
         current_reading: The read that is running in this context.
@@ -172,7 +182,11 @@ class Readings:
     """
 
     def __init__(
-        self, framework: str, prompt_of: Callable[[Any], str | None], snapshot: Callable[[Any], Any] = copy
+        self,
+        framework: str,
+        prompt_of: Callable[[Any], str | None],
+        snapshot: Callable[[Any], Any] = copy,
+        system_messages: Callable[[Sequence[Any]], Sequence[Any]] = list,
     ) -> None:
         self.current_reading: ContextVar[Reading | None] = ContextVar(
             f"otel_assembly_{framework}_reading", default=None
@@ -181,8 +195,10 @@ class Readings:
         self.agent_name: ContextVar[str | None] = ContextVar(f"otel_assembly_{framework}_agent", default=None)
         self._prompt_of = prompt_of
         self._snapshot = snapshot
-        #: The latest read that returned a message. Weak, because a read contains the message.
-        self._read_by_message: IdentityWeakMap[weakref.ref[Read]] = IdentityWeakMap()
+        self._system_messages = system_messages
+        #: The latest read that returned a message, by the message's `id`. Not one entry per message object, because
+        #: each read returns all messages; the read keeps them alive, so no other object has these ids.
+        self._read_by_message: dict[int, weakref.ref[Read]] = {}
         #: Keeps the last read of each conversation alive.
         self._last_reads: Registry[Any, list[Read]] = Registry(_MAX_CONVERSATIONS, clear_after_fork=True)
         #: The hook of a function that returns all stored messages of the store that is being read.
@@ -203,8 +219,9 @@ class Readings:
 
     def record_read(self, read: Read) -> None:
         """Remember a read for the model call that receives its messages."""
-        for message in read.out:
-            self._read_by_message.put(message, weakref.ref(read))
+        ids = list(map(id, read.out))
+        reference = weakref.ref(read, partial(_forget_read, self._read_by_message, ids))
+        self._read_by_message.update(zip(ids, repeat(reference)))
         run, key = self.current_run.get(), read.invoking_agent.ledger()
         if run is not None:
             run.read = read
@@ -290,7 +307,9 @@ class Readings:
             else read.invoking_agent
         )
         read_messages = () if read is None else read.out
-        system_items = [message for message in read_messages if self._prompt_of(message) is not None]
+        system_items = [
+            message for message in self._system_messages(read_messages) if self._prompt_of(message) is not None
+        ]
         leading, messages = in_front(
             request.messages,
             lambda message: (
@@ -312,8 +331,8 @@ class Readings:
     def _source_of(self, messages: Sequence[Any]) -> Read | None:
         """Return the read that messages come from: the read of the newest known message, or the run's last read."""
         run = self.current_run.get()
-        references = (self._read_by_message.get(message) for message in reversed(messages))
-        reads = (reference() for reference in references if reference is not None)
+        references = filter(None, map(self._read_by_message.get, map(id, reversed(messages))))
+        reads = (reference() for reference in references)
         candidates = next(filter(None, reads), None), run.read if run is not None else None
         return next((read for read in candidates if read is not None and read.is_source_of(messages)), None)
 

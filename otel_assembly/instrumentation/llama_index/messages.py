@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_index.core.base.llms.types import ChatMessage, TextBlock
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
@@ -18,13 +18,14 @@ from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.messages.rows import asks, holds, is_silent, register_parts, result_text, says, shows, thinks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
 _ROLES: Final = {**ROLES, "chatbot": EventKind.RESPONSE, "model": EventKind.RESPONSE}
 _RESULT_ROLES: Final = {role for role, kind in _ROLES.items() if kind is EventKind.TOOL_RESULT}
+_SYSTEM_ROLES: Final = [role for role in MessageRole if _ROLES.get(role.value) is EventKind.SYSTEM]
 #: Keys in a message's ``additional_kwargs`` that contain tool calls.
 _CALL_KEYS: Final = frozenset({"tool_calls", "function_call"})
 #: Keys in ``additional_kwargs`` that affect what the model receives.
@@ -111,6 +112,11 @@ register_results(
     "text",
     lambda message, blocks: edited(message, blocks=blocks),
 )
+
+
+def system_messages(messages: Sequence[Any]) -> list[Any]:
+    """Return the messages that have the role of a system prompt."""
+    return [message for message in messages if getattr(message, "role", None) in _SYSTEM_ROLES]
 
 
 def prompt_of(message: Any) -> str | None:
