@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import warnings
 from typing import Any
 
@@ -56,6 +55,3 @@ class Talk(BaseTalk):
 
     async def history(self) -> list[Any]:
         return self.plugin.get_all()
-
-    def close(self) -> None:
-        gc.collect()  # a `Memory` leaves its connection open
