@@ -205,9 +205,9 @@ class Adapter:
         return talk
 
     def close(self) -> None:
-        """Close all talks."""
-        for talk in self._talks:
-            talk.close()
+        """Close all talks, and forget them, so that what they hold can be collected."""
+        while self._talks:
+            self._talks.pop().close()
 
 
 def _adapters(chosen: Iterable[tuple[str, str]]) -> Any:
