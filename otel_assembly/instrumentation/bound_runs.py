@@ -6,7 +6,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.tracked_runs import TrackedRun
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
+from otel_assembly.instrumentation.context_variables import SUMMARIZED
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import context_value
 
 if TYPE_CHECKING:

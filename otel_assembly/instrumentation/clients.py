@@ -10,13 +10,13 @@ import inspect
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.tracked_runs import TrackedRun
+from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
 from otel_assembly.instrumentation.instrumented import call_if_accepted, context_value
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import run_hook
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
-
-#: The client call that runs in this context, and the model call that was prepared when it began. A client that calls
-#: another client is one call; but if an agent answers for the client, that agent's model calls are recorded separately.
-_CURRENT: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = ContextVar(
-    "otel_assembly_client_called", default=None
-)
 
 
 class ClientCall(TrackedRun):
@@ -96,7 +90,7 @@ class ClientCall(TrackedRun):
         if not self._recorded:
             yield
             return
-        with context_value(_CURRENT, (self, CALL.get())), self._calling(), self._called_model.current():
+        with context_value(CLIENT_CALL, (self, CALL.get())), self._calling(), self._called_model.current():
             yield
 
     def _begin(self) -> None:
@@ -177,7 +171,7 @@ class ClientCall(TrackedRun):
 
 def called() -> bool:
     """Return True inside a client call that is recorded; a client that is called there is not a separate call."""
-    current = _CURRENT.get()
+    current = CLIENT_CALL.get()
     return current is not None and not current[0].over and current[1] is CALL.get()
 
 

@@ -7,11 +7,11 @@ which records it as a step.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
+from otel_assembly.instrumentation.context_variables import SUMMARIZED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _MOST_LEDGERS: Final = 1_000
 #: The most deferred reductions of one ledger; the oldest ones are dropped first.
 _MOST_PER_LEDGER: Final = 16
-
-#: The invoking agents for which a summarizer ran outside any model call, in the current run; None outside any run.
-SUMMARIZED: Final[ContextVar[list[InvokingAgent] | None]] = ContextVar("otel_assembly_summarized", default=None)
 
 
 class DeferredReductions:

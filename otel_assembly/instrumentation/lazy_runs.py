@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 
 from otel_assembly._internal.tracked_runs import TrackedRun
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, SUMMARIZED
+from otel_assembly.instrumentation.context_variables import SUMMARIZED
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import context_value
 
 if TYPE_CHECKING:

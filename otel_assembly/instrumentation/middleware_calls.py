@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called
+from otel_assembly.instrumentation.context_variables import CALL, MIDDLEWARE_INPUT, REDUCTION
 from otel_assembly.instrumentation.halts import assembled
 from otel_assembly.instrumentation.hooks import replace_hook
 from otel_assembly.instrumentation.message_alignment import locate
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
-from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducing
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
 
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -299,10 +300,6 @@ def _record_edit(call: ModelCall, policy: str, before: ClientRequest, after: Cli
     kind = "reduction" if locate(after.messages, before.messages) is None else "injection"
     reduction = MiddlewareReduction(call.instrumentation, StepReport(policy, before.messages, kind=kind), call=call)
     reduction.record_output(before.prompts, after)
-
-
-#: The messages that the client of this context has passed to its middleware.
-MIDDLEWARE_INPUT: Final[ContextVar[MiddlewareInput | None]] = ContextVar("otel_assembly_middleware_input", default=None)
 
 
 def middleware_entry_hook(

@@ -11,7 +11,6 @@ call of the same invoking agent in the same conversation (see `deferred`).
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry import trace
 
 from otel_assembly._internal.tracked_runs import TrackedRun
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
@@ -605,10 +605,6 @@ def _record(instrumentation: Instrumentation, invoking_agent: InvokingAgent, red
 
 
 DeferredReductions.record = staticmethod(_record)
-
-
-#: The model call that is being prepared in this context; None if there is none.
-CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)
 
 
 def current_model_call() -> ModelCall | None:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 
@@ -25,9 +24,9 @@ from otel_assembly.context import Context
 from otel_assembly.conversation_state import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
+from otel_assembly.instrumentation.context_variables import CALL, PLUGIN_TURNS
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import context_value
-from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import plugin_scope
 from otel_assembly.messages.provider_rules import provider_of_client, rules_of_client
 from otel_assembly.policies import AlertPolicy
@@ -175,10 +174,6 @@ class AlertStream(PluginStream):
         return result
 
 
-#: The conversations with a turn that runs in this context.
-_TURNS: Final[ContextVar[tuple[PluginConversation, ...]]] = ContextVar("otel_assembly_turns", default=())
-
-
 class PluginConversation:
     """The context, stream and turns of one conversation of a plug-in.
 
@@ -221,7 +216,7 @@ class PluginConversation:
         The turns of a conversation in one event loop run one after another. A turn that a policy or an observer begins
         inside another turn, such as a summarizer's, does not wait for that turn.
         """
-        turns, loop, client = _TURNS.get(), asyncio.get_running_loop(), turn_input.client
+        turns, loop, client = PLUGIN_TURNS.get(), asyncio.get_running_loop(), turn_input.client
         if self._turn_lock is None or self._turn_lock[0] is not loop:
             self._turn_lock = loop, asyncio.Lock()
         async with nullcontext() if self in turns else self._turn_lock[1]:
@@ -232,7 +227,7 @@ class PluginConversation:
             context.provider = context.provider or provider_of_client(client)
             rules, context.client = context.client, turn_input.client_rules or rules_of_client(client)
             try:
-                with context_value(_TURNS, (*turns, self)):
+                with context_value(PLUGIN_TURNS, (*turns, self)):
                     yield
             finally:
                 context.provider, context.client = before[-1], rules

@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry import context as otel_context
 
 from otel_assembly.budget.attempt import Attempt
+from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_any_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import same
-from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.observe.assembly import settling
 from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.summaries import Summary
     from otel_assembly.observe.assembly import ObservedStep
 
 #: The observation of one call of a reducer. It yields what is known before the reducer runs, gets the reducer's result,
@@ -56,7 +57,7 @@ class Reduction:
         report: What the reducer has done, as far as it is known.
         call: The model call that the step belongs to; None if there is none.
         step: The open step; None until something has to be recorded below it, such as a summarizer's model call.
-        is_summarizing: True while a summary is made whose span is open; model calls are then part of that span.
+        summary: The summary that the reducer makes now, which has a span; model calls are then part of that span.
         over: Whether the reducer has ended; code that it started may still run.
         read: The messages that the last summarizer received.
         attempt: The last attempt to make a summary; None without one.
@@ -72,11 +73,11 @@ class Reduction:
         "_started_ns",
         "attempt",
         "call",
-        "is_summarizing",
         "over",
         "read",
         "report",
         "step",
+        "summary",
     )
 
     def __init__(
@@ -98,7 +99,7 @@ class Reduction:
         self._started_ns = time.time_ns()
         self._context = otel_context.get_current()
         self.step: ObservedStep | None = None
-        self.is_summarizing = False
+        self.summary: Summary | None = None
         self.over = False
         self.read: Sequence[Any] = ()
         self.attempt: Attempt | None = None
@@ -195,7 +196,7 @@ class Reduction:
                 started before it.
         """
         step = self.open()
-        if self.call is None and not self.is_summarizing:
+        if self.call is None and self.summary is None:
             # The next model call opens the span, with the times of this attempt.
             attempt = self.attempt = Attempt(
                 model,
@@ -212,7 +213,7 @@ class Reduction:
             finally:
                 attempt.ended_ns = time.time_ns()
             return
-        if step is None or self.call is None or self.is_summarizing:
+        if step is None or self.call is None or self.summary is not None:
             yield None
             return
         tokens = tokens_in(self.call.count)
@@ -303,10 +304,6 @@ class Reduction:
         self.failed(error)
         if own_call is not None:
             own_call.end(error)
-
-
-#: The reducer that runs in this context; None if there is none. It may have ended: see `reducing`.
-REDUCTION: Final[ContextVar[Reduction | None]] = ContextVar("otel_assembly_reduction", default=None)
 
 
 def reducing() -> Reduction | None:

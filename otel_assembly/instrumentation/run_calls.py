@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.context_variables import CALL, LAST_PREPARED, REDUCTION
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
-from otel_assembly.instrumentation.reductions import REDUCTION, reducing
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextvars import ContextVar
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -61,20 +62,22 @@ class SequentialCalls:
     A call is identified by an object that the framework passes from the function that prepares the call to the client.
 
     Args:
-        framework: The framework's name.
         expected_errors: As for `Preparing`.
     """
 
-    def __init__(self, framework: str, expected_errors: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(self, expected_errors: tuple[type[BaseException], ...] = ()) -> None:
         self._spares = expected_errors
-        self._run: ContextVar[_Turn | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
         self._prepared: IdentityWeakMap[ModelCall] = IdentityWeakMap()
 
     def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> ContextBoundRun:
         """Return a run of an agent. At its end, a call that was prepared but not made ends, too."""
         turn = _Turn()
         return ContextBoundRun(
-            instrumentation, name, {self._run: turn}, conversation_id=conversation_id, ends=turn.begins
+            instrumentation,
+            name,
+            {LAST_PREPARED: {**LAST_PREPARED.get(), self: turn}},
+            conversation_id=conversation_id,
+            ends=turn.begins,
         )
 
     def prepares(self, instrumentation: Instrumentation, by: Any, begun: Callable[[], ModelCall]) -> Preparing:
@@ -87,7 +90,7 @@ class SequentialCalls:
             by: The object that identifies the call.
             begun: Creates the call.
         """
-        call, turn = CALL.get(), self._run.get()
+        call, turn = CALL.get(), LAST_PREPARED.get().get(self)
         if turn is None or turn.last is not call:
             call = None
         if call is None and reducing() is None:
@@ -102,7 +105,7 @@ class SequentialCalls:
 
     def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
         """Record the result of one of our plug-ins for the call that was prepared last."""
-        turn = self._run.get()
+        turn = LAST_PREPARED.get().get(self)
         call = turn.last if turn is not None else None
         if call is not None:
             with call.instrumentation.suppress_errors():

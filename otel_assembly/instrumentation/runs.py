@@ -10,14 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun  # noqa: TC001  # exported from here
+from otel_assembly.instrumentation.context_variables import STEPPING_STREAM
 from otel_assembly.instrumentation.instrumented import call_if_accepted, on_exit
 
 if TYPE_CHECKING:
@@ -217,10 +217,6 @@ async def awaited(run: TrackedRun, work: Awaitable[Any]) -> Any:
         return await work
 
 
-#: The `TrackedStream` that takes a step in this context.
-_STEPPING_STREAM: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
-
-
 class TrackedStream(AsyncGenerator[Any, Any]):
     """A stream each of whose steps runs inside a run.
 
@@ -268,14 +264,14 @@ class TrackedStream(AsyncGenerator[Any, Any]):
             if entered is outside:  # the run attached nothing that would have to be detached
                 yield
                 return
-            step_token, token = _STEPPING_STREAM.set(self), otel_context.attach(self._attached_context or entered)
+            step_token, token = STEPPING_STREAM.set(self), otel_context.attach(self._attached_context or entered)
             try:
                 yield
             finally:
                 left = otel_context.get_current()
                 self._attached_context = None if left is entered else left
                 with suppress(ValueError):  # the stream was closed in another context: nothing to reset there
-                    _STEPPING_STREAM.reset(step_token)
+                    STEPPING_STREAM.reset(step_token)
                     otel_context.detach(token)
 
     async def _step(self, step: Awaitable[Any]) -> Any:

@@ -7,13 +7,11 @@ summary replaces with those that the model read: the former are compacted if the
 from __future__ import annotations
 
 from contextlib import ExitStack
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.hooks import observe_any_hook
-from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.reductions import reducing
@@ -49,16 +47,13 @@ class Summary:
         self._read: Sequence[Any] | None = None
         self._attempt: Attempt | None = None
         self._attempt_span = ExitStack()
-        self._current = context_value(SUMMARY, self)
 
     def __enter__(self) -> Self:
-        self._current.__enter__()
-        self._reduction.is_summarizing = True
+        self._reduction.summary = self
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._current.__exit__()
-        self._reduction.is_summarizing = False
+        self._reduction.summary = None
         self._attempt_span.__exit__(*raised)
 
     def begin(self, model: str, read: Sequence[Any]) -> None:
@@ -124,10 +119,6 @@ def compacted_verdict(reduction: Reduction, after: Sequence[Any], summary: Any =
     return Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
-#: The summary that the reducer running in this context creates.
-SUMMARY: Final[ContextVar[Summary | None]] = ContextVar("otel_assembly_summary", default=None)
-
-
 def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
     """Return the hook of a reducer's function, async or not, that returns the text of a summary.
 
@@ -153,8 +144,8 @@ def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
     """
 
     def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        messages, summary = (yield), SUMMARY.get()
-        if summary is not None:
-            summary.begin(model(*args, **kwargs), messages)
+        messages, reduction = (yield), reducing()
+        if reduction is not None and reduction.summary is not None:
+            reduction.summary.begin(model(*args, **kwargs), messages)
 
     return observe_any_hook(observe)

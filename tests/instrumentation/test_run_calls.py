@@ -95,7 +95,7 @@ class Handle:
 
 
 def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly_telemetry):
-    calls, handles, made = SequentialCalls("pretend"), [Handle(), Handle()], []
+    calls, handles, made = SequentialCalls(), [Handle(), Handle()], []
 
     def begun():
         made.append(call_of(instrumentation, HISTORY))
@@ -123,7 +123,7 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
 
 
 def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, assembly_telemetry):
-    calls = SequentialCalls("pretend")
+    calls = SequentialCalls()
     calls.replaced_by_plugin(lambda: HISTORY)
     run = calls.run(instrumentation, "clerk")
     with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():

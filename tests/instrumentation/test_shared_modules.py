@@ -41,3 +41,13 @@ def users():
 )
 def test_a_shared_module_has_at_least_two_users(name, served):
     assert len(served) >= 2, f"move {name} into the folder of {served or 'nothing'}"
+
+
+def test_the_shared_context_variables_are_in_one_module_and_at_most_eight():
+    made = {
+        path.stem: path.read_text(encoding="utf-8").count("ContextVar(")
+        for path in (PACKAGE / "instrumentation").glob("*.py")
+    }
+    variables = made.pop("context_variables")
+    assert not any(made.values()), made
+    assert variables <= 8

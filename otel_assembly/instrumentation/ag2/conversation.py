@@ -20,12 +20,13 @@ from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.ag2.client_requests import converted
 from otel_assembly.instrumentation.ag2.message_causality import CausedRun
 from otel_assembly.instrumentation.clients import client, model_in, record_standalone_call
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.halts import report_halt
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
 from otel_assembly.instrumentation.middleware_calls import middleware_scope
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.tool_schemas import Offered, offered
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.hooks import observe_any_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
-from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import reduces, reducing
 
 if TYPE_CHECKING:

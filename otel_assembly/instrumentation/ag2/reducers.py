@@ -22,10 +22,11 @@ from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, mo
 from otel_assembly.instrumentation.ag2.history_maintenance import maintenance_hook
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
 from otel_assembly.instrumentation.clients import summariser_call
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.known_reducers import MadeWith, ReducerSpec, behind, known_of, newest
 from otel_assembly.instrumentation.middleware_calls import reducing_middleware_hook
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, name_of, without_summaries
 from otel_assembly.instrumentation.reductions import Reduction, plugin_scope, reducing
 from otel_assembly.messages.event_facts import EventKind, describe

@@ -6,9 +6,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.message_alignment import locate
-from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.run_calls import Preparing
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import block_parts, is_summary, part_of, summary_blocks
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts, in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing

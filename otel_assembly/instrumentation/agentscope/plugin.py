@@ -23,7 +23,7 @@ from otel_assembly.instrumentation.agentscope.messages import (
     split_prompts,
     with_output,
 )
-from otel_assembly.instrumentation.model_call import CALL
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from otel_assembly.instrumentation.agentscope.conversation import (
     step_name,
 )
 from otel_assembly.instrumentation.agentscope.messages import part_of
+from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
-from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducer, reducing
+from otel_assembly.instrumentation.reductions import Reduction, reducer, reducing
 from otel_assembly.instrumentation.summaries import compacted_verdict
 from otel_assembly.observe.step_report import StepReport
 

@@ -19,9 +19,10 @@ from autogen_core import MessageHandlerContext
 from autogen_core.models import SystemMessage
 from opentelemetry import trace
 
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS, IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.message_alignment import locate
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages.provider_rules import rules_of_client

@@ -17,10 +17,11 @@ from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called, client, innermost_client_hook
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, policy_name
 from otel_assembly.instrumentation.reductions import reducer
 from otel_assembly.instrumentation.run_calls import SequentialCalls
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("google.adk",)
 #: The model calls in preparation, found by their `LlmRequest`.
-CALLS: Final = SequentialCalls("google_adk")
+CALLS: Final = SequentialCalls()
 #: By class name: True for models that forward requests to other models, whose calls are recorded instead. False for
 #: models that append a user message to a request that does not end with one.
 _FORWARDS_REQUESTS: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "LiteLlm"), False)}

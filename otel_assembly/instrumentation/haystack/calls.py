@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
 from otel_assembly.instrumentation.haystack import generators
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import reducer
 from otel_assembly.instrumentation.run_calls import Preparing

@@ -10,9 +10,9 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.haystack.generators import model_of, schemas_of
 from otel_assembly.instrumentation.haystack.messages import split_prompts
-from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput, finished, record_output
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.instrumentation.summaries import SUMMARY
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
             with instrumentation.suppress_errors():
                 if reduction is not None:
                     trimming.record(reduction, result)
-                elif (summary := SUMMARY.get()) is not None:
+                elif (outer := reducing()) is not None and (summary := outer.summary) is not None:
                     summary.needed, summary.limit = trimming.explain(result)[1], trimming.limit
             return result
 

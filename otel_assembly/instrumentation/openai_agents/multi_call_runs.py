@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.lazy_runs import LazyRun
-from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.model_call import ModelCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _FORWARDING_MODELS: Final = {"BatchedModel": False, "WrapperModel": True, "FallbackModel": True}
 #: The prepared calls, by the run context that Pydantic AI passes to the capabilities and then to the model. A
 #: capability raises these two exceptions to request a retry, or to answer instead of the model; neither is a failure.
-CALLS: Final = SequentialCalls("pydantic_ai", (ModelRetry, SkipModelRequest))
+CALLS: Final = SequentialCalls((ModelRetry, SkipModelRequest))
 
 
 def _agent_name(ctx: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.capabilities.abstract import AbstractCapability
 
-from otel_assembly.instrumentation.model_call import CALL
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.pydantic_ai.calls import request_of
 from otel_assembly.instrumentation.reducers import is_ours, is_own, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import reducer

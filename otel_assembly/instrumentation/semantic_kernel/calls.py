@@ -21,12 +21,13 @@ from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import called, client, innermost_client_hook, model_in
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.message_alignment import restore_removed
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing

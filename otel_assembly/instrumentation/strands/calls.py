@@ -19,10 +19,11 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook
+from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import replace_hook
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
-from otel_assembly.instrumentation.model_call import CALL, ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, policy_name
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.strands.messages import (
