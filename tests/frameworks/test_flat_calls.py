@@ -19,7 +19,6 @@ MOST = 2_000
 #: The frameworks whose model calls still cost more in a longer conversation.
 NOT_FLAT = {
     "agentscope",
-    "haystack",
 }
 
 

@@ -19,6 +19,7 @@ from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
 from otel_assembly.instrumentation.haystack import generators
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import reducer
@@ -28,6 +29,7 @@ from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.haystack import messages as rows
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import ReducerObservation
 else:
@@ -65,6 +67,16 @@ def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **
     """Open a span for a run of a pipeline; None if no component of the pipeline calls a model."""
     name = _span_name(str(pipeline.metadata.get("name") or type(pipeline).__name__))
     return ContextBoundRun(instrumentation, name, {CALL: None}) if _calls_model(pipeline) else None
+
+
+@observe_hook
+def pipeline_copy(_: Instrumentation, original: Any, /) -> Observation:
+    """Let messages that a pipeline copies, in a list or in lists by input, belong to the originals' conversation."""
+    copies = yield
+    values = [(original[key], copies[key]) for key in original] if isinstance(original, dict) else [(original, copies)]
+    for messages, copied in values:
+        if isinstance(copied, list) and rows.input_messages(copied):
+            generators.CONVERSATIONS.of(copied, generators.CONVERSATIONS.of(messages))
 
 
 def _calls_model(component: Any) -> bool:

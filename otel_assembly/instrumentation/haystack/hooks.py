@@ -57,6 +57,10 @@ class HaystackInstrumentor(AssemblyInstrumentor):
                 "attributes that compaction sets on Haystack's own span",
                 ">= 3.1",
             ),
+            *(
+                (module, "_deepcopy_with_exceptions", calls.pipeline_copy, "conversations of messages that are copied")
+                for module in (_PIPELINE, "core.pipeline.base")
+            ),
             (_PIPELINE, "Pipeline.run Pipeline.run_async_generator", calls.pipeline_run, "runs as one trace"),
         ),
     ]

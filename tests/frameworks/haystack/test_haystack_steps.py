@@ -52,6 +52,23 @@ def test_one_conversation_is_one_ledger_over_all_its_runs(told):
     assert all("gen_ai.conversation.id" not in span.attributes for span in spans)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kept", ["own", "returned"])
+def test_one_conversation_is_one_ledger_over_all_runs_of_a_pipeline(told, nested, kept):
+    pipeline = Pipeline()
+    pipeline.add_component("clerk", Agent(chat_generator=ScriptedGenerator(Stage(), "Done."), system_prompt="Be kind."))
+
+    def answer(messages):
+        return pipeline.run({"clerk": {"messages": messages}} if nested else {"messages": messages})["clerk"]
+
+    one = asked("One")
+    returned = answer([one])
+    answer([*([one] if kept == "own" else returned["messages"][1:]), asked("Two")])
+    answer([asked("One")])
+    spans = assemblies(told)
+    assert [span.attributes["assembly.turn"] for span in spans] == [0, 1, 0]
+
+
 @COMPACTS
 def test_a_conversation_is_the_same_whatever_compaction_has_put_in_front(told):
     programs.sliding_window(Stage())
