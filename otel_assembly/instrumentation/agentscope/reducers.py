@@ -141,8 +141,9 @@ def limit_images(_: Instrumentation, agent: Any, cfg: Any) -> ReducerObservation
     blocks = [block for message in agent.state.context for block in message.content]
     contents = [vars(block).get(attribute) for block in blocks for attribute in ("output", "hint")]
     blocks += [block for content in contents if isinstance(content, list) for block in content]
-    images = sum(block.type == "data" and block.source.media_type.startswith("image/") for block in blocks)
-    if images <= cfg.max_image_num:
+    data = [block for block in blocks if block.type == "data"]  # lists, because a generator costs a call per block
+    images = [block for block in data if block.source.media_type.startswith("image/")]
+    if len(images) <= cfg.max_image_num:
         return None
     report = StepReport("limit_images", events_of(agent), config={"max_image_num": cfg.max_image_num})
     yield report
