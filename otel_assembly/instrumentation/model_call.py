@@ -6,6 +6,13 @@ last step's output and the client request that no hook accounts for become one m
 
 While a call is prepared, the context variable `CALL` contains it. A reduction outside any call is deferred to the next
 call of the same invoking agent in the same conversation (see `deferred`).
+
+A call is in one of three states (`CallState`). Each observation of messages goes back to PREPARING, because a call can
+be repeated, as in a retry. It then has a new assembly with the same input and steps:
+
+    PREPARING --client_called--> SENT
+    PREPARING --end-----------> ENDED    only if the assembly's span is open
+    SENT, ENDED --set_input, observe_messages, begin_step, reduced, open--> PREPARING
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
+from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -88,6 +96,16 @@ class RecordedStep(NamedTuple):
         return [] if self.report.after is None else list(self.report.after)
 
 
+class CallState(Enum):
+    """The state of a model call; see the module's text for the transitions."""
+
+    PREPARING = "preparing"
+    #: A client was called with the messages, and the assembly has ended.
+    SENT = "sent"
+    #: The assembly has ended, or there is none, and no client was called with it.
+    ENDED = "ended"
+
+
 class ModelCall(TrackedRun):
     """One model call, from the first observation of its messages until the client is called: one assembly.
 
@@ -144,7 +162,7 @@ class ModelCall(TrackedRun):
         self._stage = 0
         self._assembly: ObservedAssembly | None = None
         self._recorded_steps: list[RecordedStep] = []
-        self._ended = False
+        self._state = CallState.PREPARING
         if messages is not None:
             self.set_input(messages)
 
@@ -153,7 +171,7 @@ class ModelCall(TrackedRun):
 
         If messages were observed before, a difference from the last step's output becomes a step `framework`.
         """
-        self._restart()
+        self._prepare()
         if self.messages is None:
             self._first_observation(messages)
         else:
@@ -176,7 +194,7 @@ class ModelCall(TrackedRun):
         Args:
             started_ns: The start time; None for the current time.
         """
-        self._restart()
+        self._prepare()
         self._prepare_assembly(started_ns)
 
     def count(self, text: str) -> int:
@@ -195,7 +213,7 @@ class ModelCall(TrackedRun):
         Returns:
             None if nothing is recorded.
         """
-        self._restart()
+        self._prepare()
         self._first_observation(report.before)
         return self._begin_step(report, started_ns)
 
@@ -219,7 +237,7 @@ class ModelCall(TrackedRun):
             False if nothing was recorded: none of the input's messages belongs to this call, or telemetry is off.
         """
         before = report.before
-        self._restart()
+        self._prepare()
         self._first_observation(before)
         whole = self.out if since is None else since
         places = locate(whole, before)
@@ -242,7 +260,7 @@ class ModelCall(TrackedRun):
 
     def replay_deferred(self, report: StepReport) -> None:
         """Record a reduction that ran before this call existed as a step of this call."""
-        self._restart()
+        self._prepare()
         self._first_observation(report.before)
         step = self._begin_deferred_step(report)
         if step is not None:
@@ -263,7 +281,7 @@ class ModelCall(TrackedRun):
     def apply_deferred(self, invoking_agent: InvokingAgent) -> None:
         """Record the deferred reductions of an invoking agent as the next steps of this call, the oldest first."""
         for report in DEFERRED_REDUCTIONS.take(invoking_agent):
-            self._restart()
+            self._prepare()
             self.observe_messages(report.before)
             originals = dict(zip(map(id, report.before), self.out, strict=True))
             self._apply_deferred_step(report.with_originals(originals))
@@ -288,6 +306,7 @@ class ModelCall(TrackedRun):
             kind: ``reduction`` or ``injection``; None if unknown.
             verdicts: Why messages were dropped, if that is known.
         """
+        self._prepare()
         self._first_observation(messages)
         if not self._is_complete and not same(self.out, messages):
             self._add_surrounding(messages)
@@ -316,7 +335,7 @@ class ModelCall(TrackedRun):
         Use this around a middleware that calls the next one, down to the client. An outer middleware may call it
         several times, and each time the middleware makes its changes again, starting from the same messages.
         """
-        self._restart()
+        self._prepare()
         rollback = self.checkpoint()
         try:
             with on_exit(self.end):
@@ -332,8 +351,8 @@ class ModelCall(TrackedRun):
         state, steps = {name: getattr(self, name) for name in _STATE}, [*self._recorded_steps]
 
         def rollback() -> None:
-            if self._assembly is None or self._ended:
-                self._recorded_steps, self._ended = [*steps], True
+            if self._assembly is None or self.ended:
+                self._recorded_steps, self._state = [*steps], CallState.ENDED
                 for name, value in state.items():
                     setattr(self, name, value)
 
@@ -346,7 +365,7 @@ class ModelCall(TrackedRun):
         assembly of this call.
         """
         self.end()
-        self._assembly, self._ended, self._stage = None, False, self._stage + 1
+        self._assembly, self._state, self._stage = None, CallState.PREPARING, self._stage + 1
         self.messages, self.out, self._is_complete = list(messages), list(messages), True
         self._recorded_steps, self._prompts_out, self.prompts, self.sent = [], prompts, prompts, 0
 
@@ -355,7 +374,7 @@ class ModelCall(TrackedRun):
 
         Differences become one more step. After a plug-in of this library, no assembly is recorded if nothing changed.
         """
-        self._restart()
+        self._prepare()
         self.model, self.tools = request.model or self.model, request.tools or self.tools
         self.window = request.window or self.window
         self.client = request.client or self.client
@@ -385,7 +404,7 @@ class ModelCall(TrackedRun):
     @property
     def ended(self) -> bool:
         """Whether the call's assembly has ended; a later observation starts a new assembly for a repeated call."""
-        return self._ended
+        return self._state is not CallState.PREPARING
 
     @property
     def prompts_out(self) -> Sequence[str] | None:
@@ -404,7 +423,7 @@ class ModelCall(TrackedRun):
             error: The exception because of which no model is called; None without an exception.
             stays: True if the changes of the steps remain in effect despite the exception; see `ObservedAssembly.end`.
         """
-        if self._assembly is not None and not self._ended:
+        if self._assembly is not None and not self.ended:
             self._close(error, stays=stays)
 
     @contextmanager
@@ -545,12 +564,12 @@ class ModelCall(TrackedRun):
             self._recorded_steps[index] = RecordedStep(widened, step)
             step.amend(widened)
 
-    def _restart(self) -> None:
+    def _prepare(self) -> None:
         """If the call's assembly has ended, the call is repeated: start a new assembly with the same steps."""
-        if not self._ended:
+        if self._state is CallState.PREPARING:
             return
         earlier_steps, self._recorded_steps = self._recorded_steps, []
-        self._assembly, self._ended = None, False
+        self._assembly, self._state = None, CallState.PREPARING
         self.out, self._prompts_out = list(self.messages or ()), self.prompts
         for report, _ in earlier_steps:
             step = self._begin_step(report)
@@ -560,7 +579,7 @@ class ModelCall(TrackedRun):
     def _reset_to(self, steps: list[RecordedStep]) -> None:
         """Make this call, a copy of another one, independent of it; the next observation repeats `steps`."""
         self.messages = None if self.messages is None else list(self.messages)
-        self._recorded_steps, self._assembly, self._ended, self.sent = steps, None, True, 0
+        self._recorded_steps, self._assembly, self._state, self.sent = steps, None, CallState.ENDED, 0
         self.out = list(self.states[-1])
 
     def _close(self, error: BaseException | None = None, *, called: bool = False, stays: bool = False) -> None:
@@ -571,7 +590,7 @@ class ModelCall(TrackedRun):
             called: True if a model is called with the assembly's output.
             stays: True if the changes of the steps remain in effect despite the exception.
         """
-        assembly, self._ended = self._assembly, True
+        assembly, self._state = self._assembly, CallState.SENT if called else CallState.ENDED
         if assembly is None:
             return
         self.sent += called
