@@ -114,8 +114,10 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     """
     disabled = {name.strip() for name in os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").split(",")}
     instrumented = []
-    if not frameworks and "*" not in disabled:  # if no framework is installed, every model call is uncaptured
-        _watch().begin(instrument)
+    if not frameworks and "*" not in disabled:
+        # Watch for model calls that no instrumentor captures, also if no framework is installed. The key, this
+        # function, stands for the call; `uninstrument()` ends it.
+        _watch().begin(instrument, own_provider=bool(providers))
     for framework in frameworks or FRAMEWORKS:
         instrumentor = instrumentor_of(framework)
         if "*" in disabled or f"otel_assembly_{framework}" in disabled:

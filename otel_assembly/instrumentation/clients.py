@@ -6,11 +6,13 @@ reducer calls the client, for example to summarize messages, the call is recorde
 
 from __future__ import annotations
 
+import dis
 import inspect
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.tracked_runs import TrackedRun
@@ -295,28 +297,44 @@ def innermost_client_hook(
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+        codes = _codes_of_class(owner)
+        calls_inherited = any(method in _names_after_super(code) for code in codes)
+        calls_clients = any("super" not in code.co_names and not set(code.co_names).isdisjoint(asks) for code in codes)
+
         def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-            inherited = getattr(super(owner, self), method, None) if calls_super else None
+            inherited = getattr(super(owner, self), method, None) if calls_inherited else None
             if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
-                return None
+                return None  # the inherited method has this hook, too, and records the call
             if calls_clients and (holds is None or _has_client(self, holds)):
-                return None
+                return None  # the other client's method records the call
             return reads(self, *args, **kwargs)
 
-        names_by_function = _names_by_function(owner)
-        calls_super = any({"super", method} <= names for names in names_by_function)
-        calls_clients = any("super" not in names and not names.isdisjoint(asks) for names in names_by_function)
         return client(read_innermost, text_of, **more)(original, instrumentation)
 
     return wrap
 
 
-def _names_by_function(owner: type) -> list[set[str]]:
-    """Return the global and attribute names that are used in a class, as one set per function of its code."""
+def _codes_of_class(owner: type) -> list[CodeType]:
+    """Return the code of a class's functions, and of the functions inside them."""
     codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
     for code in codes:
         codes += [inner_code for inner_code in code.co_consts if hasattr(inner_code, "co_names")]
-    return [set(code.co_names) for code in codes]
+    return codes
+
+
+def _names_after_super(code: CodeType) -> set[str]:
+    """Return the attributes that code reads from ``super()``, such as ``run`` in ``super().run(messages)``."""
+    names, follows_super = set[str](), False
+    for previous, instruction in pairwise(dis.get_instructions(code)):
+        if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "super":
+            follows_super = True
+        elif follows_super and (
+            instruction.opname.startswith("LOAD_SUPER")  # since Python 3.12, it also calls ``super``
+            or (previous.opname.startswith("CALL") and instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"})
+        ):
+            names.add(str(instruction.argval))
+            follows_super = False
+    return names
 
 
 def _codes(attribute: Any, depth: int = 3) -> list[CodeType]:

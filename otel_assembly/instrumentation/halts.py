@@ -45,4 +45,5 @@ def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) 
     recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)
     otel_recorder = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
     event = HaltEvent(reason=str(halt.reason), source=str(halt.source))
+    # None: the current run's or the last assembly's identity takes precedence over this one.
     emit_halt(event, _LAST_ASSEMBLIES.get(conversation), None, identity, recorder=otel_recorder)

@@ -414,8 +414,10 @@ class SubclassHook:
                     self._wrap_in(owner, instrumentation)
 
     def _wrap_in(self, owner: type, instrumentation: Instrumentation) -> None:
+        """Wrap the method in one class, unless it is wrapped there."""
         if not self._is_excluded(owner) and not instrumentation.patches.holds(owner, self.method):
-            # A decorator such as `dataclass(slots=True)` copies a replacement into a second class.
+            # A decorator such as `dataclass(slots=True)` makes a second class with a copy of our replacement, which
+            # `patches` does not know. The copy is taken off first, or the method would be wrapped twice.
             instrumentation.patches.unwrap(owner, self.method)
             instrumentation.patches.wrap(
                 owner, self.method, lambda original: self.wrap(original, owner, instrumentation)

@@ -138,35 +138,41 @@ class ReducerSpec:
         prompts: Sequence[str] | None = None,
         alerts: Sequence[AlertFacts] = (),
     ) -> None:
-        """Record the step of one reduction.
+        """Record the step of one reduction, with an overflow if the output exceeds the reducer's limit.
 
         Args:
-            reduction: The reduction.
-            reducer: The reducer.
+            reduction: The reduction, with the reducer's input.
+            reducer: The object that reduces, whose settings are read.
             after: The reducer's output.
             prompts: The system prompts after the reducer; None if it did not change them.
             alerts: The alerts that the reducer delivered to the model.
         """
         arguments = reducer, reduction.before, after
         limit = None if self.limit is None else _value_of(self.limit, *arguments)
-        verdicts = () if self.keeps is None else orphaned(self.keeps(*arguments), after)
+        orphans = () if self.keeps is None else orphaned(self.keeps(*arguments), after)
         if limit is not None and self.unit == "items" and len(after) > max(0, limit):
             self._overflow(reduction, limit, len(after), OverflowCause.FRAMEWORK)
-        elif limit is not None and self.unit == "tokens" and reduction.before and not (after or verdicts):
-            step = reduction.open()
-            needed = sum(map(step.count, describe(reduction.before[-1]).texts)) if step is not None else 0
-            # The framework counted more tokens than the limit, even if our tokenizer counts fewer.
-            self._overflow(reduction, limit, max(needed, limit + 1), OverflowCause.NEWEST_ATOM)
+        elif limit is not None and self.unit == "tokens" and not after and not orphans:
+            self._overflow_of_newest(reduction, limit)
         reduction.report = replace(
             reduction.report,
             prompts=prompts,
             reason=self.reason,
-            verdicts=reduction.report.verdicts or verdicts,
+            # Verdicts of a summarizer's hook concern the same messages, and say more.
+            verdicts=reduction.report.verdicts or orphans,
             budget=limit if self.unit == "tokens" else None,
             alerts=alerts,
             reported=None if self.reported is None else self.reported(*arguments),
         )
         reduction.done(after, always=True)
+
+    def _overflow_of_newest(self, reduction: Reduction, limit: int) -> None:
+        """Record that not even the newest message was within the limit, if there was a message."""
+        step = reduction.open() if reduction.before else None
+        if step is not None:
+            needed = sum(map(step.count, describe(reduction.before[-1]).texts))
+            # The framework counted more tokens than the limit, even if our tokenizer counts fewer.
+            self._overflow(reduction, limit, max(needed, limit + 1), OverflowCause.NEWEST_ATOM)
 
     def _overflow(self, reduction: Reduction, limit: int, needed: int, cause: OverflowCause) -> None:
         step = reduction.open()

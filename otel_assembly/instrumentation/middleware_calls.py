@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.hidden_frames import hide_frames
@@ -239,19 +239,24 @@ def reducing_middleware_hook(
 
     @replace_hook
     async def middleware(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # The original is `async def (reducer, call_next, messages, *rest)`; its caller may name the arguments.
         reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
 
         def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
             return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
 
-        def messages_first(messages: Any, next_layer: Any, *rest: Any) -> Any:
-            """Call the original with its arguments in the order of `wrap_middleware`."""
-            return original(reducer, next_layer, messages, *rest)
+        def begin_call(request: Any) -> MiddlewareCall:
+            # The request is the list of messages, so `ClientRequest` reads it.
+            return MiddlewareCall(instrumentation, begin_reduction, ClientRequest, request, known=(known, reducer))
 
-        begin_call = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, known=(known, reducer))
+        def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
+            """Call the original with its arguments in the order of `wrap_middleware`."""
+            return original(reducer, next_layer, request, *others)
+
         with handled(instrumentation, call_next, messages, *rest) as call:
-            is_recorded = call is not None
-            reduce = wrap_middleware(messages_first, instrumentation, begin_call) if is_recorded else messages_first
+            if call is None:
+                return await original(reducer, call_next, messages, *rest)
+            reduce = wrap_middleware(messages_first, instrumentation, begin_call)
             return await reduce(messages, call_next, *rest)
 
     return middleware

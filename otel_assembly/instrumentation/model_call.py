@@ -471,7 +471,13 @@ class ModelCall(TrackedRun):
         return same(self.out, request.messages)
 
     def _prepare_assembly(self, started_ns: int | None = None) -> ObservedAssembly | None:
-        """Return the call's assembly, opening its span if needed; None if nothing is recorded."""
+        """Return the call's assembly; None if nothing is recorded.
+
+        If there is none, one is made. Its span is opened below the span of the call's run, which is opened first.
+
+        Args:
+            started_ns: The start time of a new assembly; None for the current time.
+        """
         if self._assembly is None:
             with self.run.with_span() if self.run is not None else nullcontext():
                 self._assembly = self.instrumentation.observed.prepare(
@@ -511,10 +517,13 @@ class ModelCall(TrackedRun):
 
     def _begin_deferred_step(self, report: StepReport) -> ObservedStep | None:
         """Begin the step of a deferred reduction, and record the attempts of its summarizers below it."""
-        started_ns = report.attempts[0].attempt.started_ns if report.attempts else None
-        span_started_ns = getattr(trace.get_current_span(), "start_time", None)
-        if started_ns is not None and (span_started_ns is None or started_ns < span_started_ns):
-            started_ns = None  # the summarizer ran before the current run, whose spans must not start before it
+        oldest = report.attempts[0].attempt if report.attempts else None
+        started_ns = oldest.started_ns if oldest is not None else None
+        parent_started_ns = getattr(trace.get_current_span(), "start_time", None)
+        # The step must not start before its parent span: the summarizer may have run in an earlier run. Without a
+        # parent whose start is known, the step starts now.
+        if started_ns is not None and (parent_started_ns is None or started_ns < parent_started_ns):
+            started_ns = None
         step = self._begin_step(report, started_ns)
         if step is not None:
             with step:

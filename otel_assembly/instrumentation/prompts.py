@@ -61,8 +61,9 @@ class PromptsInFront:
         return prompts, []
 
     def _copy(self, message: Any, parts: Sequence[Any]) -> Any:
+        """Return a copy of a message with these parts: the same object, if the parts are the same objects as before."""
         known, rest = self._copies.get(message), list(parts)
         if known is not None and same_objects(known[1], rest):
             return known[0]
-        copy = edited(message, **{self._attribute: list(rest)})
+        copy = edited(message, **{self._attribute: list(rest)})  # a list of its own, which may be changed
         return self._copies.put(message, (copy, rest))[0]

@@ -184,16 +184,23 @@ class _InPlaceOfDataDescriptor(_InPlaceOfDescriptor):
 
 
 class _BoundReplacement(_LooksLike):
-    """The value of a replaced attribute on an instance or class: looks like the original's value, calls the hook."""
+    """The value of a replaced attribute on an instance or class: looks like the original's value, calls the hook.
 
-    def __init__(self, descriptor: _InPlaceOfDescriptor, bound: Any, instance: Any, owner: Any) -> None:
-        super().__init__(bound, descriptor._hook_function)  # noqa: SLF001  # the descriptor creates this object
+    Args:
+        descriptor: The descriptor that replaces the attribute, and creates this object when the attribute is read.
+        bound: The original's value.
+        instance: The instance from which the attribute was read; None if it was read from the class.
+        read_from: The class of the instance, or the class itself. It may be a subclass of the descriptor's class.
+    """
+
+    def __init__(self, descriptor: _InPlaceOfDescriptor, bound: Any, instance: Any, read_from: Any) -> None:
+        super().__init__(bound, descriptor._hook_function)  # noqa: SLF001  # both classes are one mechanism
         self._descriptor = descriptor
         self._instance = instance
-        self._type = owner
+        self._read_from = read_from
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._descriptor.call(self.__wrapped__, self._instance, self._type, args, kwargs)
+        return self._descriptor.call(self.__wrapped__, self._instance, self._read_from, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind like the descriptor if this object was read from a class and then set in a class.

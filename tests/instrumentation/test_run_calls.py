@@ -316,6 +316,32 @@ def test_of_clients_that_hand_on_the_innermost_is_told(decorated, instrumentatio
     following.leave()
 
 
+def test_a_method_that_replaces_the_inherited_one_is_recorded_whatever_else_its_class_calls_by_super(
+    instrumentation, assembly_telemetry
+):
+    class Client:
+        def __init__(self):
+            self.history = []
+
+        def ask(self, messages):
+            return "asked"
+
+    class Remembering(Client):
+        def __init__(self):
+            super().__init__()
+            self.send = self.ask
+
+        def ask(self, messages):
+            return "remembered"
+
+    hook = SubclassHook("ask", innermost_client_hook("ask", lambda self, messages: ClientRequest(messages)))
+    hook.tree(Client, instrumentation)
+    assert Remembering().ask(HISTORY) == "remembered"
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    instrumentation.patches.restore()
+    hook.leave()
+
+
 def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
     class Behind:
         def ask(self, messages):

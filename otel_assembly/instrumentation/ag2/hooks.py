@@ -37,21 +37,24 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
         scope_versions: The versions that have `Agent._turn_scope`, and views with names of participants.
     """
     summary, memory = "ConversationSummaryAggregate", "WorkingMemoryAggregate"
-    characters = "limits of token budgets with a custom number of characters per token"
     standalone_call = SubclassHook.for_method("__call__", conversation.standalone_call)
-    clients = "model calls outside of turns, or by policies"
-    channel_views = "agents' views of channels"
-    causes = "the cause of a turn in a channel"
-    limits, views, handlers = "middleware.builtin", "network.views.builtin", "network.client.handlers"
+    views, handlers = "network.views.builtin", "network.client.handlers"
+    view_of_channel, cause_of_turn = "agents' views of channels", "the cause of a turn in a channel"
     return in_package(
         package,
+        # module, functions, hook, what would not be recorded without it, versions if not those of the package
         ("agent", "Agent._turn_scope", conversation.turn_scope, _TURNS, scope_versions),
         ("history", "History.get_events", conversation.history_read, "the input of model calls"),
-        ("config.client", "LLMClient.__call__", standalone_call, clients),
+        ("config.client", "LLMClient.__call__", standalone_call, "model calls outside of turns, or by policies"),
         ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler_middleware, "your own policies"),
-        ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.token_budget_init, characters),
-        (f"{limits}.history_limiter", "_HistoryLimiter.on_llm_call", reducers.history_limiter, "HistoryLimiter"),
-        (f"{limits}.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter"),
+        ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.token_budget_init, "limits of token budgets"),
+        (
+            "middleware.builtin.history_limiter",
+            "_HistoryLimiter.on_llm_call",
+            reducers.history_limiter,
+            "HistoryLimiter",
+        ),
+        ("middleware.builtin.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter"),
         ("stream", "MemoryStream.send", conversation.stream_send, "halts"),
         ("agent", "_CompactionMiddleware.on_turn", reducers.on_turn, "your own compaction strategies"),
         ("agent", "_AggregationMiddleware.on_turn", reducers.on_turn, "your own aggregation strategies"),
@@ -59,14 +62,20 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
         ("compact", "SummarizeCompact._summarize", reducers.summarize, "model calls of compaction"),
         ("aggregate", f"{summary}.aggregate {memory}.aggregate", reducers.aggregate, "aggregation into memory"),
         ("aggregate", f"{summary}._summarize {memory}._merge", reducers.summarize, "model calls of aggregation"),
-        ("network.hub.core", "Hub._dispatch", channels.hub_dispatch, causes, network_versions),
-        ("network.client.agent_client", "AgentClient.receive", channels.client_receive, causes, network_versions),
-        (views, "FullTranscript.project WindowedSummary.project", channels.project, channel_views, network_versions),
+        ("network.hub.core", "Hub._dispatch", channels.hub_dispatch, cause_of_turn, network_versions),
+        (
+            "network.client.agent_client",
+            "AgentClient.receive",
+            channels.client_receive,
+            cause_of_turn,
+            network_versions,
+        ),
+        (views, "FullTranscript.project WindowedSummary.project", channels.project, view_of_channel, network_versions),
         (
             views,
             "NamedTranscript.project NamedWindowedSummary.project",
             channels.project,
-            channel_views,
+            view_of_channel,
             scope_versions,
         ),
         (handlers, "resolve_view_policy", channels.view_policy, "your own views", network_versions),
@@ -74,7 +83,7 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
             handlers,
             "_render_current_input",
             channels.current_input,
-            "which views are of a history",
+            "the messages that an agent gets from a channel",
             scope_versions,
         ),
         versions=versions,

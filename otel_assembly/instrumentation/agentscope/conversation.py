@@ -190,8 +190,8 @@ class AgentScopeCall(ModelCall):
             error: The exception.
             policy: The name of the step; None for that of the ``on_model_call`` middlewares.
         """
-        self.middleware_reduction(policy or self._request_step_name, self.out).failed(error)
-        self.end(error)
+        self.middleware_reduction(policy or self._request_step_name, self.out).failed(error)  # the step
+        self.end(error)  # the assembly, because no model is called
 
 
 def _name_and_window(model: Any) -> tuple[str | None, int | None]:

@@ -115,7 +115,7 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         return TurnInput(context, prompts, sent.messages, name, llm.model, tools, model, sent.client, shown=events)
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
-        llm_request = request[1]
+        _, llm_request = request
         llm_request.contents = messages
         if prompts != turn_input.prompts:
             llm_request.config.system_instruction = "\n\n".join(prompts) or None

@@ -43,7 +43,11 @@ def is_agent(component_type: type) -> bool:
 
 
 def returns_replies(component: Any) -> bool:
-    """Return whether a component has an output ``replies``: its own sockets count, else those of its classes' `run`."""
+    """Return whether a component has an output ``replies``.
+
+    Haystack stores the outputs of a component when it is created. Before that, and for classes, the decorator
+    ``component.output_types`` stores them on a ``run`` method, which a subclass may have inherited.
+    """
     sockets = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", None)
     outputs = (getattr(vars(base).get("run"), "_output_types_cache", ()) for base in type(component).__mro__)
     return any("replies" in names for names in ([sockets] if sockets else outputs))
