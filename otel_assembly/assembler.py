@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, of_type, one_of, whole_number, window
-from otel_assembly._internal.current_recorder import DEFAULT
+from otel_assembly._internal.current_recorder import DEFAULT, assembly_listeners
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from otel_assembly import events as event_types
+    from otel_assembly._internal import sync_calls
     from otel_assembly.chain import config as chain_config
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.errors import ModelContextLengthError
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from otel_assembly.tokens import TokenCounter
 else:
     event_types, chain_config = LazyModule("otel_assembly.events"), LazyModule("otel_assembly.chain.config")
+    sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -214,6 +216,31 @@ class Assembler:
             PolicyContractError: A policy changed its input, or did not return two sequences.
             DescribeError: An event cannot be read, or it has a part of an unknown type and `strict` is set.
         """
+        return await self._assemble(prompts, events, context, in_place=False)
+
+    def assemble_sync(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
+        """Assemble the prompt of one model call as `assemble` does, for a loop without ``await``.
+
+        The arguments, the result, the errors and the recorded data are those of `assemble`. The built-in policies run
+        in place, and need neither an event loop nor a thread. An event loop is started for a policy that may wait: one
+        whose function is ``async``, that reads a knowledge store, or that compacts with `BudgetPolicy.compact`; and for
+        the stream of the context. If this thread runs an event loop already, also that of trio, the new one runs in a
+        daemon thread, with a copy of the caller's context variables.
+
+        The call blocks its thread, and an event loop that runs in it, until the assembly is complete. An interrupt
+        (Ctrl-C) cancels the policy that waits.
+
+        Example:
+            >>> from otel_assembly import ModelRequest, SlidingWindowPolicy
+            >>> events = [ModelRequest(content="1"), ModelRequest(content="2")]
+            >>> Assembler([SlidingWindowPolicy(1)]).assemble_sync(["Be brief."], events).events[0].content
+            '2'
+        """
+        return sync_calls.run_in_place(self._assemble(prompts, events, context, in_place=True))
+
+    async def _assemble(
+        self, prompts: Sequence[str], events: Sequence[Any], context: Context | None, *, in_place: bool
+    ) -> Assembly:
         if context is None:
             context = Context()
         elif type(context) is not Context:
@@ -233,18 +260,19 @@ class Assembler:
         meter = self._meter(model, context.client)
         run_context = context
         if not meter.ready:
-            if not is_ready(meter.counter):
+            meter.ready = is_ready(meter.counter)
+            if not meter.ready and not in_place:  # in place, the first count waits
                 run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
-            meter.ready = True
+                meter.ready = True
         ledger = self._ledger(events, context)
-        ledger_input = await ledger.open_in_slices(events)
+        ledger_input = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         self._ledgers.weigh(ledger, context, self._identity, self._recorded_by())
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         if (billed := ledger_input.view.history.billed) is not None:
             self._calibrate(billed, ledger, ledger_input, model)
-        await self._arrive(ledger_input.view, meter)
+        await self._arrive(ledger_input.view, meter, in_place=in_place)
         recording = self._recorded_by().begin(self.name, model, run_context, started_ns)
         for guard in guards[1:]:
             guard.last, guard.identity = context.guard.last, context.guard.identity
@@ -263,7 +291,7 @@ class Assembler:
             guards=guards,
             named=named_conversation(context.conversation_id, self._recorded_by()),
         )
-        assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording)
+        assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording, in_place=in_place)
         try:
             token = record.context.begin(guards)
             try:
@@ -273,7 +301,7 @@ class Assembler:
                 record.context.end(token)
             self._check_halt(record)
             if assembly.recording.measured:
-                await count_estimates(record.view_out, meter)
+                await count_estimates(record.view_out, meter, in_place=in_place)
         except BaseException as error:
             self._failed(assembly, error)
             if isinstance(error, ContextOverflowError):
@@ -281,7 +309,10 @@ class Assembler:
             raise
         await assembly.succeeded_in_slices()
         record.context.done(succeeded=True)
-        return Assembly(record)
+        made = Assembly(record)
+        for listener in assembly_listeners:
+            listener(made)
+        return made
 
     @property
     def compacts(self) -> bool:
@@ -318,9 +349,9 @@ class Assembler:
             has_compacted = has_compacted or bool(outcome.compactions)
         return has_compacted
 
-    async def _arrive(self, view: View, meter: TokenMeter) -> None:
+    async def _arrive(self, view: View, meter: TokenMeter, *, in_place: bool) -> None:
         """Count the tokens of new events."""
-        await arrive(view, meter)
+        await arrive(view, meter, in_place=in_place)
 
     @property
     def _identity(self) -> tuple[object, ...]:
@@ -356,7 +387,7 @@ class Assembler:
                 try:
                     await assembly.apply(policy, step)
                     if step.created:
-                        await arrive(step.view_out, record.meter)
+                        await arrive(step.view_out, record.meter, in_place=assembly.in_place)
                 except BaseException as error:
                     step.error = error
                     if not isinstance(error, Exception):
@@ -475,7 +506,7 @@ class Assembler:
         try:
             overflow = record.overflow
             with recording.observers():
-                await stream.send(
+                sending = stream.send(
                     event_types.AssemblyCompleted(
                         assembly=record.assembly_id,
                         turn=record.turn,
@@ -486,5 +517,9 @@ class Assembler:
                         overflow_cause=overflow.cause.value if overflow is not None else "",
                     )
                 )
+                if assembly.in_place:
+                    sync_calls.wait_for(sending)
+                else:
+                    await sending
         except Exception as error:  # noqa: BLE001  # an exception of the stream must not fail a completed assembly
             logger.warning("the stream raised %s for the event of a completed assembly", type(error).__name__)

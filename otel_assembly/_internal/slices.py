@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -23,6 +24,41 @@ LISTED: Final = 256
 _PAUSE: Final = 0.001
 
 
+class _Piece:
+    """A piece of work, of which a synchronous caller may do the rest in place of the task that waits for it."""
+
+    __slots__ = ("_context", "_error", "_result", "_work", "done")
+
+    def __init__(self, work: Slices[Any]) -> None:
+        self._work = work
+        # Whoever does a slice does it in the context of the task: its current span is exported as the parent.
+        self._context = contextvars.copy_context()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.done = False
+
+    def step(self) -> None:
+        """Do the next slice."""
+        try:
+            self._context.run(next, self._work)
+        except StopIteration as stop:
+            self._result, self.done = stop.value, True
+        except BaseException as error:
+            self._error, self.done = error, True  # for the task that waits
+            if not isinstance(error, Exception):
+                raise  # an interrupt is also for whoever does the slice
+
+    def finish(self) -> None:
+        """Do all slices that are left."""
+        while not self.done:
+            self.step()
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
 class SerialSlices:
     """Work in slices, each under a lock; several pieces of work are done one after the other, in order.
 
@@ -37,7 +73,7 @@ class SerialSlices:
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
-        self.queue: deque[object] = deque()
+        self.queue: deque[_Piece] = deque()
 
     async def do(self, work: Slices[T], *, whole: bool = False) -> T:
         """Do a piece of work after those in the queue.
@@ -46,22 +82,30 @@ class SerialSlices:
             work: The work.
             whole: Whether the work is completed without pauses if the waiting task is cancelled.
         """
-        self.queue.append(work)
+        piece = _Piece(work)
+        self.queue.append(piece)
         try:
-            while self.queue[0] is not work:  # noqa: ASYNC110  # the other task may belong to another event loop
+            while self.queue[0] is not piece:  # noqa: ASYNC110  # the other task may belong to another event loop
                 await asyncio.sleep(_PAUSE)
             while True:
                 with self._lock:
-                    try:
-                        next(work)
-                    except StopIteration as done:
-                        result: T = done.value
-                        return result
+                    if not piece.done:
+                        piece.step()
+                if piece.done:
+                    result: T = piece.result()
+                    return result
                 await asyncio.sleep(0)
         finally:
             if whole:
                 with self._lock:
-                    for _ in work:
-                        pass
+                    piece.finish()
             work.close()
-            self.queue.remove(work)
+            self.queue.remove(piece)
+
+    def finish(self) -> None:
+        """Do the rest of all pieces in the queue, for a caller that holds the lock.
+
+        A synchronous caller cannot wait for them: it may block the event loop of the task that does them.
+        """
+        for piece in [*self.queue]:
+            piece.finish()

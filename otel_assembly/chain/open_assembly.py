@@ -33,11 +33,13 @@ from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, reader, runs_of
 from otel_assembly.ledger.record import know_window, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
+from otel_assembly.policies.base import waits
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly._internal import sync_calls
     from otel_assembly._internal.slices import Slices
     from otel_assembly.chain import step_edits
     from otel_assembly.chain.policy_contract import Seen
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from otel_assembly.tokens import prices
 else:
     step_edits, prices = LazyModule("otel_assembly.chain.step_edits"), LazyModule("otel_assembly.tokens.prices")
+    sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
 
@@ -62,13 +65,15 @@ class OpenAssembly:
     Attributes:
         record: What each step took in and let out.
         recording: What telemetry makes of it; `NULL_RECORDING` where no provider is configured.
+        in_place: Whether the caller is synchronous, so that nothing here may wait for an event loop.
     """
 
-    __slots__ = ("record", "recording")
+    __slots__ = ("in_place", "record", "recording")
 
-    def __init__(self, record: Record, recording: Recording) -> None:
+    def __init__(self, record: Record, recording: Recording, *, in_place: bool = False) -> None:
         self.record = record
         self.recording = recording
+        self.in_place = in_place
 
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
         """The next step: it takes in what the one before it let out, and has changed nothing of it yet."""
@@ -105,7 +110,8 @@ class OpenAssembly:
         context = self.record.context
         halts = context.halts_emitted
         try:
-            outcome = await (_decided if _decides(type(policy)) else apply_to_lists)(policy, step, context)
+            run = _decided if _decides(type(policy)) else apply_to_lists
+            outcome = await run(policy, step, context, in_place=self.in_place)
         finally:
             step.halts = context.halts_emitted - halts
         same = outcome.prompts is step.prompts_in
@@ -129,6 +135,11 @@ class OpenAssembly:
     async def succeeded_in_slices(self) -> None:
         """As `succeeded`, in slices where much is told; done to its end, whoever is cancelled."""
         in_turn = self.record.ledger.in_turn
+        if self.in_place:
+            with self.record.ledger.lock:
+                in_turn.finish()
+                self.succeeded()
+            return
         if in_turn.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
             await in_turn.do(self._succeeding(), whole=True)
         else:
@@ -238,15 +249,16 @@ def _decides(policy: type) -> bool:
     return level["decide"] <= level["apply"]
 
 
-async def _decided(policy: Any, step: Step, context: Context) -> Outcome:
+async def _decided(policy: Any, step: Step, context: Context, *, in_place: bool) -> Outcome:
     """What a policy decides; it is given what it cannot change, but for dicts: those that it reads are watched."""
     seen: Seen = {}
     before, watches = reader.get(), step.view_in.history.of_dicts
     try:
         if watches or before is not None:
             reader.set(partial(remember, seen) if watches else None)
-        made = policy.decide(step.prompts_in, step.view_in, context)
-        outcome = await made if isawaitable(made) else made
+        outcome = policy.decide(step.prompts_in, step.view_in, context)
+        if isawaitable(outcome):
+            outcome = sync_calls.wait_for(outcome) if in_place and waits(policy, context) else await outcome
     finally:
         if watches or before is not None:
             reader.set(before)

@@ -13,6 +13,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
+from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.chain.step_diff import match, match_part
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
@@ -21,6 +22,7 @@ from otel_assembly.history.edited import Edited, EventList
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from otel_assembly._internal import sync_calls
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
     from otel_assembly.history.view import View
@@ -30,13 +32,15 @@ if TYPE_CHECKING:
 
     #: Messages that a policy has read, by their `id()`: each container in them with a copy; only dicts and lists.
     Seen: TypeAlias = dict[int, list[tuple[Any, Any]]]
+else:
+    sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
 #: Classes of policies of which a warning has said that a verdict was not true.
 _warned: Final[WeakSet[type]] = WeakSet()
 
 
-async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context) -> Outcome:
+async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *, in_place: bool) -> Outcome:
     """What a policy returns that is given lists; it is made sure that it changed neither them nor what is in them."""
     prompts, events = list(step.prompts_in), EventList(step.view_in)
     given = list(events)
@@ -45,8 +49,9 @@ async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context) -
         for event in given:
             remember(seen, event)
     try:
-        made: Any = policy.apply(prompts, events, context)
-        result = await made if isawaitable(made) else made
+        result: Any = policy.apply(prompts, events, context)
+        if isawaitable(result):
+            result = sync_calls.wait_for(result) if in_place else await result
     finally:
         changed = restore(seen)
     if changed:

@@ -271,12 +271,12 @@ class BlockAssembler(Assembler):
                 cache = self._caches[ledger] = ConversationCache(self._step_tokens)
             return cache
 
-    async def _arrive(self, view: View, meter: TokenMeter) -> None:
+    async def _arrive(self, view: View, meter: TokenMeter, *, in_place: bool) -> None:
         """Count the tokens of new turns before the policy runs; the allocator itself counts all other content."""
         session = block_session.get()
         turns = session.layout.turns if session is not None else None
         if turns is not None:
-            await arrive(turns, meter)
+            await arrive(turns, meter, in_place=in_place)
 
     def record_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
         """Record failed sources, with the type of each error."""

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import OnError, function, items_of_type, of_type, one_of, several
+from otel_assembly._internal.sync_calls import wait_for
 from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
@@ -292,6 +293,14 @@ class ContextAssembler:
             raise AssertionError("an assembly of blocks ended without running AllocatorPolicy")
         allocation, prompt = session.result
         return AssembledContext(prompt, allocation, assembly, gathered, self._gate)
+
+    def assemble_sync(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
+        """Build the prompt for a task as `assemble` does, for a program without ``await``.
+
+        The sources and the allocator run on an event loop of their own, in a daemon thread if this thread runs an event
+        loop already. The call blocks its thread until the prompt is built. An interrupt (Ctrl-C) cancels the sources.
+        """
+        return wait_for(self.assemble(task, user, context))
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:
         """Calibrate the token counter with the tokens that a provider billed for a prompt.

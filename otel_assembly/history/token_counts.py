@@ -230,20 +230,26 @@ def _threads(meter: TokenMeter) -> ThreadLimit:
     return limit if limit is not None else _limits.setdefault(meter, ThreadLimit("tokens", _MOST_THREADS))
 
 
-async def arrive(view: View, meter: TokenMeter) -> None:
-    """Count what is new in a view's history; so much of it that an event loop would feel it in a thread."""
+async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> None:
+    """Count what is new in a view's history; so much of it that an event loop would feel it in a thread.
+
+    If `in_place` is true, the caller is synchronous: no event loop is there to feel it.
+    """
     table = view.history.table(meter)
-    if table.uncounted(view.end) > _MOST_IN_PLACE:
+    if not in_place and table.uncounted(view.end) > _MOST_IN_PLACE:
         await _threads(meter).run(partial(table.arrive, view.end))
     table.arrive(view.end)
 
 
-async def count_estimates(view: View, meter: TokenMeter) -> None:
-    """Count, in a thread, the events of a view whose tokens are an estimate.
+async def count_estimates(view: View, meter: TokenMeter, *, in_place: bool = False) -> None:
+    """Count, in a thread unless `in_place` is true, the events of a view whose tokens are an estimate.
 
     A counter that fails is asked again, and says so, where somebody needs the number.
     """
     table = view.history.table(meter)
     if table.estimated and table.estimates(view):
         with suppress(Exception):
-            await _threads(meter).run(partial(table.exact, view))
+            if in_place:
+                table.exact(view)
+            else:
+                await _threads(meter).run(partial(table.exact, view))

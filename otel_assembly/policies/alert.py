@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from otel_assembly.conversation_state import AlertFacts, alert_facts
 from otel_assembly.decision import Outcome
 from otel_assembly.messages.event_facts import EventKind
-from otel_assembly.policies.base import INJECTION, DecidingPolicy, as_view
+from otel_assembly.policies.base import INJECTION, DecidingPolicy, as_view, waits_if
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,6 +37,7 @@ class AlertPolicy(DecidingPolicy):
     reads: ClassVar[frozenset[str]] = frozenset({EventKind.ALERT})
     skippable: ClassVar[bool] = False
 
+    @waits_if(lambda _, context: context.stream is not None)
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the new alerts and the alerts that no response has followed."""
         conversation, view = context.conversation, as_view(events)

@@ -14,6 +14,7 @@ from typing import (
     Final,
     Literal,
     Protocol,
+    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -39,9 +40,11 @@ from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.context import Context
+
+Decide = TypeVar("Decide", bound="Callable[..., Any]")
 
 INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
@@ -50,6 +53,8 @@ USER_FIRST: Final = "user_first"
 #: The setting on the span of a `BudgetPolicy` that makes summaries, if the provider requires that user and assistant
 #: messages alternate. The policy may then insert an assistant message after a summary.
 ALTERNATES: Final = "alternates"
+#: The `decide` functions of built-in policies that do not wait for an event loop, unless the condition is true.
+_CONDITIONS: Final[dict[Callable[..., Any], Callable[[Any, Context], bool] | None]] = {}
 #: The types of values that a configuration file can contain.
 CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
 
@@ -212,6 +217,34 @@ class DecidingPolicy:
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.config.items())
         return f"{type(self).__name__}({settings})"
+
+
+def never_waits(decide: Decide) -> Decide:
+    """Mark the `decide` of a built-in policy that never waits for an event loop."""
+    return waits_if(None)(decide)
+
+
+def waits_if(condition: Callable[[Any, Context], bool] | None) -> Callable[[Decide], Decide]:
+    """Mark the `decide` of a built-in policy that waits for an event loop in some assemblies only.
+
+    Args:
+        condition: Takes the policy and the context of the assembly; None: it never waits.
+    """
+
+    def mark(decide: Decide) -> Decide:
+        _CONDITIONS[decide] = condition
+        return decide
+
+    return mark
+
+
+def waits(policy: Any, context: Context) -> bool:
+    """Return whether a policy's `decide` may wait for an event loop; an overridden `decide` may."""
+    decide = getattr(policy.decide, "__func__", None)
+    if decide not in _CONDITIONS:
+        return True
+    condition = _CONDITIONS[decide]
+    return condition is not None and condition(policy, context)
 
 
 def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.history.view import View
 from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import summary_like, summary_reply
-from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least
+from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least, waits_if
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.policies.compaction_cache import CompactionCache, can_summarize, compaction_cache_of
 
@@ -159,6 +159,7 @@ class BudgetPolicy(DecidingPolicy):
         )
         return (problem,)
 
+    @waits_if(lambda policy, _: policy.compacts)
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the events that fit in the budget, with the summary if one was made, and the verdicts.
 

@@ -8,7 +8,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View, to_runs
 from otel_assembly.messages.event_facts import EventKind
-from otel_assembly.policies.base import DecidingPolicy, as_view, is_user_first, keep, start_with_user
+from otel_assembly.policies.base import DecidingPolicy, as_view, is_user_first, keep, never_waits, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ class ConversationPolicy(DecidingPolicy):
     filters: ClassVar[frozenset[str] | None] = frozenset(EventKind) - CONVERSATION_KINDS
     replayable: ClassVar[bool] = True
 
+    @never_waits
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the events that belong to the conversation, with verdicts on the dropped events."""
         view = as_view(events)

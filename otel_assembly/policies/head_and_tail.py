@@ -17,6 +17,7 @@ from otel_assembly.policies.base import (
     as_view,
     at_least,
     is_user_first,
+    never_waits,
     orphan_verdicts,
     start_with_user,
 )
@@ -71,6 +72,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         """The name ``note`` if `note` is set, because no configuration file can contain a function; else empty."""
         return "note" if self._note is not None else ""
 
+    @never_waits
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the first `head` and the last `tail` events, with verdicts on the dropped events."""
         view = as_view(events)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.decision import Outcome
-from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least
+from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least, never_waits
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
@@ -79,6 +79,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         """
         return None if settings.get("chars_per_token") is not None else super().settings_to_rerun(settings)
 
+    @never_waits
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the events that fit in the budget, with verdicts on the dropped events.
 

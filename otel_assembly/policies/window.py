@@ -15,6 +15,7 @@ from otel_assembly.policies.base import (
     is_user_first,
     keep,
     keep_from,
+    never_waits,
     opening_request,
     start_with_user,
 )
@@ -128,6 +129,7 @@ class SlidingWindowPolicy(DecidingPolicy):
             )
         self.transparent = bool(transparent)
 
+    @never_waits
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the newest `max_events` events, with verdicts on the dropped events."""
         view = as_view(events)
