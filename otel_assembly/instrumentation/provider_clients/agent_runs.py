@@ -1,0 +1,88 @@
+"""Runs of agents whose framework calls models through the providers' clients, and the reductions in these runs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.provider_clients.conversations import ConversationRun, NamedConversation
+from otel_assembly.instrumentation.provider_clients.fingerprints import message_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.observe.step_report import StepReport
+
+#: The innermost run of an agent.
+_AGENT_RUN: Final[ContextVar[AgentRun | None]] = ContextVar("otel_assembly_agent_run", default=None)
+
+
+class AgentRun(ConversationRun):
+    """A run of an agent.
+
+    Args:
+        instrumentation: The instrumentation of the framework.
+        runner: The object that runs: the agent, or a group of agents.
+        agent: The agent's name.
+        conversation_id: Returns the conversation's id in the framework, which may get it when the run has begun; None
+            if it has none.
+
+    Attributes:
+        instrumentation: The instrumentation of the framework.
+        runner: The object that runs.
+        invoking_agent: The agent for which the framework's reducers run; the next model call in the run records them.
+        history: The same agent, for reducers of the history with which the run starts; each call in the run records
+            them, because all of them have the reduced history.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        runner: object,
+        agent: str,
+        conversation_id: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        super().__init__(NamedConversation(conversation_id(), agent, conversation_id), instrumentation)
+        self.instrumentation = instrumentation
+        self.runner = runner
+        self.invoking_agent = InvokingAgent(self, "calls", agent)
+        self.history = InvokingAgent(self, "history", agent)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        with context_value(_AGENT_RUN, self), super().current():
+            yield
+
+    def undo_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
+        """Return the messages of a call before the run's reducers, and the reports of these; see `DeferredReductions`.
+
+        Args:
+            messages: The messages of the call's request.
+        """
+        of_history = DEFERRED_REDUCTIONS.take(self.history)
+        of_call = DEFERRED_REDUCTIONS.take(self.invoking_agent)
+        for report in of_history:
+            DEFERRED_REDUCTIONS.put(self.history, report.repeated())
+        sent = {message_keys(message).fingerprint: message for message in messages}
+        for report in (*of_history, *of_call):
+            before, after = (
+                [sent.get(message_keys(message).fingerprint, message) for message in reported]
+                for reported in (report.before, report.after or ())
+            )
+            DEFERRED_REDUCTIONS.put(self.invoking_agent, replace(report, before=before, after=after))
+        return DEFERRED_REDUCTIONS.undo(self.invoking_agent, messages)
+
+
+def current_agent_run() -> AgentRun | None:
+    """Return the run of an agent in the current context; None if there is none."""
+    return _AGENT_RUN.get()
+
+
+hide_frames(globals())

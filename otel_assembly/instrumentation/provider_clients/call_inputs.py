@@ -1,0 +1,137 @@
+"""The input of a model call: the messages that its parent sent, the parent's answer, and what is new."""
+
+from __future__ import annotations
+
+from itertools import compress, count, islice
+from operator import eq, ne
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.instrumentation.provider_clients.fingerprints import facts_of, message_keys, size_of
+from otel_assembly.messages.content_snapshot import comparison_key, copied
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.instrumentation.provider_clients.recorded_calls import ParentMatch, RecordedCall
+    from otel_assembly.instrumentation.provider_clients.requests import ProviderRequest
+
+#: The estimated bytes of a new message without its texts.
+SIZE_OF_MESSAGE: Final = 400
+
+
+def input_of(match: ParentMatch, request: ProviderRequest) -> tuple[list[Any], bool]:
+    """Return the input of a call: the messages that its parent sent, followed by what is new.
+
+    Messages that the request lacks are the parent's objects, all others the request's. A message that the program put
+    in front of the parent's answer, such as a summary, is not part of the input: the program injected it.
+
+    Args:
+        match: The result of `ParentCalls.find`.
+        request: The request, with the messages of the `RecordedCall` for it.
+
+    Returns:
+        The input, and True if the request differs from it.
+    """
+    parent, messages = match.parent, request.messages
+    if parent is None:
+        return [*messages], False
+    before = parent.messages
+    if match.evidence.is_stored:
+        stored = [*before, *parent.answer_messages]
+        is_complete = bool(messages) and bool(stored) and messages[0] is stored[0]
+        return ([*messages] if is_complete else [*stored, *messages]), False
+    end = match.answer_index if match.answer_index >= 0 else len(messages)
+    if end >= len(before) and messages[: len(before)] == before:
+        return [*messages], False
+    positions = positions_in(parent, messages[:end])
+    sent = {
+        position: messages[index]
+        for index, position in enumerate(positions)
+        if position >= 0 and (messages[index] is before[position] or _reads_the_same(before[position], messages[index]))
+    }
+    kept = [index for index, position in enumerate(positions) if position in sent]
+    if match.answer_index < 0 or (kept and positions[kept[-1]] == len(before) - 1):
+        end = kept[-1] + 1 if kept else 0
+    first_moved = len(before)
+    new_messages = messages[end:]
+    # Messages that the program appends to each request, such as a reminder, are behind the new messages now.
+    while first_moved - 1 not in sent and first_moved and before[first_moved - 1] in new_messages:
+        first_moved -= 1
+    complete = [sent.get(position, before[position]) for position in range(first_moved)] + new_messages
+    return complete, [*map(id, complete)] != [*map(id, messages)]
+
+
+def _reads_the_same(before: Any, after: Any) -> bool:
+    """Return True if the model reads two messages with equal fingerprints as equal, their reasoning included."""
+    if before == after:
+        return True
+    facts, new_facts = facts_of(before), facts_of(after)
+    return facts is not None and new_facts is not None and comparison_key(facts) == comparison_key(new_facts)
+
+
+def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatch) -> int:
+    """Set the messages of a call, and return the size of those that are new. Messages of the parent are shared."""
+    parent = match.parent
+    if parent is not None and match.evidence.is_stored:
+        answer = parent.answer_messages
+        call.messages = [*parent.messages, *answer]
+        call.fingerprints = [*parent.fingerprints, *[message_keys(message).fingerprint for message in answer]]
+        call.sizes = [*parent.sizes, *map(_size_of, answer)]
+        positions: Sequence[int] = [-1] * len(messages)
+    elif parent is None:
+        positions = [-1] * len(messages)
+    elif messages[: len(parent.messages)] == parent.messages:
+        shared = len(parent.messages)
+        call.messages = parent.messages.copy()
+        call.fingerprints = parent.fingerprints.copy()
+        call.sizes = parent.sizes.copy()
+        messages = messages[shared:]
+        positions = [-1] * len(messages)
+    else:
+        end = match.answer_index if match.answer_index >= 0 else len(messages)
+        positions = [*positions_in(parent, messages[:end]), *[-1] * (len(messages) - end)]
+    added = 0
+    for message, position in zip(messages, positions, strict=True):
+        if parent is not None and position >= 0 and parent.messages[position] == message:
+            call.messages.append(parent.messages[position])
+            call.fingerprints.append(parent.fingerprints[position])
+            call.sizes.append(parent.sizes[position])
+            continue
+        call.messages.append(copied(message))
+        call.fingerprints.append(message_keys(message).fingerprint)
+        call.sizes.append(_size_of(message))
+        added += call.sizes[-1]
+    return added
+
+
+def positions_in(parent: RecordedCall, messages: Sequence[Any]) -> list[int]:
+    """Return for each message its index in the parent's messages, or -1.
+
+    Equal messages at the end and at the beginning are compared in C. What is between them is compared at the same
+    distance from either side, and what remains by fingerprints, which are computed only for these messages.
+    """
+    before = parent.messages
+    shorter = min(len(before), len(messages))
+    tail = next(compress(count(), map(ne, reversed(before), reversed(messages))), shorter)
+    head = min(next(compress(count(), map(ne, before, messages)), shorter), shorter - tail)
+    old, new = range(head, len(before) - tail), range(head, len(messages) - tail)
+    between = [-1] * len(new)
+    if old and new:
+        free = dict.fromkeys(old)
+        for from_start in compress(
+            count(), map(eq, islice(before, old.start, old.stop), islice(messages, new.start, new.stop))
+        ):
+            between[from_start] = old.start + from_start
+            del free[old.start + from_start]
+        by_fingerprint: dict[int, list[int]] = {}
+        for position in free:
+            by_fingerprint.setdefault(parent.fingerprints[position], []).append(position)
+        for index in compress(range(len(between)), map((-1).__eq__, between)):
+            found = by_fingerprint.get(message_keys(messages[new.start + index]).fingerprint)
+            if found:
+                between[index] = found.pop(0)
+    return [*range(head), *between, *range(len(before) - tail, len(before))]
+
+
+def _size_of(message: Any) -> int:
+    return SIZE_OF_MESSAGE + size_of(message)

@@ -1,0 +1,281 @@
+"""Records each request of a provider's client as the end of one assembly.
+
+The program assembles its messages itself, and only the request shows the result. So the input of the assembly is what
+the program had: the messages of the call that this call continues (see `parent_calls`), followed by what is new. What
+the request omits of it is dropped in a step named ``caller``.
+
+A request is not recorded here if it already belongs to an assembly: inside a framework's call of its model, after an
+`Assembler` of this library, and for the summarizer of a reducer or policy.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+
+from otel_assembly.budget.attempt import Attempt
+from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.clients import ClientCall
+from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
+from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.provider_clients.agent_runs import current_agent_run
+from otel_assembly.instrumentation.provider_clients.call_inputs import input_of
+from otel_assembly.instrumentation.provider_clients.conversations import current_conversation
+from otel_assembly.instrumentation.provider_clients.omissions import omission_verdicts
+from otel_assembly.instrumentation.provider_clients.own_prompts import OWN_PROMPTS
+from otel_assembly.instrumentation.provider_clients.parent_calls import ParentCalls
+from otel_assembly.instrumentation.provider_clients.program_reductions import PROGRAM_REDUCTIONS, undo_reductions
+from otel_assembly.instrumentation.provider_clients.provider_edits import provider_edits
+from otel_assembly.instrumentation.provider_clients.recorded_calls import CallPosition, ParentMatch
+from otel_assembly.instrumentation.provider_clients.requests import plain, split_prompts
+from otel_assembly.instrumentation.provider_clients.stored_conversations import STORED_CONVERSATIONS, UnreadItems
+from otel_assembly.messages.event_facts import describe
+from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
+from otel_assembly.telemetry import conventions as names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.provider_clients.apis import ProviderAPI
+    from otel_assembly.instrumentation.provider_clients.own_prompts import OwnPrompt
+    from otel_assembly.instrumentation.provider_clients.recorded_calls import RecordedCall
+    from otel_assembly.instrumentation.provider_clients.requests import ProviderAnswer, ProviderRequest
+    from otel_assembly.observe.assembly import ObservedAssembly
+    from otel_assembly.recorder import ProviderEdit
+
+#: The calls of all provider clients: a program may send one conversation to several providers.
+PARENT_CALLS: Final = ParentCalls()
+#: The name of the step with what the calling program omitted.
+CALLER: Final = "caller"
+
+
+class ProviderCall(ClientCall):
+    """One request of a provider's client, whose body is the final prompt of a model call.
+
+    Args:
+        instrumentation: The instrumentation of the client's library.
+        api: The API that the request is for.
+        request: The request.
+        client: The client object; None if the client has none.
+    """
+
+    def __init__(
+        self, instrumentation: Instrumentation, api: ProviderAPI, request: ProviderRequest, client: object
+    ) -> None:
+        super().__init__(
+            instrumentation,
+            lambda: ClientRequest(
+                request.messages,
+                request.prompts,
+                request.tools,
+                request.model,
+                client=api.client_rules,
+                allowed_edits=request.edits,
+            ),
+            lambda answer: _text_of(api.read_answer(answer)),
+        )
+        self._api = api
+        self._request_body = request
+        self._client = client
+        self._answer_collector = api.collector()
+        self._recorded_call: RecordedCall | None = None
+        self._assembly: ObservedAssembly | None = None
+        self._edits: list[ProviderEdit] = []
+        #: The key of the assembly's prompt that the request sends; None if there is none.
+        self._own_prompt: OwnPrompt | None = None
+
+    def _begin(self) -> None:
+        self._own_prompt = OWN_PROMPTS.claim(self._request_body)
+        span_name = getattr(trace.get_current_span(), "name", "")
+        if self._own_prompt is None and span_name != names.SPAN_COMPACT_BLOCK and not _is_inside_recorded_call():
+            super()._begin()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Run the client in this block. The steps of a stream run outside it: they call no other client."""
+        if self._began and self._is_stream:
+            yield
+            return
+        with super().current():
+            if self._own_prompt is None:
+                yield
+                return
+            with context_value(CLIENT_CALL, (self, CALL.get())):  # a client that this client calls is no other call
+                yield
+
+    def _record_request(self, request: ClientRequest) -> ModelCall:
+        """Record the assembly: its input, the step of what the program omitted, and the request."""
+        conversation = current_conversation()
+        body = self._request_body
+        stored = UnreadItems([], is_all=False)
+        if body.conversation_id is not None:
+            stored = STORED_CONVERSATIONS.read(body.conversation_id)
+        body = body._replace(messages=[*stored.items, *body.messages])
+        position = CallPosition(
+            None if conversation.id is None else conversation,
+            trace.get_current_span().get_span_context().trace_id or None,
+            threading.get_ident(),
+            self._client,
+        )
+        match, recorded = PARENT_CALLS.record(body, position)
+        self._recorded_call = recorded
+        if stored.is_all:  # the conversation starts here
+            match, recorded.is_incomplete = ParentMatch(), False
+        body = body._replace(messages=recorded.messages)
+        known, has_unsent = input_of(match, body)
+        is_held = body.previous_response_id is not None or body.conversation_id is not None
+        sent = known if is_held else body.messages
+        run = current_agent_run()
+        messages, is_reported = known, False
+        reductions: Sequence[StepReport] = ()
+        if run is not None:
+            held, reductions = run.undo_reductions(body.messages)
+            if reductions:  # the framework's reducers got these messages, so the program has no others
+                messages, has_unsent = held, False
+        if not reductions and PROGRAM_REDUCTIONS.get():
+            messages, reported = undo_reductions(sent, conversation.id, known=known, read=_without_prompts)
+            reductions = [_with_attempts(report, recorded) for report in reported]
+            is_reported = bool(reported)
+        invoking_agent = InvokingAgent(recorded.thread, "", conversation.agent, conversation.id)
+        prompts = body.prompts if match.parent is None else list(match.parent.prompts)
+        with context_value(PROGRAM_REDUCTIONS, ()):  # those of this call are among `reductions`
+            call = ModelCall(
+                self._instrumentation if run is None else run.instrumentation,
+                invoking_agent,
+                messages=messages,
+                prompts=prompts,
+                tools=body.tools,
+                model=body.model,
+            )
+        for reduction in reductions:
+            call.replay_deferred(reduction)
+        if is_reported:
+            has_unsent = [*map(id, call.out)] != [*map(id, sent)]
+        elif is_held:
+            sent = call.out
+        if has_unsent or prompts != body.prompts:
+            self._record_omissions(call, call.out, sent, body, recorded)
+        is_unknown = (match.is_unknown and not is_reported) or recorded.is_incomplete
+        held_events = len(sent) - len(self._request_body.messages) if is_held and not is_unknown else None
+        call.client_called(request._replace(messages=sent, unknown=is_unknown, held_events=held_events))
+        self._assembly = call.assembly
+        return call
+
+    def _record_omissions(
+        self,
+        call: ModelCall,
+        before: Sequence[Any],
+        after: Sequence[Any],
+        body: ProviderRequest,
+        recorded: RecordedCall,
+    ) -> None:
+        summarizers = _summarizers(_added(before, after), recorded)
+        report = StepReport(
+            CALLER,
+            before,
+            after,
+            kind="reduction",
+            reason=DecisionReason.NOT_SENT,
+            prompts=body.prompts,
+            verdicts=omission_verdicts(before, after, {key for key, calls in summarizers.items() if calls}),
+            attempts=_attempts(summarizers),
+            stands_in=False,
+        )
+        call.replay_deferred(report)
+
+    def on_chunk(self, chunk: Any) -> None:
+        """Collect one chunk of a streamed answer."""
+        with self._instrumentation.suppress_errors():
+            self._answer_collector.add(chunk)
+
+    def on_result(self, answer: Any) -> None:
+        """Remember an answer that the client returned as a whole."""
+        super().on_result(answer)
+        if self._recorded_call is not None:
+            with self._instrumentation.suppress_errors():
+                self._remember(self._api.read_answer(answer))
+
+    def _remember(self, answer: ProviderAnswer | None) -> None:
+        if answer is None:
+            return
+        self._edits = provider_edits(answer)
+        if self._recorded_call is not None:
+            PARENT_CALLS.answered(self._recorded_call, answer)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Remember a streamed answer, as far as it was received, or that the call failed.
+
+        The text of a streamed summary becomes the one chunk that `ClientCall.end` records. After a failed request, its
+        assembly's prompt waits for a request again. The provider's edits, which the answer reports, are recorded last.
+        """
+        if not self.over:
+            with self._instrumentation.suppress_errors():
+                answer = self._answer_collector.answer() if self._is_stream else None
+                if self._compaction is not None and self._is_stream:
+                    self._chunks = [_text_of(answer) or ""]
+                self._remember(answer)
+                if error is not None and answer is None and self._recorded_call is not None:
+                    PARENT_CALLS.failed(self._recorded_call)
+                if error is not None and self._own_prompt is not None:
+                    OWN_PROMPTS.give_back(self._own_prompt)
+            if self._assembly is not None:
+                self._assembly.answered(self._edits)
+        super().end(error)
+
+
+def _is_inside_recorded_call() -> bool:
+    """Return True inside a framework's call of its model whose prompt was recorded already.
+
+    A framework's stream may enter the contexts of its wrappers in another order than the first call did, so that
+    another model call is current; it was sent, too.
+    """
+    outer, call = CLIENT_CALL.get(), CALL.get()
+    return outer is not None and not outer[0].over and call is not None and call.ended
+
+
+def _added(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    known = set(map(id, before))
+    return [message for message in after if id(message) not in known]
+
+
+def _without_prompts(messages: Sequence[Any]) -> list[Any]:
+    """Return the messages that a program reported, as a request has them: without the leading system prompts."""
+    return split_prompts([plain(message) for message in messages])[1]
+
+
+def _summarizers(added: Sequence[Any], recorded: RecordedCall) -> dict[int, list[RecordedCall]]:
+    """Return the earlier calls whose answers each of these messages quotes, by the `id` of the message."""
+    return {id(message): PARENT_CALLS.quoted_calls([message], besides=recorded) for message in added}
+
+
+def _with_attempts(report: StepReport, recorded: RecordedCall) -> StepReport:
+    """Return a program's report with the model calls that made the summaries in it."""
+    return replace(report, attempts=_attempts(_summarizers(_added(report.before, report.after or ()), recorded)))
+
+
+def _attempts(summarizers: Mapping[int, Sequence[RecordedCall]]) -> list[SummarizerAttempt]:
+    return [_attempt(summarizer) for calls in summarizers.values() for summarizer in calls]
+
+
+def _attempt(summarizer: RecordedCall) -> SummarizerAttempt:
+    """Return what an earlier call, whose answer is quoted as a summary, did for the step that uses the summary."""
+
+    def tokens_in(count: Callable[[str], int]) -> int:
+        return sum(count(text) for message in summarizer.messages for text in describe(message).texts)
+
+    return SummarizerAttempt(
+        Attempt(summarizer.model or "model", 1, 0, 0), tokens_in, "\n".join(summarizer.answer_texts)
+    )
+
+
+def _text_of(answer: ProviderAnswer | None) -> str | None:
+    if answer is None:
+        return None
+    return "".join(text for message in answer.messages for text in describe(message).texts)

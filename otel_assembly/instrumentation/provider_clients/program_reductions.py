@@ -1,0 +1,253 @@
+"""Reductions that a program reports itself, with `record_reduction`, between its trimming and its model call.
+
+A report waits in the context of the task or thread that made it, until a model call has the reduced messages. The
+program may report other objects than the model call has: copies, or messages in another format. So messages are found
+by identity, and then by the keys of their content.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.arguments import of_type
+from otel_assembly.decision import DecisionReason
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
+from otel_assembly.instrumentation.instrumented import enabled_instrumentation
+from otel_assembly.instrumentation.provider_clients.conversations import current_conversation
+from otel_assembly.instrumentation.provider_clients.fingerprints import facts_of, message_keys
+from otel_assembly.instrumentation.provider_clients.requests import plain
+from otel_assembly.messages.content_snapshot import equal
+from otel_assembly.observe.step_report import StepReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: The most reductions that wait in one context; the oldest ones are dropped first.
+_MOST_WAITING: Final = 16
+#: A reduction is dropped after this many calls that lack its messages: to compare them takes time at each call.
+_MOST_MISSED: Final = 8
+
+
+class ProgramReduction:
+    """A reported reduction that waits for its model call.
+
+    Attributes:
+        report: The reduction; None after a model call has taken it. Contexts that were copied from the one in which it
+            was reported share this object, so that only one call takes the report.
+        conversation_id: The conversation that was current; None: a call of any conversation takes the report.
+        missed: The number of model calls that did not have the reduced messages.
+    """
+
+    __slots__ = ("conversation_id", "missed", "report")
+
+    def __init__(self, report: StepReport, conversation_id: str | None) -> None:
+        self.report: StepReport | None = report
+        self.conversation_id = conversation_id
+        self.missed = 0
+
+
+#: The reductions that the program reported in this context, oldest first; also those that a call has recorded.
+PROGRAM_REDUCTIONS: Final[ContextVar[tuple[ProgramReduction, ...]]] = ContextVar(
+    "otel_assembly_program_reductions", default=()
+)
+
+
+def record_reduction(
+    before: Iterable[Any],
+    after: Iterable[Any],
+    policy: str,
+    *,
+    reason: DecisionReason | str = DecisionReason.POLICY,
+) -> None:
+    """Record that the program itself removed messages from those that its next model call sends.
+
+    Call this function after the program has trimmed its messages, and before it calls an instrumented client or
+    framework. The assembly of the model call then has a step with this policy and reason. Messages that the call lacks
+    for another reason remain in the step ``caller`` (``framework`` if a framework is instrumented).
+
+    The report is for the next model call of this task or thread that has at least half of the messages in `after`; if
+    `conversation` names a conversation, only for a call of that conversation. Several reductions before one call are
+    steps in their order. At most 16 reports wait. A report is dropped after eight calls that lack these messages.
+    Nothing is stored if no telemetry provider is configured.
+
+    Args:
+        before: The messages before the reduction. If the program changes its list in place, pass a copy from before.
+        after: The messages after it. Messages that are equal to those in `before` count as kept, also if they are
+            copies. A new message in the place of removed ones is their summary: they are recorded as compacted.
+        policy: The name of the step, such as ``my_trim``. Use few names: they are values of metric attributes.
+        reason: Why messages were removed, a `DecisionReason` or its value, such as ``outside_window``.
+
+    Raises:
+        ConfigurationError: `before` or `after` is not a list of messages, both are the same list, `policy` is not a
+            name, or `reason` is unknown.
+
+    Example:
+        >>> messages = [{"role": "user", "content": text} for text in ("Hello", "Where is my bag?")]
+        >>> trimmed = messages[-1:]
+        >>> record_reduction(messages, trimmed, "newest_message", reason="outside_window")
+    """
+    for role, messages in (("before", before), ("after", after)):
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise ConfigurationError(f"{role} must be a list of messages, got a {type(messages).__name__}")
+    if before is after:
+        raise ConfigurationError("before and after are the same list; copy the list before you trim it: list(messages)")
+    of_type("policy", policy, str, "give the name of the step")
+    if not policy:
+        raise ConfigurationError("policy is empty; give the name of the step")
+    try:
+        known_reason = DecisionReason(reason)
+    except ValueError:
+        known = ", ".join(DecisionReason)
+        raise ConfigurationError(f"reason must be one of {known}; got a {type(reason).__name__}") from None
+    instrumentation = enabled_instrumentation()
+    if instrumentation is None:
+        return
+    with instrumentation.suppress_errors():
+        defer_reduction(StepReport(policy, tuple(before), tuple(after), reason=known_reason))
+
+
+def defer_reduction(report: StepReport) -> None:
+    """Store a reduction until the next model call of this task or thread that has its messages."""
+    reduction = ProgramReduction(report, current_conversation().id)
+    waiting = [earlier for earlier in PROGRAM_REDUCTIONS.get() if earlier.report is not None]
+    PROGRAM_REDUCTIONS.set((*waiting, reduction)[-_MOST_WAITING:])
+
+
+def undo_reductions(
+    messages: Sequence[Any],
+    conversation_id: str | None,
+    *,
+    known: Sequence[Any] | None = None,
+    read: Callable[[Sequence[Any]], Sequence[Any]] = list,
+) -> tuple[list[Any], list[StepReport]]:
+    """Find out what messages were before the program reduced them.
+
+    Args:
+        messages: The messages of a model call.
+        conversation_id: The conversation of the call.
+        known: The input of the call as far as it is known otherwise, with the identical objects; None: `messages`.
+        read: Returns the messages of a reported list in the form of the call.
+
+    Returns:
+        The input of the call, and a report for each reduction, oldest first. The reports are about all messages of the
+        call: `known` may have messages that no reduction removed, although the call lacks them.
+    """
+    known = messages if known is None else known
+    current = [*messages]
+    undone: list[tuple[StepReport, list[Any], list[Any]]] = []
+    summaries: list[Any] = []
+    for reduction in reversed(PROGRAM_REDUCTIONS.get()):
+        report = reduction.report
+        is_of_conversation = conversation_id in (None, reduction.conversation_id) or reduction.conversation_id is None
+        if report is None or not is_of_conversation:
+            continue
+        before, after = read(report.before), read(report.after or ())
+        sent = _find_each(after, current)
+        if 2 * sum(message is not None for message in sent) < len(after):
+            reduction.missed += 1  # a call of other messages, such as a moderation check
+            if reduction.missed == _MOST_MISSED:
+                reduction.report = None
+            continue
+        reduction.report = None
+        kept = _find_each(before, after)
+        sent_of = dict(zip(map(id, after), sent, strict=True))
+        missing = [message for message, found in zip(before, kept, strict=True) if found is None]
+        still_there = _find_each(missing, _without(current, sent))
+        if missing and None not in still_there:
+            continue  # the program did not use what this reduction returned
+        # The list before the reduction, with the objects of the call for the messages that the call has.
+        rest = iter(zip(missing, still_there, _find_each(missing, _without(known, current)), strict=True))
+        original, removed = [], []
+        for found in kept:
+            if found is not None:
+                original.append(sent_of[id(found)])
+                continue
+            message, there, known_message = next(rest)
+            original.append(there or known_message or message)
+            if there is None:
+                removed.append(original[-1])
+        added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
+        objects = dict(zip(map(id, before), original, strict=True)) | sent_of
+        undone.append((_with_objects(report, objects), removed, current))
+        summaries += added
+        current = _merged([message for message in original if message is not None], _without(current, added))
+    if not undone:
+        return [*known], []
+    # What the program edited or added besides is no part of the input.
+    others = _without(_without(messages, known), summaries)
+    whole = current = _merged(_without(known, summaries), _without(current, others))
+    reports = []
+    for report, removed, after in reversed(undone):
+        reduced = _merged(_without(current, removed), _without(after, others))
+        reports.append(replace(report, before=current, after=reduced))
+        current = reduced
+    return whole, reports
+
+
+def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
+    """Return a report whose verdicts are about a call's own objects, by the `id` of the reported ones."""
+    verdicts = [
+        replace(
+            verdict,
+            events=[objects.get(id(event), event) for event in verdict.events],
+            into=objects.get(id(verdict.into), verdict.into),
+        )
+        for verdict in report.verdicts
+    ]
+    return replace(report, verdicts=verdicts) if verdicts else report
+
+
+def _find_each(messages: Sequence[Any], known: Sequence[Any]) -> list[Any]:
+    """Return each message's object in another list; None if it is not there.
+
+    Of equal messages, the last ones are found first: a program that trims keeps the end.
+    """
+    if equal(list(known), list(messages)):
+        return list(known)
+    known_ids = set(map(id, known))
+    found = [message if id(message) in known_ids else None for message in messages]
+    if None not in found:
+        return found
+    taken = set(map(id, found))
+    by_key = defaultdict(list)
+    for message in known:
+        if id(message) not in taken:
+            by_key[_key(message)].append(message)
+    for position in range(len(messages) - 1, -1, -1):
+        if found[position] is None and (same := by_key.get(_key(messages[position]))):
+            found[position] = same.pop()
+    return found
+
+
+def _without(messages: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return the messages that are not among the objects of another list."""
+    other_ids = set(map(id, others))
+    return [message for message in messages if id(message) not in other_ids]
+
+
+def _key(message: Any) -> int:
+    """Return a key that is equal for messages that a model reads as equal, in any format."""
+    return message_keys(message if facts_of(message) is not None else plain(message)).fingerprint
+
+
+def _merged(earlier: Sequence[Any], now: Sequence[Any]) -> list[Any]:
+    """Return a list with the messages that are missing from it, each before the next one that is not."""
+    place_of = dict(zip(map(id, now), range(len(now)), strict=True))
+    merged: list[Any] = []
+    start = 0
+    for message in earlier:
+        place = place_of.get(id(message))
+        if place is None:
+            merged.append(message)
+        elif place >= start:
+            merged += now[start : place + 1]
+            start = place + 1
+    return [*merged, *now[start:]]
+
+
+DEFERRED_REDUCTIONS.undo_reported = undo_reductions
