@@ -16,6 +16,7 @@ from otel_assembly._version import __version__
 if TYPE_CHECKING:
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
+    from otel_assembly.bounded_clients import bounded
     from otel_assembly.budget.allocator import allocate, allocate_async
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.context import Context
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     )
     from otel_assembly.history.history import History
     from otel_assembly.instrumentation import instrument, uninstrument
+    from otel_assembly.instrumentation.provider_clients import conversation, record_reduction
     from otel_assembly.messages.event_facts import EventFacts, describe
     from otel_assembly.policies import (
         AlertPolicy,
@@ -103,12 +105,15 @@ __all__ = [
     "allocate",
     "allocate_async",
     "attach",
+    "bounded",
     "configure",
+    "conversation",
     "counter_for",
     "describe",
     "instrument",
     "invoke_agent",
     "on_halt",
+    "record_reduction",
     "to_anthropic",
     "to_openai",
     "uninstrument",
@@ -119,6 +124,7 @@ __all__ = [
 _NAMES: Final = {
     "assembler": "Assembler",
     "assembly": "Assembly",
+    "bounded_clients": "bounded",
     "budget.allocator": "allocate allocate_async",
     "budget.block": "Block BlockItem",
     "context": "Context",
@@ -130,6 +136,7 @@ _NAMES: Final = {
     "events": "HaltEvent ModelRequest ModelResponse ObserverAlert Severity ToolCallEvent ToolResultEvent",
     "history.history": "History",
     "instrumentation": "instrument uninstrument",
+    "instrumentation.provider_clients": "conversation record_reduction",
     "messages.event_facts": "EventFacts describe",
     "policies": (
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "

@@ -42,6 +42,7 @@ class DecisionReason(StrEnum):
     PINNED = "pinned"  # it must not be dropped
     PENDING_TOOL_CALL = "pending_tool_call"  # a tool call that has no result yet
     FITS = "fits"
+    NOT_SENT = "not_sent"  # the calling program left it out of its request
     POLICY = "policy"  # the policy gave no reason
     POLICY_ERROR = "policy_error"
 

@@ -82,7 +82,7 @@ class UnknownNameError(ConfigurationError):
         self.what = what
         self.name = name
         self.known = tuple(sorted(known))
-        nearest = difflib.get_close_matches(name, self.known, n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, self.known, n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(self.known)}"
         super().__init__(f"unknown {what} {name!r}; {hint}")
 

@@ -26,6 +26,7 @@ __all__ = [
     "NullRecorder",
     "PolicyTime",
     "Projection",
+    "ProviderEdit",
     "Recorder",
     "Recording",
     "default_recorder",
@@ -58,6 +59,27 @@ class Projection:
     envelopes_out: int | None
     error: BaseException | None
     measure: Callable[[], tuple[int, int, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderEdit:
+    """A change that a model's provider made to a request before the model read it.
+
+    Attributes:
+        type: The kind of change, such as ``clear_tool_uses_20250919`` or ``compaction``.
+        cleared_tokens: The number of tokens that the change removed; None if the provider does not report it.
+        cleared_tool_uses: The same for tool uses.
+        cleared_thinking_turns: The same for turns with reasoning.
+        cleared_blocks: The same for blocks or items with reasoning.
+        reason: Why the provider made the change; None if it does not report it.
+    """
+
+    type: str
+    cleared_tokens: int | None = None
+    cleared_tool_uses: int | None = None
+    cleared_thinking_turns: int | None = None
+    cleared_blocks: int | None = None
+    reason: str | None = None
 
 
 class PolicyTime(AbstractContextManager[None], Protocol):
@@ -107,6 +129,13 @@ class Recording(Protocol):
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
         """Record delivered alerts or an exceeded limit, for an assembly that has no span."""
+        ...
+
+    def answered(self, edits: Sequence[ProviderEdit]) -> None:
+        """Record the provider's edits of the request, which its answer reports.
+
+        Required after `finish` if ``record.allowed_edits`` is not empty: the assembly's span ends only now.
+        """
         ...
 
     def abandon(self) -> None:
@@ -212,7 +241,7 @@ class _NullRecording(nullcontext[None]):
     def stop(self, *_: Any) -> None:
         return None
 
-    signal = abandon = stop
+    signal = abandon = answered = stop
 
 
 #: The `Recording` that records nothing, for assemblies without a configured OpenTelemetry provider.

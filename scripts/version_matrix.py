@@ -84,33 +84,52 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("semantic-kernel==1.38.0", "httpx", "protobuf"),  # which it imports, and does not ask for
         ("semantic-kernel<2",),
     ),
+    # These call models through OpenAI's client, which they do not ask for, or through LiteLLM.
+    "crewai": (("crewai==1.15.25",), ("crewai<2",)),
+    "smolagents": (("smolagents[openai]==1.20.0",), ("smolagents[openai]<2",)),
+    "dspy": (("dspy==3.0.0",), ("dspy<4",)),
+    "agno": (("agno==2.5.0", "openai"), ("agno<4", "openai")),
     "llama_index": (("llama-index-core==0.14.5",), ("llama-index-core<0.15", "llama-index-observability-otel")),
 }
 #: Releases that keep OpenTelemetry's SDK below what the span file's exporter takes, which our extras ask for.
 WITHOUT_SPAN_FILE = frozenset({"google-adk==2.0.0"})
 
+#: The tests of our own model clients, and those of instrumented clients.
+MODEL_CLIENTS = ("runtime/test_model_clients.py", "runtime/test_thinking.py", "runtime/test_structured_answers.py")
+_CLIENT_TESTS = ("answers", "conversation", "litellm_forms", "provider_apis", "provider_clients", "requests")
+INSTRUMENTED_CLIENTS = tuple(f"instrumentation/provider_clients/test_{test}.py" for test in _CLIENT_TESTS)
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.
 FLOORS: dict[str, tuple[str, ...]] = {
-    "openai": ("runtime/test_model_clients.py", "runtime/test_thinking.py", "runtime/test_structured_answers.py"),
-    "anthropic": ("runtime/test_model_clients.py", "runtime/test_thinking.py", "runtime/test_structured_answers.py"),
+    "openai": (*MODEL_CLIENTS, *INSTRUMENTED_CLIENTS),
+    "anthropic": (*MODEL_CLIENTS, *INSTRUMENTED_CLIENTS),
+    "google-genai": INSTRUMENTED_CLIENTS,
+    "litellm": INSTRUMENTED_CLIENTS,
+    "botocore": INSTRUMENTED_CLIENTS,
     "mcp": ("runtime/test_mcp_tools.py",),
     "redis": ("knowledge/test_redis.py", "knowledge/test_stores.py"),
     "genai": ("runtime/test_tracing_middleware.py",),
 }
 #: Extras that these tests need beside their own.
-BESIDE_FLOORS = "otlp,cli,openai,anthropic,genai,mcp,redis"
+BESIDE_FLOORS = "otlp,cli,openai,anthropic,google-genai,botocore,genai,mcp,redis"
+#: Releases of an extra's package between its oldest and its newest one, on which these tests run, too.
+BETWEEN: dict[str, tuple[str, ...]] = {"openai": ("openai==2.0.0",), "anthropic": ("anthropic==1.0.0",)}
 
+#: It brings a module `opentelemetry.util.genai` of its own, so it has an environment without OpenTelemetry's.
+LOONGSUITE = "loongsuite-instrumentation-agentscope"
 #: They are installed for no other tests, for they would instrument every program that is run there.
 INSTRUMENTORS = (
     "logfire",
-    "loongsuite-instrumentation-agentscope",
     "openinference-instrumentation-agent-framework",
+    "openinference-instrumentation-anthropic",
     "openinference-instrumentation-autogen-agentchat",
     "openinference-instrumentation-haystack",
     "openinference-instrumentation-langchain",
     "openinference-instrumentation-openai",
     "openinference-instrumentation-openai-agents",
     "openinference-instrumentation-pydantic-ai",
+    "opentelemetry-instrumentation-anthropic",
+    "opentelemetry-instrumentation-genai-anthropic",
+    "opentelemetry-instrumentation-genai-openai",
     "opentelemetry-instrumentation-langchain",
     "opentelemetry-instrumentation-openai",
 )
@@ -168,7 +187,8 @@ def cells_of(name: str, *, earlier: bool, sample: bool = False) -> Iterator[tupl
     *before, newest = RELEASES.get(name, ((),))
     apart = name in frameworks_apart()
     if name in FLOORS and earlier:
-        yield " ".join(floors_of(name)), partial(floor_holds, name)
+        for release in (" ".join(floors_of(name)), *BETWEEN.get(name, ())):
+            yield release, partial(floor_holds, name, release)
     if name == BESIDE and not earlier:
         yield name, runs_beside
     for release in before if earlier else filter(None, (newest,)):
@@ -267,19 +287,21 @@ def floors_of(extra: str) -> tuple[str, ...]:
     return tuple(f"{item.name}=={at.version}" for item in wanted for at in item.specifier if at.operator == ">=")
 
 
-def floor_holds(extra: str) -> bool:
-    """Whether the tests of an extra pass with the oldest releases that it takes."""
-    floors = floors_of(extra)
-    with environment(f"{extra} floor", (*floors, *TOOLS), BESIDE_FLOORS) as python:
+def floor_holds(extra: str, release: str) -> bool:
+    """Whether the tests of an extra pass with this release, its oldest one or one between that and the newest."""
+    with environment(f"{release} floor", (*release.split(), *TOOLS), BESIDE_FLOORS) as python:
         first, *others = (ROOT / "tests" / requirement for requirement in FLOORS[extra])
-        return tests_pass(python, first, " ".join(floors), *map(str, others))
+        return tests_pass(python, first, release, *map(str, others))
 
 
 def runs_beside() -> bool:
-    """Whether programs run as they do alone where other vendors instrument them too, and we tell of them."""
+    """Return whether programs run as they do alone if other vendors instrument them, too, and we record them."""
     requirements = (*INSTRUMENTORS, *TOOLS, "autogen-ext[openai]>=0.7,<0.8")
+    folder, limit = FRAMEWORKS / BESIDE, ("--timeout", "300")
     with environment(BESIDE, requirements, "all") as python:
-        return tests_pass(python, FRAMEWORKS / BESIDE, "beside other instrumentors", "--timeout", "300")
+        passed = tests_pass(python, folder, "beside other instrumentors", *limit, "-k", "not loongsuite")
+    with environment(f"{BESIDE} loongsuite", (LOONGSUITE, *TOOLS), "otlp,cli,agentscope") as python:
+        return tests_pass(python, folder, "beside LoongSuite", *limit, "-k", "loongsuite") and passed
 
 
 def clean_environment() -> dict[str, str]:

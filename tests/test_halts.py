@@ -71,7 +71,7 @@ def example(page, containing):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (block,) = [block for block in blocks if containing in block]
     space = {}
-    exec(block.removesuffix("asyncio.run(main())\n"), space)
+    exec(re.sub(r"^(print\()?asyncio\.run\(.*\n", "", block, flags=re.MULTILINE), space)
     return space
 
 

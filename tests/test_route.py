@@ -39,8 +39,9 @@ def test_no_two_modules_call_each_other_both_ways(walk, printed):
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`((?:\w+/)+[\w*.]+|\w+/)`", PAGE)) | {
-    f"instrumentation/{name}"
-    for row in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    folder + name
+    for folder, section in re.findall(r"^### Modules of `(\w[\w/]*/)`\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    for row in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     for name in re.findall(r"\w+", row)
 }
 

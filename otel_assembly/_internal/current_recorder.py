@@ -26,6 +26,8 @@ class _Default:
 DEFAULT: Final = _Default()
 #: Called for each guard that closes, with the halt, the guard and the agent that caused it, if that is known.
 halt_listeners: list[Callable[[Any, Any, Any], None]] = []
+#: Called with each assembly that an `Assembler` has made.
+assembly_listeners: list[Callable[[Any], None]] = []
 #: Called for each guard that is opened again, and at the start of each turn until the event is recorded.
 resume_listeners: list[Callable[[Any], None]] = []
 

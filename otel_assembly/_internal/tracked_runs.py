@@ -30,7 +30,7 @@ class TrackedRun(Protocol):
         return
 
     def on_chunk(self, chunk: Any) -> None:
-        """Called with each item of an async generator; not for other streams, which only end the run."""
+        """Called with each item of a stream."""
         return
 
     def on_result(self, answer: Any) -> None:

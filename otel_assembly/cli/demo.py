@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -25,21 +26,24 @@ from otel_assembly.cli.extras import SPAN_FILES, TABLES, require
 from otel_assembly.cli.frameworks import framework_name
 from otel_assembly.cli.tree import print_tree
 from otel_assembly.errors import AssemblyError
-from otel_assembly.instrumentation import FRAMEWORKS
+from otel_assembly.instrumentation import FRAMEWORKS, PROVIDER_CLIENTS
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 from otel_assembly.telemetry.span_values import ItemRuns
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from otel_assembly.telemetry.store_reader import StoredSpan
 
 #: The default framework. Only its agent also shows alerts and a halt.
 _DEFAULT: Final = "ag2"
-#: The file of an example agent, by framework, if it is not named after the framework.
-_AGENTS: Final = {"ag2": "ag2_support_agent.py"}
+#: The example of each framework, and of the provider clients that have one.
+_AGENTS: Final = {
+    **{framework: f"{framework}_agent.py" for framework in FRAMEWORKS},
+    "ag2": "ag2_support_agent.py",
+    **{client: f"{client}_loop.py" for client in ("openai", "anthropic", "google_genai")},
+}
 _CONVERSATIONS: Final = "conversations.jsonl"
 #: The longest run of an agent, in seconds.
 _SECONDS: Final = 120
@@ -53,20 +57,29 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run an unmodified AG2 support agent under opentelemetry-instrument, offline. Its window drops the "
         "customer's first request, its budget overflows, an alert reports a loop, and a FATAL alert halts it. The "
         f"spans are written to a file, sent to {OTEL_EXPORTER_OTLP_ENDPOINT} if that is set, and printed as a tree. "
-        "With --framework, run an agent of another framework, whose own reducer drops the first request.",
+        "With --framework, run an agent of another framework, whose own reducer drops the first request, or a loop "
+        "with a provider's client, which drops the first request itself.",
     )
     parser.add_argument(
         "--framework",
-        type=framework_name,
-        choices=[*FRAMEWORKS],
+        type=_name_of_example,
+        choices=[*_AGENTS],
         default=_DEFAULT,
         metavar="NAME",
-        help=f"the agent's framework, which has to be installed: {', '.join(FRAMEWORKS)} (default: {_DEFAULT})",
+        help=f"the agent's framework or client, which has to be installed: {', '.join(_AGENTS)} (default: {_DEFAULT})",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the span file to write (default: a file in the temporary directory)"
     )
     parser.set_defaults(run=run)
+
+
+def _name_of_example(text: str) -> str:
+    name = framework_name(text)
+    if name not in _AGENTS:
+        clients = ", ".join(client for client in PROVIDER_CLIENTS if client in _AGENTS)
+        raise argparse.ArgumentTypeError(f"{name} is instrumented, but has no demo; clients with a demo: {clients}")
+    return name
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     framework: str = arguments.framework
     require("the demo", ("opentelemetry.distro", *SPAN_FILES, *TABLES), framework=framework)
-    agent = _shipped(_AGENTS.get(framework, f"{framework}_agent.py"))
+    agent = _shipped(_AGENTS[framework])
     # A pipe or a device cannot be read back, so the agent writes to a temporary file, which is copied at the end.
     output = Path(arguments.output).absolute() if arguments.output else None
     needs_copy = output is None or is_written_into(output)

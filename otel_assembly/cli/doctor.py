@@ -25,7 +25,7 @@ from otel_assembly.cli.probes import SERVICE
 from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TokenizerError
-from otel_assembly.instrumentation import FRAMEWORKS
+from otel_assembly.instrumentation import INSTRUMENTORS
 from otel_assembly.telemetry.conventions_environment import FLUSH_ON_SIGTERM, SDK_METRICS
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.tokens import TiktokenCounter, counter_for
@@ -72,7 +72,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="*",
         type=framework_name,
         metavar="FRAMEWORK",
-        help=f"check these frameworks only: {', '.join(FRAMEWORKS)} (default: all)",
+        help=f"check these frameworks and clients only: {', '.join(INSTRUMENTORS)} (default: all)",
     )
     parser.add_argument("--model", metavar="NAME", help="name the tokenizer for this model")
     stack = parser.add_argument_group("a running stack")
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     sections: list[tuple[str, Iterable[Finding]]] = [
         ("Versions", _versions()),
-        ("Frameworks", framework_findings(arguments.frameworks or FRAMEWORKS)),
+        ("Frameworks", framework_findings(arguments.frameworks or INSTRUMENTORS)),
         ("Not captured", uncaptured()),
         ("Tokenizers", _tokenizers(arguments.model)),
         ("Export", _export()),

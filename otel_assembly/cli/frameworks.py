@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.cli.findings import Finding
 from otel_assembly.errors import UnknownNameError
-from otel_assembly.instrumentation import FRAMEWORKS, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, HookState, instrumentor_of
+from otel_assembly.instrumentation import (
+    INSTRUMENTORS,
+    OTEL_PYTHON_DISABLED_INSTRUMENTATIONS,
+    HookState,
+    instrumentor_of,
+)
 from otel_assembly.instrumentation.uncaptured import UNCAPTURED_CLIENTS, UNCAPTURED_FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -32,14 +37,14 @@ _HOOK_FINDINGS: Final[dict[HookState, tuple[Verdict, str]]] = {
 
 
 def framework_name(text: str) -> str:
-    """Return a framework's name in the form of `FRAMEWORKS`, with underscores instead of hyphens.
+    """Return the name of a framework or a provider's client, with underscores instead of hyphens.
 
     Raises:
-        argparse.ArgumentTypeError: The framework is not supported; the message suggests one, or lists all.
+        argparse.ArgumentTypeError: The name is unknown; the message suggests one, or lists all.
     """
     name = text.replace("-", "_")
-    if name not in FRAMEWORKS:
-        raise argparse.ArgumentTypeError(str(UnknownNameError("framework", text, FRAMEWORKS)))
+    if name not in INSTRUMENTORS:
+        raise argparse.ArgumentTypeError(str(UnknownNameError("framework", text, INSTRUMENTORS)))
     return name
 
 

@@ -34,6 +34,15 @@ CONTENT = (
 _SEVERITIES = {"info": "cyan", "warning": "yellow", "critical": "bold red", "fatal": "bold white on red"}
 
 
+_CLEARED = (
+    (names.PROVIDER_EDIT_CLEARED_TOKENS, "tokens"),
+    (names.PROVIDER_EDIT_CLEARED_TOOL_USES, "tool uses"),
+    (names.PROVIDER_EDIT_CLEARED_THINKING_TURNS, "turns of reasoning"),
+    (names.PROVIDER_EDIT_CLEARED_BLOCKS, "blocks of reasoning"),
+)
+"""The counts of what a provider removed from a request, and their units."""
+
+
 class Fact(NamedTuple):
     """A short text about a span, which may be unsafe to print, and its style; empty for the default style."""
 
@@ -60,6 +69,11 @@ def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fa
         return Fact(f"{glyphs.stop} HALT", "bold red"), detail
     if event.name == names.EVENT_OVERFLOW:
         return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), overflow_text({**span.attributes, **attributes})
+    if event.name == names.EVENT_PROVIDER_EDIT:
+        counts = [(_number(attributes, name), unit) for name, unit in _CLEARED]
+        cleared = ", ".join(f"{count:,} {unit}" for count, unit in counts if count is not None)
+        texts = (attributes.get(names.PROVIDER_EDIT_TYPE), attributes.get(names.PROVIDER_EDIT_REASON), cleared)
+        return Fact(f"{glyphs.note} edited by the provider", "yellow"), _join_texts(*texts)
     return Fact(f"{glyphs.note} {event.name}", "dim"), ""
 
 

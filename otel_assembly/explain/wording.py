@@ -38,6 +38,7 @@ RULES: Final = {
     DecisionReason.PINNED: "it must not be dropped",
     DecisionReason.PENDING_TOOL_CALL: "it is a tool call without a result yet",
     DecisionReason.FITS: "it fits",
+    DecisionReason.NOT_SENT: "the program left it out of its request",
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }

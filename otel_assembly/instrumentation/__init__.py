@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import ChainMap
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
@@ -23,6 +24,26 @@ logger = logging.getLogger("otel_assembly")
 #: The standard variable that switches instrumentations off, by entry point, separated by commas; ``*`` for all.
 OTEL_PYTHON_DISABLED_INSTRUMENTATIONS: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
+#: The clients of model providers, which programs call without a framework; each with its instrumentor.
+PROVIDER_CLIENTS: Final = {
+    "openai": "OpenAIInstrumentor",
+    "anthropic": "AnthropicInstrumentor",
+    "google_genai": "GoogleGenAIInstrumentor",
+    "litellm": "LiteLLMInstrumentor",
+    "botocore": "BedrockInstrumentor",
+    "groq": "GroqInstrumentor",
+    "ollama": "OllamaInstrumentor",
+    "mistralai": "MistralInstrumentor",
+    "cohere": "CohereInstrumentor",
+}
+#: The agent frameworks whose model calls are recorded at the clients; each with its instrumentor.
+CLIENT_FRAMEWORKS: Final = {
+    "crewai": "CrewAIInstrumentor",
+    "smolagents": "SmolagentsInstrumentor",
+    "dspy": "DSPyInstrumentor",
+    "agno": "AgnoInstrumentor",
+}
+#: The agent frameworks; each with its instrumentor.
 FRAMEWORKS: Final = {
     "ag2": "AG2Instrumentor",
     "autogen": "AutoGenInstrumentor",
@@ -37,11 +58,14 @@ FRAMEWORKS: Final = {
     "haystack": "HaystackInstrumentor",
     "semantic_kernel": "SemanticKernelInstrumentor",
 }
+#: All of these, the agent frameworks first.
+INSTRUMENTORS: Final = ChainMap(PROVIDER_CLIENTS, CLIENT_FRAMEWORKS, FRAMEWORKS)
 #: The names that each module of this package provides. A module is imported when one of its names is first used,
 #: because a program that instruments nothing needs none of them.
 _MODULE_NAMES: Final = {
     "bound_runs": "ContextBoundRun",
     "ag2.message_causality": "CausedRun Causes reported_in_run",
+    "client_frameworks": " ".join(CLIENT_FRAMEWORKS.values()),
     "clients": "client innermost_client_hook model_in summariser_call record_standalone_call",
     "conversation": "InvokingAgent IdentityWeakMap ConversationsByFirstMessage",
     "langchain.token_trimming": "CountedTrim trims",
@@ -63,6 +87,8 @@ _MODULE_NAMES: Final = {
     "langchain.prepared_runs": "PreparedRun",
     "prompts": "PromptsInFront as_prompts in_front",
     "llama_index.memory_reads": "Read Reading ReadingRun Readings",
+    "litellm": "LiteLLMInstrumentor",
+    "provider_clients.instrumentors": " ".join({*PROVIDER_CLIENTS.values()} - {"LiteLLMInstrumentor"}),
     "reducers": "left_for limit_of name_of policy_name settings_of without_summaries",
     "reductions": "ReducerObservation Reduction StepReport plugin_scope reducer outer_span_hook",
     "run_calls": "SequentialCalls Preparing",
@@ -82,9 +108,9 @@ def instrumentor_of(framework: str) -> AssemblyInstrumentor:
     Raises:
         UnknownNameError: No framework of that name is supported.
     """
-    if framework not in FRAMEWORKS:
-        raise UnknownNameError("framework", framework, FRAMEWORKS)
-    instrumentor: AssemblyInstrumentor = __getattr__(FRAMEWORKS[framework])()
+    if framework not in INSTRUMENTORS:
+        raise UnknownNameError("framework", framework, INSTRUMENTORS)
+    instrumentor: AssemblyInstrumentor = __getattr__(INSTRUMENTORS[framework])()
     return instrumentor
 
 
@@ -103,7 +129,10 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
 
     Args:
         frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``,
-            ``openai_agents``, ``google_adk``, ``strands``, ``llama_index``, ``haystack``, ``semantic_kernel``.
+            ``openai_agents``, ``google_adk``, ``strands``, ``llama_index``, ``haystack``, ``semantic_kernel``; those
+            that use the providers' clients, ``crewai``, ``smolagents``, ``dspy``, ``agno``; and these clients
+            ``openai``, ``anthropic``, ``google_genai``, ``litellm``, ``botocore``, ``groq``, ``ollama``,
+            ``mistralai``, ``cohere``.
         providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
 
     Returns:
@@ -118,7 +147,7 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
         # Watch for model calls that no instrumentor captures, also if no framework is installed. The key, this
         # function, stands for the call; `uninstrument()` ends it.
         _watch().begin(instrument, own_provider=bool(providers))
-    for framework in frameworks or FRAMEWORKS:
+    for framework in frameworks or INSTRUMENTORS:
         instrumentor = instrumentor_of(framework)
         if "*" in disabled or f"otel_assembly_{framework}" in disabled:
             continue
@@ -141,7 +170,7 @@ def uninstrument(*frameworks: str) -> None:
     """
     if not frameworks:
         _watch().end(instrument)
-    for framework in frameworks or FRAMEWORKS:
+    for framework in frameworks or INSTRUMENTORS:
         instrumentor = instrumentor_of(framework)
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
@@ -150,12 +179,18 @@ def uninstrument(*frameworks: str) -> None:
 __getattr__, __dir__ = lazy_attributes(__name__, modules_of({**FRAMEWORKS, **_MODULE_NAMES}))
 
 __all__ = [
+    "CLIENT_FRAMEWORKS",
     "FRAMEWORKS",
+    "INSTRUMENTORS",
+    "PROVIDER_CLIENTS",
     "AG2Instrumentor",
     "AgentFrameworkInstrumentor",
     "AgentScopeInstrumentor",
+    "AgnoInstrumentor",
+    "AnthropicInstrumentor",
     "AssemblyInstrumentor",
     "AutoGenInstrumentor",
+    "BedrockInstrumentor",
     "CallsFromSharedStart",
     "CausedRun",
     "Causes",
@@ -163,7 +198,10 @@ __all__ = [
     "ContextBoundRun",
     "ConversationsByFirstMessage",
     "CountedTrim",
+    "CrewAIInstrumentor",
+    "DSPyInstrumentor",
     "GoogleADKInstrumentor",
+    "GoogleGenAIInstrumentor",
     "GraphContext",
     "GraphPosition",
     "HaystackInstrumentor",
@@ -174,6 +212,7 @@ __all__ = [
     "InvokingAgent",
     "LangChainInstrumentor",
     "LazyRun",
+    "LiteLLMInstrumentor",
     "LlamaIndexInstrumentor",
     "MadeWith",
     "MessagePart",
@@ -185,6 +224,7 @@ __all__ = [
     "MultiCallRun",
     "Offered",
     "OpenAIAgentsInstrumentor",
+    "OpenAIInstrumentor",
     "Patches",
     "PreparedCalls",
     "PreparedOutside",
@@ -201,6 +241,7 @@ __all__ = [
     "Reduction",
     "SemanticKernelInstrumentor",
     "SequentialCalls",
+    "SmolagentsInstrumentor",
     "StepReport",
     "StoredHistories",
     "StrandsInstrumentor",

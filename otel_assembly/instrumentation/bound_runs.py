@@ -26,7 +26,7 @@ class ContextBoundRun(TrackedRun):
         name: The agent's name; None for a part of a run, which has no span.
         variables: The values of context variables during the run.
         conversation_id: The conversation's id in the framework, if it has one.
-        ends: Called at the end of the run, before its span ends.
+        on_end: Called at the end of the run, before its span ends.
 
     Attributes:
         is_run: Whether this is a run, and not only a part of one. At the end of a run, the calls of summarizers that no
@@ -42,11 +42,11 @@ class ContextBoundRun(TrackedRun):
         variables: Mapping[ContextVar[Any], Any],
         *,
         conversation_id: str | None = None,
-        ends: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._variables = variables
-        self._ends = ends
+        self._on_end = on_end
         self._summarized: list[InvokingAgent] = []
         self._opened = instrumentation.begin_run(name, conversation_id=conversation_id) if name is not None else None
 
@@ -54,7 +54,7 @@ class ContextBoundRun(TrackedRun):
     def current(self) -> Iterator[None]:
         """Set the context variables, and make the span current, in this block."""
         with ExitStack() as stack:
-            if self.is_run and SUMMARIZED.get() is None:
+            if self.is_run and SUMMARIZED.get() is None:  # only the outermost run records what is pending
                 stack.enter_context(context_value(SUMMARIZED, self._summarized))
             for variable, value in self._variables.items():
                 stack.enter_context(context_value(variable, value))
@@ -64,9 +64,9 @@ class ContextBoundRun(TrackedRun):
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run and its span."""
-        if self._ends is not None:
+        if self._on_end is not None:
             with self._instrumentation.suppress_errors():
-                self._ends()
+                self._on_end()
         if self._summarized:
             with (
                 self._instrumentation.suppress_errors(),

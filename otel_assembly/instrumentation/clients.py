@@ -48,7 +48,8 @@ class ClientCall(TrackedRun):
         read: Returns the client request; None if the call is not to be recorded.
         text_of: Returns the text of the client's answer, which may be a summary; None if the text is not known yet.
         record: Records the client request and returns its model call; `_record_prepared_call` by default.
-        chunk_text: Returns the text of one chunk of a streamed answer; None if the chunk has no text.
+        chunk_text: Returns the text of one chunk of a streamed answer, used if a reducer called the client for a
+            summary; None if the chunk has no text.
 
     Attributes:
         over: True after the client has answered. Tasks that it has started may go on and make calls of their own.
@@ -68,6 +69,7 @@ class ClientCall(TrackedRun):
         self._chunk_text = chunk_text
         self._chunks: list[str] = []
         self._record = record or _record_prepared_call
+        #: Returns the context manager in which the client runs; see `ModelCall.calling`.
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: True if the answer is a stream. No context manager is then kept open between its chunks.
         self._is_stream = False
@@ -79,7 +81,7 @@ class ClientCall(TrackedRun):
         self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
         self._compaction: AbstractContextManager[Attempt | None] | None = None
-        #: True if the compaction was entered when the client was called, before the answer was known to be a stream.
+        #: True if the compaction was entered when the client was called; that of a generator is entered at its end.
         self._compaction_entered = False
 
     @contextmanager
@@ -97,7 +99,7 @@ class ClientCall(TrackedRun):
 
     def _begin(self) -> None:
         """Record the client request, or begin the compaction if a reducer makes this call."""
-        if called():
+        if in_client_call():
             return
         self._request = request = self._read()
         if request is None:
@@ -115,8 +117,8 @@ class ClientCall(TrackedRun):
             return
         self._recorded, self._reduction = True, reducing()
         reduction = self._reduction
-        if reduction is None:
-            self._calling = self._record(self._instrumentation, request).calling
+        if reduction is None:  # the request ends the model call that is being prepared
+            self._calling = self._record_request(request).calling
             self._called_model = CalledModel()
             return
         reduction.read = request.messages
@@ -128,6 +130,10 @@ class ClientCall(TrackedRun):
         )
         if not self._is_stream:
             self._compaction_entered, self._attempt = True, self._compaction.__enter__()
+
+    def _record_request(self, request: ClientRequest) -> ModelCall:
+        """Record the client request and return its model call."""
+        return self._record(self._instrumentation, request)
 
     def on_stream(self) -> None:
         """Note that the answer is a stream."""
@@ -155,7 +161,7 @@ class ClientCall(TrackedRun):
             attempt.outcome = no_summary(text, self._request.messages)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the client's call, and the compaction if it is one."""
+        """End the client's call, and the compaction if it is one, which for a generator also begins only now."""
         self.over = True
         self._called_model.end(error)
         compaction, self._compaction = self._compaction, None
@@ -171,7 +177,7 @@ class ClientCall(TrackedRun):
                         raise
 
 
-def called() -> bool:
+def in_client_call() -> bool:
     """Return True inside a client call that is recorded; a client that is called there is not a separate call."""
     current = CLIENT_CALL.get()
     return current is not None and not current[0].over and current[1] is CALL.get()
@@ -224,32 +230,35 @@ def client(
     reads: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     attach_to_stream: Callable[[Any, Any], bool] | None = None,
-    told: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
+    record: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
     prepared: Callable[..., TrackedRun | None] | None = None,
     chunk_text: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
     """Return a wrapper for a model client's function: a coroutine function, a generator function, or neither.
 
-    If a client such as a cache calls another client, only the outer client's request is recorded, unless `reads`
-    returns None for it.
+    The wrapper records the request before the function runs. This ends the model call that is being prepared. If a
+    client such as a cache calls another client, only the outer client's request is recorded, unless `reads` returns
+    None for it.
 
     Args:
         reads: Returns the client request from the function's arguments; None if the call is not to be recorded.
         text_of: Returns the text of the function's result if a reducer called the client for a summary; None if the
             text is not known yet.
         attach_to_stream: Attaches the call to an answer that is a stream of the framework's own type; see `run_hook`.
-        told: Records the client request and returns its model call. By default, the request ends the call that is
+        record: Records the client request and returns its model call. By default, the request ends the call that is
             prepared in the current context, or a new one. `record_standalone_call` always records a new one.
-        prepared: Returns the prepared model call from the `Instrumentation` and the function's arguments, if the
-            call's context is not current when the client is called; the call then ends with the client's. Any other
-            `Run` in which the client is to be called is possible too.
-        chunk_text: Returns the text of one chunk of a streamed answer; None if the chunk has no text.
+        prepared: Returns the run around the function, from the `Instrumentation` and the function's arguments; None
+            without one. A `ModelCall` is current while the function runs, so the request ends that call, even if
+            another context prepared it. If the function only forwards its input to another client, the `ModelCall`
+            has this input, and the other client's request ends it.
+        chunk_text: Returns the text of one chunk of a streamed answer, used if a reducer called the client for a
+            summary; None if the chunk has no text.
     """
 
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         def begin_call(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
             read = partial(call_if_accepted, original, reads, args, kwargs)
-            return ClientCall(instrumentation, partial(_read_with_rules, read, args), text_of, told, chunk_text)
+            return ClientCall(instrumentation, partial(_read_with_rules, read, args), text_of, record, chunk_text)
 
         return run_hook(begin_call, attach_to_stream)(original, instrumentation)
 
@@ -275,23 +284,23 @@ def innermost_client_hook(
     reads: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     *,
-    asks: Collection[str] = (),
-    holds: Callable[[Any], bool] | None = None,
+    client_methods: Collection[str] = (),
+    is_client: Callable[[Any], bool] | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """Return a wrapper for a `SubclassHook` of a client's method, so that only the innermost client's call is recorded.
 
     The call of a method that calls the inherited method of the same name is not recorded, because the inherited
-    method's call is. Nor is the call of a client that delegates to other clients, such as a fallback, if `asks` names
-    the methods by which it calls them.
+    method's call is. Nor is the call of a client that delegates to other clients, such as a fallback, if
+    `client_methods` names the methods by which it calls them.
 
     Args:
         method: The method's name.
         reads: Returns the client request from the method's arguments; None if the call is not to be recorded.
         text_of: Returns the text of the method's result, as for `client`.
-        asks: Methods of clients. A class delegates to other clients if a function in its code uses one of these names
-            without ``super``.
-        holds: Returns True for an object that is a client. If given, a client delegates only if it also has such an
+        client_methods: The names of clients' methods. A class delegates to other clients if one of its functions reads
+            such a name without ``super``.
+        is_client: Returns True for an object that is a client. If given, a client delegates only if it also has such an
             object as an attribute.
         more: Further arguments for `client`.
     """
@@ -299,13 +308,15 @@ def innermost_client_hook(
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
         codes = _codes_of_class(owner)
         calls_inherited = any(method in _names_after_super(code) for code in codes)
-        calls_clients = any("super" not in code.co_names and not set(code.co_names).isdisjoint(asks) for code in codes)
+        calls_clients = any(
+            "super" not in code.co_names and not set(code.co_names).isdisjoint(client_methods) for code in codes
+        )
 
         def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
             inherited = getattr(super(owner, self), method, None) if calls_inherited else None
             if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
                 return None  # the inherited method has this hook, too, and records the call
-            if calls_clients and (holds is None or _has_client(self, holds)):
+            if calls_clients and (is_client is None or _has_client(self, is_client)):
                 return None  # the other client's method records the call
             return reads(self, *args, **kwargs)
 

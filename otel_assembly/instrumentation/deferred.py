@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.context_variables import SUMMARIZED
+from otel_assembly.instrumentation.message_alignment import locate, replace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,11 +33,16 @@ class DeferredReductions:
     Attributes:
         record: Records reductions of an invoking agent as an assembly without a model call. `model_call` sets this
             attribute, because `ModelCall` uses this module.
+        undo_reported: Undoes the reductions that the program reported for messages of a conversation: returns the
+            messages before them, and the reports. `program_reductions` sets this attribute when it is imported, which
+            is before a program can report a reduction.
     """
 
     record: Callable[[Instrumentation, InvokingAgent, Sequence[StepReport]], None]
+    undo_reported: Callable[[Sequence[Any], str | None], tuple[list[Any], list[StepReport]]]
 
     def __init__(self) -> None:
+        self.undo_reported = lambda messages, conversation_id: (list(messages), [])
         self._by_ledger: Registry[Any, list[StepReport]] = Registry(_MOST_LEDGERS, clear_after_fork=True)
 
     def put(self, invoking_agent: InvokingAgent, report: StepReport) -> None:
@@ -51,7 +57,7 @@ class DeferredReductions:
             del reductions[:-_MOST_PER_LEDGER]
             invoking_agents = SUMMARIZED.get()
             if report.attempts and invoking_agents is not None:
-                invoking_agents.append(invoking_agent)
+                invoking_agents.append(invoking_agent)  # for `run_ended`
 
     def take(self, invoking_agent: InvokingAgent) -> list[StepReport]:
         """Remove the reductions of an invoking agent and return them, the oldest first."""
@@ -63,15 +69,27 @@ class DeferredReductions:
         stored.clear()
         return reductions
 
+    def undo(self, invoking_agent: InvokingAgent, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
+        """Take the reductions of an agent, and find out what the messages of its model call were before them.
+
+        Returns:
+            The messages before the oldest reduction whose output is among the messages, and a report for each such
+            reduction, the oldest first. The reports are about all messages of the call.
+        """
+        before, program_reports = self.undo_reported(messages, invoking_agent.conversation_id)
+        reports: list[StepReport] = []
+        for report in reversed(self.take(invoking_agent)):
+            after, places = before, locate(before, report.after or ())
+            if places:
+                before = replace_at(after, places, report.before)
+                reports.append(replace(report, before=before, after=after))
+        return before, [*reports[::-1], *program_reports]
+
     def run_ended(self, instrumentation: Instrumentation, invoking_agents: Sequence[InvokingAgent]) -> None:
-        """Record what summarizers did in a run that has ended, unless a model call has already recorded it.
+        """Record what summarizers did for these agents in a run that has ended, unless a model call has recorded it.
 
         No later run may follow, so the attempts are recorded now, in an assembly without a model call. The reductions
         themselves stay stored: the next model call, if there is one, has them as its steps, too.
-
-        Args:
-            instrumentation: The framework's instrumentation.
-            invoking_agents: The agents for which summarizers ran.
         """
         for invoking_agent in invoking_agents:
             stored = self._by_ledger.get(invoking_agent.ledger()) or []

@@ -21,8 +21,8 @@ _LAST_ASSEMBLIES: Final[IdentityWeakMap[object]] = IdentityWeakMap()
 
 def assembled(conversation: Any, call: ModelCall) -> None:
     """Remember a model call's assembly as the last one of its conversation, to which a later halt is linked."""
-    if call.assembly_reference is not None:
-        _LAST_ASSEMBLIES.put(conversation, call.assembly_reference)
+    if call.assembly is not None:
+        _LAST_ASSEMBLIES.put(conversation, call.assembly.recording.assembly_reference)
 
 
 def already_reported(halt: Any) -> bool:

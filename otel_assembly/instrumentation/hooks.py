@@ -26,8 +26,9 @@ from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.instrumented import call_if_accepted, signature_accepts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from types import ModuleType
+    from typing import Self
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -136,13 +137,9 @@ def in_module(
 
 
 def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followed: bool = False) -> list[Hook]:
-    """Return the hooks of several modules of one package.
+    """Return the hooks of several modules of one package, with the arguments of `in_module`.
 
-    Args:
-        package: The full name of the package.
-        rows: Rows as for `in_module`, each preceded by the module's name within the package.
-        versions: The versions of the rows that do not give their own.
-        followed: If True, the methods are wrapped in every subclass that defines them, as for `in_module`.
+    Each row is preceded by the module's name within the package.
     """
     return [
         hook
@@ -205,43 +202,10 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
 def observe_hook(observe: Callable[..., Observation]) -> Wrap:
     """Return a wrapper that runs an observation around a function.
 
+    If the function returns a coroutine, the observation ends when that has been awaited.
+
     Args:
         observe: Makes the observation from the `Instrumentation` and the arguments of the call.
-    """
-
-    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.is_enabled():
-                return original(*args, **kwargs)
-            with _ObservedCall(original, observe, instrumentation, args, kwargs) as record_result:
-                return record_result(original(*args, **kwargs))
-
-        return observed
-
-    return wrap
-
-
-def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
-    """Return a wrapper that runs an observation around a coroutine function; see `observe_hook`."""
-
-    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        @functools.wraps(original)
-        async def observed(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.is_enabled():
-                return await original(*args, **kwargs)
-            with _ObservedCall(original, observe, instrumentation, args, kwargs) as record_result:
-                return record_result(await original(*args, **kwargs))
-
-        return observed
-
-    return wrap
-
-
-def observe_any_hook(observe: Callable[..., Observation]) -> Wrap:
-    """Return a wrapper that runs an observation around a function, whether or not it returns a coroutine.
-
-    If the function returns a coroutine, the observation ends when that has been awaited; see `observe_hook`.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -253,24 +217,39 @@ def observe_any_hook(observe: Callable[..., Observation]) -> Wrap:
             if not instrumentation.is_enabled():
                 return original(*args, **kwargs)
             observed_call = _ObservedCall(original, observe, instrumentation, args, kwargs)
-            with observed_call as record_result:
+            with observed_call:
                 result = original(*args, **kwargs)
                 if not inspect.iscoroutine(result):
-                    return record_result(result)
+                    return observed_call.record_result(result)
             return _await_observed(observed_call, result)
 
         return observed
 
+    wrap.__doc__ = observe.__doc__  # for decorated functions whose names are public
+    return wrap
+
+
+def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
+    """Return a wrapper for a function whose result is always awaitable, such as a coroutine; see `observe_hook`."""
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @functools.wraps(original)
+        async def observed(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.is_enabled():
+                return await original(*args, **kwargs)
+            with _ObservedCall(original, observe, instrumentation, args, kwargs) as observed_call:
+                return observed_call.record_result(await original(*args, **kwargs))
+
+        return observed
+
+    wrap.__doc__ = observe.__doc__  # as in `observe_hook`
     return wrap
 
 
 async def _await_observed(observed_call: _ObservedCall, coroutine: Any) -> Any:
-    try:
-        result = await coroutine
-    except BaseException as error:
-        observed_call.__exit__(type(error), error, error.__traceback__)
-        raise
-    return observed_call.record_result(result)
+    """Await the coroutine that a plain function has returned; the observation ends with it."""
+    with observed_call:
+        return observed_call.record_result(await coroutine)
 
 
 def replace_hook(work: Callable[..., Any]) -> Wrap:
@@ -291,7 +270,8 @@ def replace_hook(work: Callable[..., Any]) -> Wrap:
             except TypeError:
                 if signature_accepts(original, args, kwargs):
                     raise
-            return original(*args, **kwargs)  # raises the program's own error: the arguments do not fit
+            # The arguments do not fit, so the program gets the original's own error, and not that of `work`.
+            return original(*args, **kwargs)
 
         @functools.wraps(original)
         async def replaced_async(*args: Any, **kwargs: Any) -> Any:
@@ -303,7 +283,7 @@ def replace_hook(work: Callable[..., Any]) -> Wrap:
 
 
 class _ObservedCall:
-    """One call of an original function with the observation that runs around it."""
+    """One call of an original function, whose observation starts now; a context manager around the original."""
 
     __slots__ = ("_instrumentation", "_observation")
 
@@ -316,21 +296,26 @@ class _ObservedCall:
         kwargs: Any,
     ) -> None:
         self._instrumentation = instrumentation
-        self._observation = _start_in_first_step(original, partial(observe, instrumentation), args, kwargs)
+        self._observation: Observation | None = None
+        with instrumentation.suppress_errors():
+            observation = call_if_accepted(original, partial(observe, instrumentation), args, kwargs)
+            if observation is not None:
+                next(observation, None)
+                self._observation = observation
 
-    def __enter__(self) -> Callable[[Any], Any]:
-        with self._instrumentation.suppress_errors():
-            next(self._observation, None)
-        return self.record_result
+    def __enter__(self) -> Self:
+        return self
 
     def record_result(self, result: Any) -> Any:
         """Send the original's result into the observation, and return it."""
-        with self._instrumentation.suppress_errors(), suppress(StopIteration):
-            self._observation.send(result)
+        if self._observation is not None:
+            with self._instrumentation.suppress_errors(), suppress(StopIteration):
+                self._observation.send(result)
         return result
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is None:
+        """Throw the original's exception into the observation; the exception itself passes through unchanged."""
+        if error is None or self._observation is None:
             return
         with self._instrumentation.suppress_errors():
             try:
@@ -340,14 +325,7 @@ class _ObservedCall:
                 if raised is not error and raised.__cause__ is not error:
                     raise
             finally:
-                error.__traceback__ = trace
-
-
-def _start_in_first_step(
-    original: Callable[..., Any], observe: Callable[..., Observation], args: Any, kwargs: Any
-) -> Observation:
-    """Call `observe` in the first step of the returned observation, so that errors of the call are suppressed too."""
-    yield from call_if_accepted(original, observe, args, kwargs) or ()
+                error.__traceback__ = trace  # without the generator's frames, which the throw added
 
 
 class SubclassHook:
@@ -356,19 +334,18 @@ class SubclassHook:
     Args:
         method: The method's name.
         wrap: Makes the replacement from the class's own function, the class and the `Instrumentation`.
-        excludes: Classes whose method is not wrapped, such as those that only delegate to others: their names, or a
-            function that returns True for them.
+        excludes: Returns True for classes whose method is not wrapped, such as those that only delegate to others.
     """
 
     def __init__(
         self,
         method: str,
         wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]],
-        excludes: Collection[str] | Callable[[type], bool] = (),
+        excludes: Callable[[type], bool] = lambda _: False,
     ) -> None:
         self.method = method
         self.wrap = wrap
-        self._is_excluded = excludes if callable(excludes) else partial(_has_name_in, frozenset(excludes))
+        self._is_excluded = excludes
         self._lock = new_lock()
         self._visited: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
@@ -377,19 +354,17 @@ class SubclassHook:
         self._definition_hooks: list[tuple[Any, Any, Any]] = []
 
     @classmethod
-    def for_method(
-        cls, method: str, wrap: Wrap, excludes: Collection[str] | Callable[[type], bool] = ()
-    ) -> SubclassHook:
+    def for_method(cls, method: str, wrap: Wrap, excludes: Callable[[type], bool] = lambda _: False) -> SubclassHook:
         """Return a hook whose wrapper does not depend on the class; `wrap` is like `Hook.wrap`."""
         return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), excludes)
 
-    def tree(self, base: type, instrumentation: Instrumentation) -> None:
+    def wrap_subclasses(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap the method in a class and its subclasses, including those that are defined later.
 
         If `base` is a metaclass, the method is wrapped in its instances. A metaclass keeps no list of these, so all
         classes of the process are searched.
         """
-        self.watch(base, instrumentation)
+        self.watch_subclasses(base, instrumentation)
         is_metaclass = issubclass(base, type)
         pending, visited = [object if is_metaclass else base], set[type]()
         while pending:
@@ -397,12 +372,16 @@ class SubclassHook:
             if candidate not in visited:
                 visited.add(candidate)
                 if not is_metaclass or isinstance(candidate, base):
-                    self.follow(candidate, instrumentation)
+                    self.wrap_class(candidate, instrumentation)
                 pending += type.__subclasses__(candidate)
 
-    def follow(self, subclass: type, instrumentation: Instrumentation) -> None:
-        """Wrap the method in a class and in all classes that it inherits from, if they define the method."""
+    def wrap_class(self, subclass: type, instrumentation: Instrumentation) -> None:
+        """Wrap the method in a class and in all classes that it inherits from, if they define the method.
+
+        A hook calls this for the class of an object that need not derive from the watched base class.
+        """
         with instrumentation.suppress_errors(), self._lock:
+            # After ``uninstrument()``, all classes are unwrapped, and each has to be visited again.
             if self._instrumentation is None or self._instrumentation() is not instrumentation:
                 self._instrumentation = weakref.ref(instrumentation)
                 self._visited = weakref.WeakSet()
@@ -423,30 +402,30 @@ class SubclassHook:
                 owner, self.method, lambda original: self.wrap(original, owner, instrumentation)
             )
 
-    def watch(self, base: Any, instrumentation: Instrumentation) -> None:
+    def watch_subclasses(self, base: Any, instrumentation: Instrumentation) -> None:
         """Wrap the method in each subclass when it is defined, after the base class's own ``__init_subclass__``.
 
         If `base` is a metaclass, its ``__init__`` is hooked instead, which initializes the classes that it makes.
         """
         is_metaclass = issubclass(base, type)
         name = "__init__" if is_metaclass else "__init_subclass__"
-        previous = vars(base).get(name)
+        previous = vars(base).get(name)  # None if the class only inherits it
         if any(watched_base is base for watched_base, _, _ in self._definition_hooks):
             return
 
         def on_definition(cls: type, /, *args: Any, **kwargs: Any) -> None:
             if previous is None:
                 getattr(super(base, cls), name)(*args, **kwargs)
-            else:
+            else:  # bound as Python does: a class is an instance of its metaclass, `__init_subclass__` a classmethod
                 previous.__get__(*((cls,) if is_metaclass else (None, cls)))(*args, **kwargs)
             if instrumentation.open:
-                self.follow(cls, instrumentation)
+                self.wrap_class(cls, instrumentation)
 
         hook: Any = on_definition if is_metaclass else classmethod(on_definition)
         setattr(base, name, hook)
         self._definition_hooks.append((base, hook, previous))
 
-    def leave(self) -> None:
+    def stop_watching(self) -> None:
         """Remove the hooks that notice new subclasses."""
         while self._definition_hooks:
             base, hook, previous = self._definition_hooks.pop()
@@ -457,10 +436,6 @@ class SubclassHook:
                 delattr(base, name)
             else:
                 setattr(base, name, previous)
-
-
-def _has_name_in(names: Collection[str], cls: type) -> bool:
-    return cls.__name__ in names
 
 
 hide_frames(globals())

@@ -75,10 +75,10 @@ class Patches:
             setattr(owner, name, new)
         return True
 
-    def take(self, cls: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Wrap a method in the class that defines it, unless it is wrapped already.
+    def wrap_once(self, cls: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Wrap a method in the class that defines it, unless it is wrapped already; see `Instrumentation.wrap_once`.
 
-        This is for users' classes, which become known only when an object is used. Does nothing after `restore`.
+        Does nothing after `restore`.
         """
         owner = next((base for base in cls.__mro__ if name in vars(base)), None)
         if owner is None or self.holds(owner, name):
@@ -160,17 +160,19 @@ class Instrumentation:
         """
         return self.observed.suppress_errors
 
-    def take(
+    def wrap_once(
         self, cls: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
     ) -> None:
         """Wrap a method of a class that becomes known only while the framework runs, such as a user's.
+
+        A hook calls this each time that it gets an object of the class. Only the first call for a class wraps.
 
         Args:
             cls: The class; the method is wrapped in the class that defines it.
             name: The method's name.
             wrap: Makes the replacement, like `Hook.wrap`.
         """
-        self.patches.take(cls, name, lambda original: wrap(original, self))
+        self.patches.wrap_once(cls, name, lambda original: wrap(original, self))
 
     def begin_run(
         self,
@@ -213,6 +215,15 @@ class Instrumentation:
             recorder.emitter.linking_processor()
 
 
+#: The instrumentations that are not closed, in the order in which they began.
+OPEN_INSTRUMENTATIONS: Final[list[Instrumentation]] = []
+
+
+def enabled_instrumentation() -> Instrumentation | None:
+    """Return an instrumented framework for which a telemetry provider is configured; None if there is none."""
+    return next((found for found in [*OPEN_INSTRUMENTATIONS] if found.is_enabled()), None)
+
+
 @contextmanager
 def on_exit(end: Callable[[BaseException | None], None]) -> Iterator[None]:
     """Call `end` at the end of this block, with the exception that was raised in it or None."""
@@ -249,7 +260,10 @@ def signature_accepts(original: Callable[..., Any], args: Sequence[Any], kwargs:
 def call_if_accepted(
     original: Callable[..., Any], read: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> T | None:
-    """Call `read` with a function's arguments; return None if the function itself does not accept them."""
+    """Call `read`, a hook's function, with the arguments of `original`; return None if `original` rejects them.
+
+    The original then raises its own error, and the hook must not be blamed for the one that `read` raised.
+    """
     try:
         return read(*args, **kwargs)
     except TypeError:

@@ -22,7 +22,7 @@ from wrapt import register_post_import_hook
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.hooks import HookState, SubclassHook, find, installed, is_shadowed
-from otel_assembly.instrumentation.instrumented import Instrumentation
+from otel_assembly.instrumentation.instrumented import OPEN_INSTRUMENTATIONS, Instrumentation
 from otel_assembly.instrumentation.uncaptured import WATCH
 
 if TYPE_CHECKING:
@@ -121,11 +121,13 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             # otel-assembly, and not those of the instrumentor.
             logger.warning("otel-assembly: %s is not instrumented: %s", self.framework, conflict)
             return
+        OPEN_INSTRUMENTATIONS.append(instrumentation)
         self._states = {hook.name: HookState.WAITING for hook in self.hooks}
         for module, readers in self.rows.items():
             register_post_import_hook(partial(self._register_readers, instrumentation, readers), module)
         for module, after in dict.fromkeys((hook.module, hook.after) for hook in self.hooks):
-            apply_hooks = partial(self._run_action, instrumentation, self._apply_hooks)
+            # CrewAI replaces the names of its modules by another's, so they are not read from the module.
+            apply_hooks = partial(self._run_action, instrumentation, partial(self._apply_hooks, module))
             if after:  # wrapt calls the function after `after` is fully imported
                 register_post_import_hook(partial(self._call_on_import, module, apply_hooks), after)
             else:
@@ -137,19 +139,22 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         WATCH.end(self)
         instrumentation = self._instrumentation
         if instrumentation is not None:
-            for end in instrumentation.ends:
+            for end in instrumentation.ends:  # before the hooks are closed: they may still record
                 end()
             instrumentation.open = False
+            if instrumentation in OPEN_INSTRUMENTATIONS:
+                OPEN_INSTRUMENTATIONS.remove(instrumentation)
             instrumentation.patches.restore()
             instrumentation.observed.forget()
         for hook in reversed(self.hooks):
             if isinstance(hook.wrap, SubclassHook):
-                hook.wrap.leave()
+                hook.wrap.stop_watching()
         self._instrumentation = None
         self._states, self._distributions = {}, {}
 
     @staticmethod
     def _call_on_import(module: str, action: Callable[[ModuleType], None], _: ModuleType) -> None:
+        """Call an action when a module is imported, or now if it has been; itself called when `Hook.after` has been."""
         register_post_import_hook(action, module)
 
     def _register_readers(self, instrumentation: Instrumentation, readers: str, module: ModuleType) -> None:
@@ -181,9 +186,9 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             if instrumentation.open and not self._is_absent():
                 action(module, instrumentation)
 
-    def _apply_hooks(self, module: ModuleType, instrumentation: Instrumentation) -> None:
-        """Apply the hooks of an imported module."""
-        package = module.__name__.partition(".")[0]
+    def _apply_hooks(self, name: str, module: ModuleType, instrumentation: Instrumentation) -> None:
+        """Apply the hooks of an imported module, which was imported under this name."""
+        package = name.partition(".")[0]
         distribution = self._installed((package,) if package in self.apart else self.requires)
         version = distribution[1] if distribution is not None else None
         shadowed = self._is_shadowed(module)
@@ -191,7 +196,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             with instrumentation.suppress_errors():
                 instrumentation.observed.expect()
         for hook in self.hooks:
-            if hook.module == module.__name__:
+            if hook.module == name:
                 with instrumentation.suppress_errors():
                     self._states[hook.name] = self._apply_hook(
                         hook, module, instrumentation, version, warns=not shadowed
@@ -200,9 +205,10 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     def _apply_hook(
         self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None, *, warns: bool
     ) -> HookState:
+        """Apply a hook and return its state; log if a target is missing, as a warning if `warns` is True."""
         target, wrap = find(module, hook.target), hook.wrap
         if target is not None and isinstance(wrap, SubclassHook):
-            wrap.tree(target[0], instrumentation)
+            wrap.wrap_subclasses(target[0], instrumentation)
             return HookState.TAKEN
         if target is not None and not isinstance(wrap, SubclassHook):
             patches = instrumentation.patches

@@ -80,6 +80,7 @@ def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequ
 
 
 def _value_of(setting: Callable[..., Any] | str, reducer: Any, *messages: Any) -> Any:
+    """Return a setting of a `ReducerSpec`: the result of its function, or the value of its attribute."""
     return setting(reducer, *messages) if callable(setting) else getattr(reducer, setting, None)
 
 
@@ -140,6 +141,8 @@ class ReducerSpec:
     ) -> None:
         """Record the step of one reduction, with an overflow if the output exceeds the reducer's limit.
 
+        A built-in reducer's step is recorded even if it changed nothing.
+
         Args:
             reduction: The reduction, with the reducer's input.
             reducer: The object that reduces, whose settings are read.
@@ -150,10 +153,14 @@ class ReducerSpec:
         arguments = reducer, reduction.before, after
         limit = None if self.limit is None else _value_of(self.limit, *arguments)
         orphans = () if self.keeps is None else orphaned(self.keeps(*arguments), after)
-        if limit is not None and self.unit == "items" and len(after) > max(0, limit):
-            self._overflow(reduction, limit, len(after), OverflowCause.FRAMEWORK)
-        elif limit is not None and self.unit == "tokens" and not after and not orphans:
-            self._overflow_of_newest(reduction, limit)
+        is_too_long = self.unit == "items" and len(after) > max(0, limit or 0)
+        is_emptied = self.unit == "tokens" and reduction.before and not after and not orphans
+        if limit is not None and (is_too_long or is_emptied) and (step := reduction.open()) is not None:
+            needed, cause = len(after), OverflowCause.FRAMEWORK
+            if is_emptied:  # the framework counted more tokens than the limit, even if our tokenizer counts fewer
+                needed = max(limit + 1, sum(map(step.count, describe(reduction.before[-1]).texts)))
+                cause = OverflowCause.NEWEST_ATOM
+            step.overflow(budget=limit, needed=needed, cause=cause, unit=self.unit)
         reduction.report = replace(
             reduction.report,
             prompts=prompts,
@@ -165,19 +172,6 @@ class ReducerSpec:
             reported=None if self.reported is None else self.reported(*arguments),
         )
         reduction.done(after, always=True)
-
-    def _overflow_of_newest(self, reduction: Reduction, limit: int) -> None:
-        """Record that not even the newest message was within the limit, if there was a message."""
-        step = reduction.open() if reduction.before else None
-        if step is not None:
-            needed = sum(map(step.count, describe(reduction.before[-1]).texts))
-            # The framework counted more tokens than the limit, even if our tokenizer counts fewer.
-            self._overflow(reduction, limit, max(needed, limit + 1), OverflowCause.NEWEST_ATOM)
-
-    def _overflow(self, reduction: Reduction, limit: int, needed: int, cause: OverflowCause) -> None:
-        step = reduction.open()
-        if step is not None:
-            step.overflow(budget=limit, needed=needed, cause=cause, unit=self.unit)
 
 
 hide_frames(globals())

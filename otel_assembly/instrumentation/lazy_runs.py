@@ -96,6 +96,7 @@ class LazyRun(TrackedRun):
         return self.instrumentation.begin_run(self.name, conversation_id=self.conversation_id)
 
     def _around(self) -> AbstractContextManager[None]:
+        """Return the enclosing run's context, in which the span of this run has to start."""
         return self.parent.with_span() if self.parent is not None else nullcontext()
 
     @contextmanager

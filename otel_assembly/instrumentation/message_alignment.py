@@ -6,8 +6,7 @@ their content, in order.
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import compress, count, islice, repeat
+from itertools import compress, count, islice, pairwise, repeat
 from operator import eq, is_
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,7 +15,7 @@ from otel_assembly.messages.content_snapshot import comparison_key, contents, eq
 from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -81,12 +80,7 @@ def _same_facts(left: Any, right: Any) -> bool:
 
 
 def locate(whole: Sequence[Any], part: Sequence[Any]) -> Sequence[int] | None:
-    """Return the positions of one list's messages in another list; None if a message is not found.
-
-    Args:
-        whole: The list that is searched.
-        part: The messages that are searched for.
-    """
+    """Return the positions of the messages of `part` in the list `whole`; None if a message is not found."""
     if same_objects(whole, part):
         return range(len(whole))
     position_of = dict(zip(map(id, whole), count()))
@@ -106,7 +100,8 @@ def _content_keys(messages: Sequence[Any]) -> list[Any]:
 def _locate_in_order(whole: list[Any], part: list[Any]) -> list[int] | None:
     """Return the positions of keys in a list, each after the one before; None if a key is not found.
 
-    Runs of equal keys are compared as lists, because a Python loop over a long conversation takes milliseconds.
+    Runs of equal keys are compared as lists, because a Python loop over a long conversation takes milliseconds. The
+    length of the compared run doubles after a match and is halved after a difference; one key alone is searched.
     """
     positions: list[int] = []
     start, run = 0, len(part)
@@ -133,6 +128,18 @@ def _index(keys: list[Any], key: Any, start: int) -> int | None:
         return next(compress(count(start), map(eq, islice(keys, start, None), repeat(key))), None)
     except Exception:  # noqa: BLE001  # a framework's comparison failed, so the two messages are unequal
         return next((position for position in range(start, len(keys)) if equal(keys[position], key)), None)
+
+
+def locate_each(whole: Sequence[Any], part: Sequence[Any]) -> Iterator[int]:
+    """Yield the first position of each message of one list in another list; messages that are not found are skipped."""
+    position_of = dict(zip(map(id, reversed(whole)), range(len(whole) - 1, -1, -1), strict=True))
+    whole_keys = _content_keys(whole)
+    for message, key in zip(part, _content_keys(part), strict=True):
+        position = position_of.get(id(message))
+        if position is None:
+            position = _index(whole_keys, key, 0)
+        if position is not None:
+            yield position
 
 
 def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
@@ -165,26 +172,38 @@ def restore_removed(earlier: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]
     if not removed:
         return now
     restored: list[Any] = []
-    rest = deque(now)
+    start, last_position_of = 0, dict(zip(map(id, now), count()))
     for message in earlier:
         if id(message) in removed:
             restored.append(message)
-        # Move this message, and the new ones before it, to the result.
-        while any(message is later for later in rest):
-            restored.append(rest.popleft())
-    return [*restored, *rest]
+        end = last_position_of.get(id(message), -1) + 1
+        restored += now[start:end]  # this message, and the new ones before it
+        start = max(start, end)
+    return [*restored, *now[start:]]
+
+
+def find_gaps(whole: Sequence[Any], part: Sequence[Any]) -> list[list[Any]] | None:
+    """Return the messages before, between and after those of a part: one list more than the part has messages.
+
+    `ModelCall` inserts them with `insert_gaps` into the steps of reducers that received only the part. The result is
+    None if the part is empty, or if `whole` does not contain all its messages in their order.
+    """
+    places = locate(whole, part) if part else None
+    if places is None or any(place >= next_place for place, next_place in pairwise(places)):
+        return None
+    return [list(whole[start + 1 : end]) for start, end in pairwise((-1, *places, len(whole)))]
 
 
 def insert_gaps(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
-    """Return events with the messages inserted that lie before, between and after them.
+    """Return the messages of an earlier step with those that its reducer did not receive.
 
     A reducer may get only a part of the framework's messages. The others become known when the client is called.
 
     Args:
-        events: Messages at some step of a model call.
+        events: The messages at some step of a model call.
         reduced: The messages that the call's last step returned.
-        gaps: The messages before the first message of `reduced`, between each two of them, and after the last one. A
-            gap is inserted before the next message of `reduced` that `events` contains.
+        gaps: The result of `find_gaps` for `reduced`. A gap is inserted before the next message of `reduced` that
+            `events` contains.
     """
     event_ids = set(map(id, events))
     inserted_before: dict[int, list[Any]] = {}

@@ -7,15 +7,15 @@ If the model call is not known before its client is called, `MiddlewareInput` ke
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
-from otel_assembly.instrumentation.clients import called
+from otel_assembly.instrumentation.clients import in_client_call
 from otel_assembly.instrumentation.context_variables import CALL, MIDDLEWARE_INPUT, REDUCTION
 from otel_assembly.instrumentation.halts import assembled
 from otel_assembly.instrumentation.hooks import replace_hook
@@ -38,37 +38,16 @@ if TYPE_CHECKING:
 class MiddlewareReduction(Reduction):
     """The changes that a middleware makes to messages. It need not be a reducer.
 
-    Args:
-        instrumentation: The instrumentation that records the changes.
-        report: The name of the step and the messages that the middleware receives. The kind is ``reduction`` if the
-            middleware is known to be a reducer. It is then also recorded if it changed nothing or failed.
-        is_summarizer: True if a model call inside the middleware is a part of its step, such as a summarizer's.
-            Otherwise that is a separate model call.
-        call: As for `Reduction`.
-        finds: As for `Reduction`.
-        agent_name: As for `Reduction`.
+    The kind in the report is ``reduction`` if the middleware is known to be a reducer. It is then also recorded if it
+    changed nothing or failed.
     """
 
-    __slots__ = ("_is_summarizer",)
-
-    def __init__(
-        self,
-        instrumentation: Instrumentation,
-        report: StepReport,
-        *,
-        is_summarizer: bool = False,
-        call: ModelCall | None = None,
-        finds: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
-        agent_name: str | None = None,
-    ) -> None:
-        super().__init__(instrumentation, report, call=call, finds=finds, agent_name=agent_name)
-        self._is_summarizer = is_summarizer
+    __slots__ = ()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the middleware in this block."""
-        with super().running() if self._is_summarizer else nullcontext():
-            yield
+        """Run the middleware in this block; a model that it calls is not its summarizer, but has a separate call."""
+        yield
 
     def failed(self, error: BaseException) -> None:
         """Record an error, if the middleware is known to be a reducer or its step is open.
@@ -89,7 +68,7 @@ class MiddlewareReduction(Reduction):
             known: The specification of the reducer, and the reducer; None for other middleware.
         """
         call = self.resolve_model_call() if prompts != after.prompts else None
-        if call is not None:
+        if call is not None:  # the call gets the earlier prompts first, so that the step contains only the change
             call.observe_messages(call.out if call.messages is not None else self.before, prompts=prompts)
         changed_prompts = after.prompts if prompts != after.prompts else None
         if known is not None:
@@ -101,37 +80,39 @@ class MiddlewareReduction(Reduction):
 
 
 class MiddlewareCall(TrackedRun):
-    """One call of a middleware, as a `Run`: the middleware may call the next layer, with any request, repeatedly.
+    """One call of a middleware, which may call the next layer with any request, also repeatedly.
+
+    `wrap_middleware` calls `call_next` each time that the middleware calls the next layer, which then is a step.
 
     Args:
         instrumentation: The instrumentation that records the call.
-        reduces: Makes the reduction to record from the messages that the middleware receives.
+        begin_reduction: Makes the reduction to record from the messages that the middleware receives.
         reads: Returns the messages and system prompts of a request.
         request: The request that the middleware is called with.
-        inside: The values of context variables within the middleware.
-        behind: The values of context variables within the next layer.
+        middleware_context: The values of context variables within the middleware.
+        next_layer_context: The values of context variables within the next layer.
         known: The specification of the reducer, and the reducer; None for other middleware.
     """
 
     def __init__(
         self,
         instrumentation: Instrumentation,
-        reduces: Callable[[Sequence[Any]], MiddlewareReduction],
+        begin_reduction: Callable[[Sequence[Any]], MiddlewareReduction],
         reads: Callable[[Any], ClientRequest],
         request: Any,
-        inside: Mapping[ContextVar[Any], Any] = {},  # never written to
-        behind: Mapping[ContextVar[Any], Any] = {},  # likewise
+        middleware_context: Mapping[ContextVar[Any], Any] = {},  # never written to
+        next_layer_context: Mapping[ContextVar[Any], Any] = {},  # likewise
         known: tuple[ReducerSpec, Any] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
-        self._begin_reduction = reduces
+        self._begin_reduction = begin_reduction
         self._read = reads
-        self._run_inside = ContextBoundRun(instrumentation, None, inside)
-        self._next_layer_context = {**behind, REDUCTION: None}
+        self._middleware_context = ContextBoundRun(instrumentation, None, middleware_context)
+        self._next_layer_context = {**next_layer_context, REDUCTION: None}
         self._known = known
         original_request = reads(request)
         self._prompts = original_request.prompts  # read now, because a middleware may change the request in place
-        self._reduction = reduces(original_request.messages)
+        self._reduction = begin_reduction(original_request.messages)
         self._called_next = False
         call = self._reduction.call
         self._rollback = call.checkpoint() if call is not None else None
@@ -139,7 +120,7 @@ class MiddlewareCall(TrackedRun):
     @contextmanager
     def current(self) -> Iterator[None]:
         """Run the middleware in this block."""
-        with self._run_inside.current(), self._reduction.running():
+        with self._middleware_context.current(), self._reduction.running():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
@@ -152,8 +133,8 @@ class MiddlewareCall(TrackedRun):
         """Record the request with which the middleware calls the next layer, and return the run of that layer."""
         reduction, self._called_next = self._reduction, True
         reduction.record_output(self._prompts, self._read(request), self._known)
-        self._reduction = self._begin_reduction(reduction.before)
-        return ContextBoundRun(self._instrumentation, None, self._next_layer_context, ends=self._next_layer_ended)
+        self._reduction = self._begin_reduction(reduction.before)  # for another call of the next layer
+        return ContextBoundRun(self._instrumentation, None, self._next_layer_context, on_end=self._next_layer_ended)
 
     def _next_layer_ended(self) -> None:
         """Restore the state before the middleware, so that calling the next layer again starts from there."""
@@ -227,14 +208,15 @@ def middleware_scope(
 
 
 def reducing_middleware_hook(
-    known: ReducerSpec, handled: Callable[..., AbstractContextManager[ModelCall | None]]
+    known: ReducerSpec, scope: Callable[..., AbstractContextManager[ModelCall | None]]
 ) -> Wrap:
     """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
 
     Args:
         known: The specification of the reducer.
-        handled: Returns a context manager such as `middleware_scope`, from the `Instrumentation`, the next layer, the
-            messages and any further arguments.
+        scope: Returns the context manager in which the middleware runs, such as `middleware_scope`, from the
+            `Instrumentation`, the next layer, the messages and any further arguments. It yields the model call; if it
+            yields None, the middleware runs unobserved.
     """
 
     @replace_hook
@@ -245,19 +227,16 @@ def reducing_middleware_hook(
         def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
             return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
 
-        def begin_call(request: Any) -> MiddlewareCall:
-            # The request is the list of messages, so `ClientRequest` reads it.
-            return MiddlewareCall(instrumentation, begin_reduction, ClientRequest, request, known=(known, reducer))
-
         def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
             """Call the original with its arguments in the order of `wrap_middleware`."""
             return original(reducer, next_layer, request, *others)
 
-        with handled(instrumentation, call_next, messages, *rest) as call:
+        with scope(instrumentation, call_next, messages, *rest) as call:
             if call is None:
                 return await original(reducer, call_next, messages, *rest)
-            reduce = wrap_middleware(messages_first, instrumentation, begin_call)
-            return await reduce(messages, call_next, *rest)
+            # The request is the list of messages, so `ClientRequest` reads it.
+            begin = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, known=(known, reducer))
+            return await wrap_middleware(messages_first, instrumentation, begin)(messages, call_next, *rest)
 
     return middleware
 
@@ -280,15 +259,10 @@ class MiddlewareInput:
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
     def record_forwarded(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
-        """Record the messages that the last middleware passes on.
+        """Record the messages and system prompts that the last middleware passes on.
 
-        The edits of the middleware are a step; if a plug-in of this library ran, one step before and one after it.
-
-        Args:
-            call: The model call.
-            messages: The messages that the last middleware passes on.
-            prompts: The system prompts that it passes on.
-            policy: The name of the steps.
+        The edits of the middleware are a step, whose name is `policy`. If a plug-in of this library ran, they are one
+        step before and one after it.
         """
         before, prompts_before = self.messages, self.prompts
         call.set_input(before, prompts=prompts_before)
@@ -312,6 +286,8 @@ def middleware_entry_hook(
 ) -> Wrap:
     """Return a wrapper for a client's method that calls the client's middleware.
 
+    It keeps the messages as `MiddlewareInput`, until the last middleware calls the method of `middleware_exit_hook`.
+
     Args:
         reads: Returns the messages and system prompts from the method's arguments.
         attach_to_stream: Attaches the run to an answer that is a stream; see `run_hook`.
@@ -333,7 +309,8 @@ def middleware_exit_hook(
 ) -> Wrap:
     """Return a wrapper for the client's method that the last middleware calls, and that sends the model request.
 
-    The method is not recorded inside another client's call or inside a reducer.
+    It begins the model call with the input that `middleware_entry_hook` has kept, and records the middleware's edits
+    as a step. The method is not recorded inside another client's call or inside a reducer.
 
     Args:
         reads: Returns the messages and system prompts from the method's arguments, and the window of the model.
@@ -343,14 +320,14 @@ def middleware_exit_hook(
     """
 
     def begin_call(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
-        if called() or reducing() is not None:
+        if in_client_call() or reducing() is not None:
             return None
         request = reads(client, *args, **kwargs)
         prompts, middleware_input = request.prompts or (), MIDDLEWARE_INPUT.get()
         if middleware_input is None or middleware_input.client is not client:  # the client has no middleware
             middleware_input = MiddlewareInput(client, request.messages, prompts)
         call = begins(middleware_input.messages) or ModelCall(instrumentation)
-        call.set_model_info(window=request.window)
+        call.window = call.window or request.window
         middleware_input.record_forwarded(call, request.messages, prompts, policy)
         return call
 

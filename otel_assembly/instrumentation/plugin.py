@@ -83,6 +83,7 @@ class TurnInput:
 
 
 def _checked(setting: str, value: Given) -> Given:
+    """Return the `dependencies` or `variables` of a plug-in, or raise a `ConfigurationError` if they are invalid."""
     is_valid = value is None or isinstance(value, Mapping) or callable(value)
     if is_valid and not isinstance(value, type):
         if setting == "dependencies" and isinstance(value, Mapping):
@@ -93,6 +94,7 @@ def _checked(setting: str, value: Given) -> Given:
 
 
 async def _mapping_for(setting: str, value: Given, turn: Any) -> Mapping[Any, Any]:
+    """Return the `dependencies` or `variables` of one turn: the mapping, or the result of the user's function."""
     if value is None or isinstance(value, Mapping):
         return value or {}
     result = value(turn)
@@ -169,7 +171,7 @@ class AlertStream(PluginStream):
         with self._lock:
             alerts = [(len(result) if index is None else index, alert) for index, alert in self._alerts]
             self._alerts = deque(alerts, maxlen=ALERTS)
-        for index, alert in reversed(alerts):
+        for index, alert in reversed(alerts):  # from the end, so that the other indexes stay valid
             result.insert(min(index, len(events)), alert)
         return result
 
@@ -231,7 +233,7 @@ class PluginConversation:
                     yield
             finally:
                 context.provider, context.client = before[-1], rules
-                if self in turns:
+                if self in turns:  # the outer turn goes on
                     context.agent_name, context.model, context.tools = before[:-1]
 
     async def assemble(self, turn_input: TurnInput) -> Assembly:
@@ -323,7 +325,8 @@ class Plugin(Generic[C]):
 
         A FATAL alert from an observer, or from ``context_of(…).send(…)``, halts the conversation: no model and no tool
         is called after it, and the run raises `HaltedError`. The run also raises `ContextOverflowError` if a budget is
-        exceeded by messages that must not be dropped. The class's description names the exceptions to this.
+        exceeded by messages that must not be dropped, and `PolicyFailedError` if a policy raises. The class's
+        description names the exceptions to this.
 
         Args:
             policies: The chain of policies in order, or an `Assembler`.
@@ -366,7 +369,7 @@ class Plugin(Generic[C]):
         return self._conversation(conversation).context
 
     async def _read_input(self, request: Any) -> TurnInput:
-        """Read the input of a model call from the framework's request."""
+        """Read the input of a model call from the framework's request, which the subclass passes to `_run_policies`."""
         raise NotImplementedError
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:

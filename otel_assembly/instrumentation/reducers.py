@@ -22,13 +22,9 @@ _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
 def orphaned(kept: Sequence[Any], after: Sequence[Any]) -> list[Verdict]:
-    """Return verdicts for messages that a reducer's rule keeps and its output lacks.
+    """Return verdicts for messages that a reducer's rule keeps (`kept`) and its output lacks (`after`).
 
     The reducer dropped them because a part is missing: a tool call, its result, or the item that follows reasoning.
-
-    Args:
-        kept: The messages that the rule keeps.
-        after: The reducer's output.
     """
     if len(after) >= len(kept) and all(map(is_, reversed(kept), reversed(after))):
         return []
@@ -53,12 +49,7 @@ def name_of(reducer: Any) -> str:
 
 
 def no_summary(answer: Any, messages: Iterable[Any]) -> CompactionOutcome | None:
-    """Return why a summarizer's answer is not a summary: it is empty or an error text; None if it is a summary.
-
-    Args:
-        answer: The answer.
-        messages: The messages that the summarizer read.
-    """
+    """Return why a summarizer's answer to messages is no summary: it is empty or an error text; None if it is one."""
     text = answer if isinstance(answer, str) else ""
     if not text.strip():
         return CompactionOutcome.EMPTY

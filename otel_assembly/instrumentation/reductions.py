@@ -20,7 +20,7 @@ from opentelemetry import context as otel_context
 from otel_assembly.budget.attempt import Attempt
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
-from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import same
 from otel_assembly.instrumentation.model_call import ModelCall
@@ -44,6 +44,9 @@ ReducerObservation: TypeAlias = Generator[StepReport, Any, StepReport | None]
 
 class Reduction:
     """One run of a reducer, which becomes a step of a model call.
+
+    A hook creates it when the reducer is called, runs the reducer in `tracked` or `running`, and then calls `done`. If
+    the reducer raises, `tracked` calls `failed` or `prevented_call` instead.
 
     Args:
         instrumentation: The framework's instrumentation.
@@ -142,34 +145,36 @@ class Reduction:
     @contextmanager
     def tracked(
         self,
-        ends: Callable[[], InvokingAgent | None] | None = None,
+        uncalled_agent: Callable[[], InvokingAgent | None] | None = None,
         expected_errors: tuple[type[BaseException], ...] = (),
     ) -> Iterator[None]:
         """Run the reducer in this block, as `running` does, and record an exception before it is raised further.
 
         Args:
-            ends: Returns the agent whose next model call does not happen because of the exception; None if the call
-                happens nevertheless.
+            uncalled_agent: Returns the agent whose next model call the exception prevents; None if it prevents none.
             expected_errors: Exceptions that are recorded elsewhere.
         """
         try:
             with self.running():
                 yield
         except BaseException as error:
-            invoking_agent = ends() if ends is not None else None
+            invoking_agent = uncalled_agent() if uncalled_agent is not None else None
             if invoking_agent is not None:
-                self.ended(error, invoking_agent)
+                self.prevented_call(error, invoking_agent)
             elif self.step is not None or not isinstance(error, expected_errors):
                 self.failed(error)
             raise
 
     def open(self) -> ObservedStep | None:
-        """Open the step, with the reducer's start time and context; None without a model call or telemetry."""
+        """Open the step now, so that spans which start in the reducer are below it; usually `done` opens it.
+
+        An open step is recorded even if the reducer changes nothing. It has the reducer's start time and context. The
+        result is None without a model call or telemetry.
+        """
         call = self.resolve_model_call()
         if self.step is None and call is not None:
             with self.in_outer_context():  # the reducer may have opened other spans since it was called
-                call.open(self._started_ns)
-            step = call.begin_step(self.report, self._started_ns)
+                step = call.begin_step(self.report, self._started_ns)
             if step is not None:
                 self.step = step.__enter__()
         return self.step
@@ -213,16 +218,17 @@ class Reduction:
             finally:
                 attempt.ended_ns = time.time_ns()
             return
-        if step is None or self.call is None or self.summary is not None:
+        assembly = self.call.assembly if self.call is not None else None
+        if step is None or assembly is None or self.summary is not None:  # a `Summary` has a span already
             yield None
             return
-        tokens = tokens_in(self.call.count)
+        tokens = tokens_in(assembly.count)
         with step.compacting(model, tokens_in=tokens, started_ns=started_ns, model_spans=model_spans) as attempt:
             self.attempt = attempt
             yield attempt
 
     def adopt_deferred(self, invoking_agent: InvokingAgent) -> None:
-        """Record in this step what summarizers did for an invoking agent outside any model call."""
+        """Record in this step, whose reducer uses the summary, what summarizers did for an agent outside any call."""
         reductions = DEFERRED_REDUCTIONS.take(invoking_agent)
         self._record_attempts([attempt for reduction in reductions for attempt in reduction.attempts])
 
@@ -234,8 +240,8 @@ class Reduction:
         """Record attempts of summarizers that ran outside any model call as ``compact_block`` spans of this step."""
         step = self.open() if attempts else None
         for attempt in attempts:
-            if step is not None and self.call is not None:
-                step.record_attempt(attempt, self.call.count)
+            if step is not None:
+                step.record_attempt(attempt)
 
     def answered(self, attempt: Attempt, text: str) -> None:
         """Record the text that a summarizer returned in an attempt."""
@@ -247,13 +253,15 @@ class Reduction:
     def done(self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None) -> None:
         """Record the reducer's output in its model call, or defer the reduction to the next call of an invoking agent.
 
-        If the reducer changed nothing, only a metric counts it. If reducers that it called have recorded its whole
-        change, nothing more is recorded. Set other details, such as verdicts, in `report` before.
+        If the reducer changed nothing and its step is not open, only a metric counts it. If reducers that it called
+        have recorded its whole change, nothing more is recorded. Set other details, such as verdicts, in `report`
+        before.
 
         Args:
             after: The reducer's output.
             always: True to record a step even if nothing changed.
-            invoking_agent: The agent that will call a model with the output; used if there is no model call.
+            invoking_agent: The agent that will call a model with the output. If no model call is being prepared yet,
+                the reduction is deferred to this agent's next call; without an agent, it is not recorded.
         """
         self.over = True
         self.report = report = replace(self.report, after=after)
@@ -293,10 +301,11 @@ class Reduction:
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
 
-    def ended(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
+    def prevented_call(self, error: BaseException, invoking_agent: InvokingAgent) -> None:
         """Record that the reducer raised, so that an agent's next model call does not happen.
 
-        Outside any model call, a separate assembly is recorded, which ends with the error.
+        Outside any model call, no later call will record the reduction. So an assembly without a model call is
+        recorded now, which ends with the error.
         """
         own_call = ModelCall(self._instrumentation, invoking_agent) if self.call is None else None
         self.call = self.call or own_call
@@ -321,22 +330,20 @@ def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[
     """
     call.end()
     with context_value(CALL, None):
+        # A model call in the block becomes an attempt of this reduction, which is never recorded.
         plugin = Reduction(instrumentation, StepReport(""))
         with plugin.running():
             yield
     plugin.over = True
 
 
-def outer_span_hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@observe_hook
+def outer_span_hook(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     """Wrap a function that records something about a reducer on the current span.
 
     While a reducer runs, its step is the current span. The wrapper makes the span current in which the reducer was
     called, so that the framework's own data is not written to the step.
     """
-    return observe_any_hook(_observe_in_outer_context)(original, instrumentation)
-
-
-def _observe_in_outer_context(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     reduction = reducing()
     with reduction.in_outer_context() if reduction is not None else nullcontext():
         yield
@@ -345,20 +352,21 @@ def _observe_in_outer_context(_: Instrumentation, /, *__: Any, **___: Any) -> Ob
 def reducer(
     observe: Callable[..., ReducerObservation],
     *,
-    always: bool = False,
     invoking_agent: Callable[..., InvokingAgent | None] | None = None,
-    ends: Callable[..., InvokingAgent | None] | None = None,
+    uncalled_agent: Callable[..., InvokingAgent | None] | None = None,
     expected_errors: tuple[type[BaseException], ...] = (),
 ) -> Wrap:
     """Return the hook of a sync or async function that reduces messages.
 
     Args:
-        observe: Makes the `ReducerObservation` from the `Instrumentation` and the function's arguments.
-        always: True to record a step even if the reducer changed nothing; otherwise only a metric counts that.
+        observe: A generator function, called with the `Instrumentation` and the reducer's arguments. It yields a
+            `StepReport` with the reducer's input. Then the reducer runs, its result is sent into the generator, and
+            the generator returns the complete report. If it returns before it yields, the call is not recorded; if it
+            returns None or a report without output afterwards, the step is not.
         invoking_agent: Returns the agent that will call a model with the output, from the function's arguments. It is
-            called if the reducer ran outside any model call.
-        ends: Returns the agent whose next model call does not happen if the reducer raises; None if the error is
-            handled. It gets the function's arguments.
+            called if the reducer ran outside any model call; the step is then deferred to this agent's next call.
+        uncalled_agent: Returns the agent whose next model call does not happen if the reducer raises; None if the error
+            is handled. It gets the function's arguments.
         expected_errors: Exceptions that are recorded elsewhere, and are not recorded as a failure of the reducer.
 
     Example:
@@ -368,20 +376,25 @@ def reducer(
         ...     return replace(report, after=result, reason=DecisionReason.OUTSIDE_WINDOW)
         >>> hook = Hook("clerks", "Window.reduce", reducer(window), "messages that a window drops")
     """
-    return observe_any_hook(
-        reduces(observe, always=always, invoking_agent=invoking_agent, ends=ends, expected_errors=expected_errors)
+    return observe_hook(
+        observe_reducer(
+            observe, invoking_agent=invoking_agent, uncalled_agent=uncalled_agent, expected_errors=expected_errors
+        )
     )
 
 
-def reduces(
+def observe_reducer(
     observe: Callable[..., ReducerObservation],
     *,
     always: bool = False,
     invoking_agent: Callable[..., InvokingAgent | None] | None = None,
-    ends: Callable[..., InvokingAgent | None] | None = None,
+    uncalled_agent: Callable[..., InvokingAgent | None] | None = None,
     expected_errors: tuple[type[BaseException], ...] = (),
 ) -> Callable[..., Observation]:
-    """Return the observation of a reducer for `observe_any_hook`; the arguments are those of `reducer`."""
+    """Return the observation of a reducer for `observe_hook`; the arguments are those of `reducer`.
+
+    If `always` is True, a step is recorded even if the reducer changed nothing; otherwise only a metric counts that.
+    """
 
     def observation(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         reducer_observation = observe(instrumentation, *args, **kwargs)
@@ -389,26 +402,23 @@ def reduces(
         if started is None:
             return
         reduction = Reduction(instrumentation, started)
-        with reduction.tracked(partial(ends, *args, **kwargs) if ends is not None else None, expected_errors):
+        find_uncalled_agent = None if uncalled_agent is None else partial(uncalled_agent, *args, **kwargs)
+        with reduction.tracked(find_uncalled_agent, expected_errors):
             result = yield
-        report = _finish(reducer_observation, result)
+        try:
+            reducer_observation.send(result)
+        except StopIteration as end:
+            report: StepReport | None = end.value
+        else:
+            raise RuntimeError("the observation of a reducer must yield once, and then return its report")
         after = report.after if report is not None else None
         if report is None or after is None:
             return
         if report.prompts == report.prompts_before:
             report = replace(report, prompts=None)
+        # The hook of a summarizer that ran in the reducer may have added verdicts, which are more precise.
         reduction.report = replace(report, verdicts=reduction.report.verdicts or report.verdicts)
-        receiver = invoking_agent(*args, **kwargs) if invoking_agent is not None and reduction.call is None else None
-        reduction.done(after, always=always, invoking_agent=receiver)
+        next_agent = invoking_agent(*args, **kwargs) if invoking_agent is not None and reduction.call is None else None
+        reduction.done(after, always=always, invoking_agent=next_agent)
 
     return observation
-
-
-def _finish(observation: ReducerObservation, result: Any) -> StepReport | None:
-    """Send a reducer's result into its observation, and return the report."""
-    try:
-        observation.send(result)
-    except StopIteration as end:
-        report: StepReport | None = end.value
-        return report
-    raise RuntimeError("the observation of a reducer must yield once, and then return its report")

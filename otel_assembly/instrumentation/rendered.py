@@ -9,11 +9,12 @@ from __future__ import annotations
 import html
 import json
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.errors import DescribeError
-from otel_assembly.instrumentation.message_alignment import locate
+from otel_assembly.instrumentation.message_alignment import locate, same_objects
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
@@ -30,11 +31,7 @@ _MIN_SUBSTRING_LENGTH: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A system prompt whose text contains messages of the conversation.
-
-    Attributes:
-        text: The text.
-    """
+    """A system prompt whose text contains messages of the conversation."""
 
     text: str
 
@@ -47,15 +44,16 @@ def _(prompt: RenderedPrompt) -> EventFacts:
 read_from(RenderedPrompt, "text")
 
 
-def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
+def rendered_in(text: str, messages: Sequence[Any], sent: Sequence[Any]) -> list[Any]:
     """Return the messages that a text contains in their order, oldest first; none if the newest one is absent.
 
-    The search runs backwards from the newest message. It costs one pass over the text, and another one for each absent
-    message.
+    Messages of which a copy is sent are omitted. The search runs backwards from the newest message. It costs one pass
+    over the text, and another one for each absent message.
 
     Args:
         text: The text of a prompt or of a message that is sent.
         messages: The messages that are not sent as messages, oldest first.
+        sent: All messages that are sent.
     """
     contained: list[Any] = []
     end, absent, newest = len(text), 0, True
@@ -71,7 +69,7 @@ def rendered_in(text: str, messages: Sequence[Any]) -> list[Any]:
             continue
         newest, end = False, start
         contained.append(message)
-    return contained[::-1]
+    return _not_sent(contained[::-1], sent)
 
 
 class Rendering(NamedTuple):
@@ -95,33 +93,24 @@ def find_rendering(
 ) -> Rendering | None:
     """Return the rendering of messages in a client request; None if the request's texts contain no messages.
 
+    `ModelCall` calls this when the client is called, so that rendered messages are compacted instead of dropped.
+
     Args:
         messages: The messages of the model call before the client was called.
         sent: The messages of the client request.
         prompts: The system prompts of the client request.
         earlier_prompts: The system prompts of the model call before the client was called.
     """
+    if same_objects(messages, sent):  # the usual case
+        return None
     sent_ids, message_ids = set(map(id, sent)), set(map(id, messages))
     missing = [message for message in messages if id(message) not in sent_ids]
     new_messages = [message for message in sent if id(message) not in message_ids]
     if not missing or len(new_messages) > _MAX_SEARCHED:
         return None
-    all_rendered: list[Any] = []
-    other_prompts: list[str] = []
-    rendered_prompts: list[RenderedPrompt] = []
-    for text in prompts:
-        rendered = [] if text in earlier_prompts else _not_sent(rendered_in(text, missing), sent)
-        all_rendered += rendered
-        if rendered:
-            rendered_prompts.append(RenderedPrompt(text))
-        else:
-            other_prompts.append(text)
-    other_messages: list[Any] = []
-    for message in new_messages:
-        rendered = _not_sent(rendered_in("\n".join(_texts(message)), missing), sent)
-        all_rendered += rendered
-        if not rendered:
-            other_messages.append(message)
+    in_prompts = {text: rendered_in(text, missing, sent) for text in prompts if text not in earlier_prompts}
+    in_messages = [(message, rendered_in("\n".join(_texts(message)), missing, sent)) for message in new_messages]
+    all_rendered = [*chain(*in_prompts.values()), *chain(*(rendered for _, rendered in in_messages))]
     if not all_rendered:
         return None
     rendered_ids = set(map(id, all_rendered))
@@ -129,6 +118,9 @@ def find_rendering(
     verdicts = [Verdict(all_rendered, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
     if dropped:
         verdicts.append(Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.POLICY))
+    rendered_prompts = [RenderedPrompt(text) for text in prompts if in_prompts.get(text)]
+    other_prompts = [text for text in prompts if not in_prompts.get(text)]
+    other_messages = [message for message, rendered in in_messages if not rendered]
     return Rendering([*rendered_prompts, *sent], other_prompts, verdicts, other_messages)
 
 
@@ -144,13 +136,11 @@ def is_rendered(messages: Sequence[Any], sent: Sequence[Any]) -> bool:
     """
     if not messages or len(sent) > _MAX_SEARCHED:
         return False
-    return any(_is_rendering(candidate, messages, sent) for candidate in sent)
-
-
-def _is_rendering(candidate: Any, messages: Sequence[Any], sent: Sequence[Any]) -> bool:
-    texts = _texts(candidate)
-    rendered = _not_sent(rendered_in("\n".join(texts), messages), sent)
-    return len(rendered) > 1 or any(_texts(original) != texts for original in rendered)
+    for texts in map(_texts, sent):
+        rendered = rendered_in("\n".join(texts), messages, sent)
+        if len(rendered) > 1 or any(_texts(original) != texts for original in rendered):
+            return True
+    return False
 
 
 def _texts(message: Any) -> list[str]:

@@ -126,11 +126,16 @@ class _InPlaceOfFunction(_LooksLike):
 
 
 class _InPlaceOfDescriptor(_LooksLike):
-    """Replaces an attribute of a class that is not a plain function, and binds as that attribute does."""
+    """Replaces an attribute of a class that is not a plain function, and binds as that attribute does.
+
+    The path of a call: reading the attribute (`__get__`) returns a `_BoundReplacement`. Calling that runs `call`, which
+    calls the hook's function with the receiver as its first argument. The hook's function calls `_call_bound` as its
+    original, which binds the replaced attribute to the receiver again, and calls it.
+    """
 
     def __init__(self, owner: type, original: Any, make: Make) -> None:
-        # All instances share one hook function. So it calls `_call_bound`, which binds the original to the first
-        # argument, or `_call_from_class` for calls like `Class.method(instance)`.
+        # All instances share one hook function, so its original cannot be bound in advance. A second hook function has
+        # `_call_from_class` as its original, for calls like `Class.method(instance)`.
         hook_function, hook_function_of_class = (
             make(functools.update_wrapper(functools.partial(call), original, updated=()))
             for call in (self._call_bound, self._call_from_class)
@@ -141,11 +146,13 @@ class _InPlaceOfDescriptor(_LooksLike):
         self._receiver = _receiver(original)
 
     def _call_bound(self, receiver: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the replaced attribute as a method of the receiver, which is an instance or a class."""
         if self._receiver is _Receiver.CLASS:
             return _bind(self.__wrapped__, None, receiver)(*args, **kwargs)
         return _bind(self.__wrapped__, receiver, type(receiver))(*args, **kwargs)
 
     def _call_from_class(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the replaced attribute as read from the class, with the instance among the arguments, if any."""
         owner = type(args[0]) if self._receiver is _Receiver.INSTANCE else self._owner
         return _bind(self.__wrapped__, None, owner)(*args, **kwargs)
 

@@ -41,19 +41,19 @@ class Preparing(ContextBoundRun):
     ) -> None:
         super().__init__(instrumentation, None, {CALL: call, **variables})
         self._call = call
-        self._told = returned
-        self._spares = expected_errors
+        self._on_return = returned
+        self._expected_errors = expected_errors
 
     def on_result(self, answer: Any) -> None:
         """Pass the result on."""
-        if self._told is not None:
-            self._told(answer)
+        if self._on_return is not None:
+            self._on_return(answer)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the call if the function raised."""
         if self._call is not None and error is not None:
             with self._instrumentation.suppress_errors():
-                self._call.end(None if isinstance(error, self._spares) else error)
+                self._call.end(None if isinstance(error, self._expected_errors) else error)
 
 
 class SequentialCalls:
@@ -66,21 +66,24 @@ class SequentialCalls:
     """
 
     def __init__(self, expected_errors: tuple[type[BaseException], ...] = ()) -> None:
-        self._spares = expected_errors
+        self._expected_errors = expected_errors
         self._prepared: IdentityWeakMap[ModelCall] = IdentityWeakMap()
 
     def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> ContextBoundRun:
-        """Return a run of an agent. At its end, a call that was prepared but not made ends, too."""
+        """Return a run of an agent. At its end, a call that was prepared but not made ends, too.
+
+        During the run, `LAST_PREPARED` has the run's `_Turn` for this object; those of other runs around it stay.
+        """
         turn = _Turn()
         return ContextBoundRun(
             instrumentation,
             name,
             {LAST_PREPARED: {**LAST_PREPARED.get(), self: turn}},
             conversation_id=conversation_id,
-            ends=turn.begins,
+            on_end=turn.end_last_call,
         )
 
-    def prepares(self, instrumentation: Instrumentation, by: Any, begun: Callable[[], ModelCall]) -> Preparing:
+    def prepares(self, instrumentation: Instrumentation, by: Any, create: Callable[[], ModelCall]) -> Preparing:
         """Return the run of a function that prepares a call: the call that is being prepared, or a new one.
 
         A function that runs inside a reducer, such as the agent of a summarizer, prepares no call.
@@ -88,25 +91,30 @@ class SequentialCalls:
         Args:
             instrumentation: Records the call.
             by: The object that identifies the call.
-            begun: Creates the call.
+            create: Creates the call.
         """
         call, turn = CALL.get(), LAST_PREPARED.get().get(self)
-        if turn is None or turn.last is not call:
-            call = None
+        if turn is None or turn.last_call is not call:
+            call = None  # the current call belongs to an outer run
         if call is None and reducing() is None:
-            call = self._prepared.put(by, begun())
+            call = self._prepared.put(by, create())
             if turn is not None:
-                turn.begins(call)
-        return Preparing(instrumentation, call, expected_errors=self._spares)
+                turn.end_last_call()
+                turn.last_call = call
+        return Preparing(instrumentation, call, expected_errors=self._expected_errors)
 
     def of(self, by: Any) -> ModelCall | None:
         """Return the call that this object identifies; None inside a reducer."""
         return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
 
     def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
-        """Record the result of one of our plug-ins for the call that was prepared last."""
+        """Continue the call that was prepared last after a plug-in of this library; see `ModelCall`.
+
+        Args:
+            made: Returns the plug-in's output, as messages or as a request with system prompts.
+        """
         turn = LAST_PREPARED.get().get(self)
-        call = turn.last if turn is not None else None
+        call = turn.last_call if turn is not None else None
         if call is not None:
             with call.instrumentation.suppress_errors():
                 out = made()
@@ -117,10 +125,10 @@ class SequentialCalls:
 class _Turn:
     """The call of a run that was prepared last; the framework may never make it."""
 
-    last: ModelCall | None = None
+    last_call: ModelCall | None = None
 
-    def begins(self, call: ModelCall | None = None) -> None:
-        """Set the call that is prepared now, or None; the previous one ends."""
-        if self.last is not None:
-            self.last.end()
-        self.last = call
+    def end_last_call(self) -> None:
+        """End the call without a model call, if it is still open: another one is prepared, or the run ends."""
+        if self.last_call is not None:
+            self.last_call.end()
+        self.last_call = None

@@ -27,21 +27,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-def tracked(run: TrackedRun, answers: Any) -> Any:
-    """Return `answers` such that each step, or the awaiting, runs inside the run and its end ends the run.
-
-    The type is checked at run time, because another decorator may have changed what a framework's function returns.
-    """
-    if isinstance(answers, AsyncIterable):
-        return TrackedStream(run, answers)
-    if isinstance(answers, Iterable):
-        return track_generator(run, answers)
-    if isinstance(answers, Awaitable):
-        return awaited(run, answers)
-    run.end()
-    return answers
-
-
 def run_hook(
     run_of: Callable[..., TrackedRun | None], attach_to_stream: Callable[[Any, Any], bool] | None = None
 ) -> Wrap:
@@ -53,8 +38,9 @@ def run_hook(
 
     Args:
         run_of: Makes the run from the `Instrumentation` and the function's arguments; None if this call is not a run.
-        attach_to_stream: Receives the run and the answer. If the answer is a stream type of the framework, it makes the
-            stream enter and end the run, and returns True; for any other answer it returns False.
+        attach_to_stream: A function that is called with the run and the answer, and that may change the answer. If it
+            is a stream type of the framework, the function makes the stream enter and end the run, and returns True.
+            For any other answer it does nothing and returns False; the run then ends here.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -80,7 +66,7 @@ def run_hook(
             if run is None:
                 return original(*args, **kwargs)
             if is_generator:  # its body runs with its first step
-                return _track_stream(run, original(*args, **kwargs))
+                return track_stream(run, original(*args, **kwargs))
             try:
                 with run.current():
                     answer = original(*args, **kwargs)
@@ -90,7 +76,7 @@ def run_hook(
             if inspect.iscoroutine(answer):
                 return _await_answer(run, answer, attach_to_stream, instrumentation)
             if isinstance(answer, AsyncGenerator | Generator):
-                return _track_stream(run, answer)
+                return track_stream(run, answer)
             if isinstance(answer, _ASYNC_CONTEXT_MANAGER | TrackedContextManager):
                 return TrackedContextManager(run, answer)
             return _end_unless_stream(run, answer, attach_to_stream, instrumentation)
@@ -126,6 +112,7 @@ async def _await_answer(
     attach_to_stream: Callable[[Any, Any], bool] | None,
     instrumentation: Instrumentation,
 ) -> Any:
+    """Await a coroutine's answer inside a run, which ends with the answer, or later if the answer is a stream."""
     try:
         with run.current():
             answer = await work
@@ -133,7 +120,7 @@ async def _await_answer(
         run.end(error)
         raise
     if inspect.isasyncgen(answer):  # the framework may check this type, so return an async generator again
-        return _as_async_generator(_track_stream(run, answer))
+        return _as_async_generator(track_stream(run, answer))
     return _end_unless_stream(run, answer, attach_to_stream, instrumentation)
 
 
@@ -158,9 +145,20 @@ def _end_unless_stream(
     return answer
 
 
-def _track_stream(run: TrackedRun, stream: Any) -> Any:
+def track_stream(run: TrackedRun, stream: Any) -> Any:
+    """Return a stream whose steps run inside the run, and whose end ends the run.
+
+    The type is checked at run time, because another decorator may have changed what a framework's function returns.
+    """
     run.on_stream()
-    return tracked(run, stream)
+    if isinstance(stream, AsyncIterable):
+        return TrackedStream(run, stream)
+    if isinstance(stream, Iterable):
+        return track_generator(run, stream)
+    if isinstance(stream, Awaitable):
+        return awaited(run, stream)
+    run.end()
+    return stream
 
 
 async def _as_async_generator(stream: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
@@ -197,18 +195,14 @@ class TrackedContextManager(AbstractAsyncContextManager[Any]):
             raise
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:
-        raised = error
         try:
             with self._run.current():
-                handled = await self._manager.__aexit__(kind, error, trace)
-        except BaseException as another:
-            raised = another
-            raise
-        else:
-            raised = None if handled else error
-            return handled
-        finally:
+                is_handled = await self._manager.__aexit__(kind, error, trace)
+        except BaseException as raised:
             self._run.end(raised)
+            raise
+        self._run.end(None if is_handled else error)
+        return is_handled
 
 
 async def awaited(run: TrackedRun, work: Awaitable[Any]) -> Any:
@@ -306,7 +300,10 @@ def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:
 
 
 def track_generator(run: TrackedRun, items: Iterable[Any]) -> Generator[Any, Any, Any]:
-    """Return a generator each of whose steps runs inside a run, like `TrackedStream`."""
+    """Return a generator each of whose steps runs inside a run, like `TrackedStream`.
+
+    It passes on values and exceptions as ``yield from`` does. That would leave the run attached between two steps.
+    """
     error: BaseException | None = None
     items = items if isinstance(items, Generator) else _each(items)
     try:
@@ -319,6 +316,7 @@ def track_generator(run: TrackedRun, items: Iterable[Any]) -> Generator[Any, Any
                 except StopIteration as ended:
                     return ended.value
             sent = thrown = None
+            run.on_chunk(item)
             try:
                 sent = yield item
             except GeneratorExit:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.reductions import reducing
@@ -64,8 +64,9 @@ class Summary:
             read: The messages that the summarizer reads; if there are none, it is not called.
         """
         self._read, step, call = list(read), self._reduction.step, self._reduction.call
-        if read and self._attempt is None and step is not None and call is not None:
-            tokens_in = sum(call.count(text) for message in read for text in describe(message).texts)
+        assembly = call.assembly if call is not None else None
+        if read and self._attempt is None and step is not None and assembly is not None:
+            tokens_in = sum(assembly.count(text) for message in read for text in describe(message).texts)
             self._attempt = self._attempt_span.enter_context(step.compacting(model, tokens_in=tokens_in))
 
     def finish(self, text: str) -> None:
@@ -133,7 +134,7 @@ def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
                 text = yield
                 summary.finish(text if isinstance(text, str) else "")
 
-    return observe_any_hook(observe)
+    return observe_hook(observe)
 
 
 def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
@@ -148,4 +149,4 @@ def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
         if reduction is not None and reduction.summary is not None:
             reduction.summary.begin(model(*args, **kwargs), messages)
 
-    return observe_any_hook(observe)
+    return observe_hook(observe)

@@ -82,6 +82,10 @@ def _is_bedrock_call(client: Any, operation: str, params: Any = None, *_: Any, *
     return "embed" not in str((params or {}).get("modelId", "")).lower()
 
 
+def _is_ollama_call(client: Any, answer_type: type, method: str = "", path: str = "", *_: Any, **__: Any) -> bool:
+    return path in {"/api/chat", "/api/generate"}
+
+
 _LITELLM_CALLS: Final = frozenset(
     f"{prefix}{call}"
     for call in ("completion", "text_completion", "responses", "anthropic_messages", "generate_content")
@@ -115,6 +119,8 @@ PROVIDER_CLIENTS: Final = (
     # A program that has imported `litellm.completion` by name calls it without a hook. So this hooks the method that
     # LiteLLM calls to log each request.
     ProviderClient("litellm", "litellm.litellm_core_utils.litellm_logging", ("Logging.pre_call",), _is_litellm_call),
+    ProviderClient("groq", "groq._base_client", _STAINLESS, _posts_to("/completions")),
+    ProviderClient("ollama", "ollama._client", ("Client._request", "AsyncClient._request"), _is_ollama_call),
     ProviderClient("bedrock-runtime", "botocore.client", ("BaseClient._make_api_call",), _is_bedrock_call),
 )
 
@@ -154,14 +160,14 @@ _DIRECT: Final = "calls that a program makes with it directly are not captured"
 
 #: Frameworks, which call models for the program.
 UNCAPTURED_FRAMEWORKS: Final = (
-    Uncaptured("ag2 < 1.0.0a0", "autogen", _CLASSIC),
-    Uncaptured("autogen", "autogen", _CLASSIC),
+    Uncaptured("ag2 < 0.12.2", "autogen", _CLASSIC),
+    Uncaptured("autogen < 0.12.2", "autogen", _CLASSIC),
     Uncaptured("pyautogen", "autogen", _CLASSIC),
     Uncaptured("autogen-agentchat < 0.4", "autogen", _CLASSIC),
-    Uncaptured("crewai", "crewai"),
-    Uncaptured("smolagents", "smolagents"),
-    Uncaptured("dspy", "dspy", "its modules are not captured"),
-    Uncaptured("agno", "agno"),
+    Uncaptured("crewai < 1.15", "crewai"),
+    Uncaptured("smolagents < 1.20", "smolagents"),
+    Uncaptured("dspy < 3", "dspy", "its modules are not captured"),
+    Uncaptured("agno < 2.5", "agno"),
     Uncaptured("phidata", "phi"),
     Uncaptured("camel-ai", "camel"),
     Uncaptured("langroid", "langroid"),
@@ -178,17 +184,8 @@ UNCAPTURED_FRAMEWORKS: Final = (
 UNCAPTURED_CLIENTS: Final = tuple(
     Uncaptured(distribution, package, _DIRECT)
     for distribution, package in (
-        ("openai", "openai"),
-        ("anthropic", "anthropic"),
-        ("google-genai", "google.genai"),
         ("google-generativeai", "google.generativeai"),
-        ("litellm", "litellm"),
-        ("boto3", "boto3"),
-        ("mistralai", "mistralai"),
-        ("cohere", "cohere"),
-        ("groq", "groq"),
         ("together", "together"),
-        ("ollama", "ollama"),
         ("huggingface-hub", "huggingface_hub"),
     )
 )
@@ -229,6 +226,7 @@ class _Watch:
         return request
 
     def _note(self, client: ProviderClient, args: Any, kwargs: Any) -> None:
+        """Remember a client for `report`, if this request calls a model and telemetry is recorded."""
         try:
             if not client.calls_model(*args, **kwargs) or not is_instrumentation_enabled() or not self._is_recording():
                 return

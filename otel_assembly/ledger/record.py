@@ -62,6 +62,10 @@ class Record:
     observed: bool = False
     #: Whether what came in could not be known: what is said to have come in is what is sent.
     unknown: bool = False
+    #: How many events of its output the provider stores, so that the request does not contain them; None if unknown.
+    held_events: int | None = None
+    #: The kinds of edits that the request allows the provider to make. If there are any, the span ends with the answer.
+    allowed_edits: tuple[str, ...] = ()
     #: Whether a model is called with what it sends.
     called: bool = True
     #: When it was over, where it is told later than that.

@@ -320,11 +320,14 @@ def tool_calls(message: Mapping[str, Any], awaiting: list[str]) -> list[ToolCall
         raise DescribeError(dict, f"its 'tool_calls' is a {type(calls).__name__}, expected a list")
     for call in calls:
         function = call.get("function") or call.get("custom") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(call.get("id"), str):
+        call_id = call.get("id") if isinstance(function, dict) else None
+        if call_id is None and isinstance(function, dict) and isinstance(function.get("arguments"), dict):
+            call_id = function.get("name")  # Ollama has no ids; the result repeats the function's name
+        if not isinstance(function, dict) or not isinstance(call_id, str):
             raise DescribeError(dict, "a tool call has no 'id' or no 'function'")
-        facts.append(ToolCallFacts(call["id"], *_spell(function)))
+        facts.append(ToolCallFacts(call_id, *_spell(function)))
         if call.get("awaiting_approval") is True:
-            awaiting.append(call["id"])
+            awaiting.append(call_id)
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
         facts.append(ToolCallFacts(_LEGACY_CALL_ID, *_spell(legacy)))
@@ -342,7 +345,7 @@ def answers(message: Mapping[str, Any]) -> list[str]:
     call_ids = message.get("tool_call_ids")
     if isinstance(call_ids, list):
         return [str(call_id) for call_id in call_ids]
-    call_id = message.get("tool_call_id")
+    call_id = message.get("tool_call_id", message.get("tool_name"))  # Ollama has no ids
     if isinstance(call_id, str):
         return [call_id]
     return [_LEGACY_CALL_ID] if message.get("role") == "function" else []

@@ -56,6 +56,11 @@ class ProviderRules:
     sends_names: bool = False
 
 
+#: The result that is sent for a call without a result, because providers reject such a call.
+NO_RESULT_YET: Final = "[no result yet]"
+#: The user message in front of a leading assistant message, because Anthropic's API requires a user message first.
+OPENING: Final = "[Earlier messages were left out]"
+
 #: The rules of an unknown provider. Names are counted, because its client may send them.
 NO_RULES: Final = ProviderRules(sends_names=True)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.observe.step_report import SummarizerAttempt
-    from otel_assembly.recorder import PolicyTime, Recording
+    from otel_assembly.recorder import PolicyTime, ProviderEdit, Recording
     from otel_assembly.tokens import TokenMeter
 
 #: A reducer that lets more than so many times its limit pass did not hold it. Frameworks estimate, and what they keep
@@ -197,6 +197,11 @@ class ObservedAssembly(OpenAssembly):
                 return
         with suppress(Exception):
             self.recording.abandon()
+
+    def answered(self, edits: Sequence[ProviderEdit]) -> None:
+        """Record the edits that the model's provider made to the request, once the provider has answered."""
+        with suppress(Exception):
+            self.recording.answered(edits)
 
     def fail(self, problem: Exception) -> None:
         """What is known of this assembly is not to be reported."""
@@ -434,14 +439,13 @@ class ObservedStep:
         with self._assembly.watch(kind, attempt), settling(attempt):
             yield attempt
 
-    def record_attempt(self, earlier: SummarizerAttempt, count: Callable[[str], int]) -> None:
+    def record_attempt(self, earlier: SummarizerAttempt) -> None:
         """Record an attempt of a summarizer that ran outside any model call as a ``compact_block`` span of this step.
 
         Args:
             earlier: The attempt.
-            count: Returns the tokens of a text.
         """
-        outcome = earlier.attempt
+        outcome, count = earlier.attempt, self._assembly.count
         with self.compacting(
             outcome.compactor,
             tokens_in=earlier.tokens_in(count),

@@ -74,6 +74,9 @@ class AssemblyInput(TypedDict, total=False):
         unknown_input: The input cannot be read, and the events and prompts are the output. The span then has
             ``assembly.input.unknown``, and no span or metric has a number of the input or of dropped events.
         client: What the model's client adds to messages; None if only the model's name is known.
+        held_events: How many of the events the provider stores, so that they are not in the request; None if unknown.
+        allowed_edits: The kinds of edits that the request allows the provider to make. If there are any,
+            `ObservedAssembly.answered` has to be called.
     """
 
     prompts: Sequence[str]
@@ -83,6 +86,8 @@ class AssemblyInput(TypedDict, total=False):
     window: int | None
     unknown_input: bool
     client: ClientRules | None
+    held_events: int | None
+    allowed_edits: tuple[str, ...]
 
 
 class _Offered(Context):
@@ -245,6 +250,8 @@ class ObservedAssembler:
                     observed=True,
                     named=named_conversation(assembly.conversation_id, self.recorder),
                     unknown=given.get("unknown_input", False),
+                    held_events=given.get("held_events"),
+                    allowed_edits=given.get("allowed_edits", ()),
                 )
                 assembly.open(record)
             elif conversation is not None:

@@ -1,5 +1,6 @@
 """The agent runtime: `Agent`, sessions, event streams, observers, middlewares and model clients."""
 
+from otel_assembly.messages.provider_rules import NO_RESULT_YET
 from otel_assembly.runtime.agent import Agent
 from otel_assembly.runtime.aggregation import AggregateObserver
 from otel_assembly.runtime.anthropic_messages import to_anthropic
@@ -12,7 +13,6 @@ from otel_assembly.runtime.monitors import BudgetMonitor, LoopDetector, TokenMon
 from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, attach
 from otel_assembly.runtime.openai_messages import to_openai
 from otel_assembly.runtime.openai_model import OpenAIModel
-from otel_assembly.runtime.rendered_turns import NO_RESULT_YET
 from otel_assembly.runtime.session import Session, UnfinishedCalls
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS, EventIterator, NestedSendError, Stream, Subscription
 from otel_assembly.runtime.tools import Tool

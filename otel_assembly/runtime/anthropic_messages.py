@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
 from otel_assembly.messages.event_facts import EventKind, sendable
-from otel_assembly.messages.provider_rules import Provider, call_id, tool_name
+from otel_assembly.messages.provider_rules import NO_RESULT_YET, OPENING, Provider, call_id, tool_name
 from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_parts import (
     ANTHROPIC_BLOCKS,
@@ -22,7 +22,6 @@ from otel_assembly.runtime.rendered_parts import (
     texts_of,
 )
 from otel_assembly.runtime.rendered_turns import (
-    NO_RESULT_YET,
     Answer,
     RenderedTurn,
     read_json,
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.rendered_turns import Call
 
 _PROVIDER: Final = "Anthropic"
-#: The user message that is inserted before a leading assistant message, because the API requires a user message first.
-OPENING: Final = "[Earlier messages were left out]"
 #: The key under which call arguments are sent that are not a JSON object; the value is the model's text.
 MALFORMED: Final = "malformed_arguments"
 #: The values of `Thinking.form` for Anthropic's thinking blocks.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
 from otel_assembly.messages.event_facts import THOUGHT_KEYS, sendable
-from otel_assembly.messages.provider_rules import Provider, call_id, tool_name
+from otel_assembly.messages.provider_rules import NO_RESULT_YET, Provider, call_id, tool_name
 from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_parts import (
     CallPart,
@@ -20,7 +20,6 @@ from otel_assembly.runtime.rendered_parts import (
     texts_of,
 )
 from otel_assembly.runtime.rendered_turns import (
-    NO_RESULT_YET,
     Answer,
     RenderedTurn,
     rendered_turns,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.runtime.rendered_parts import Part
 
-#: The result that is sent for a call without a result, because providers reject such a call.
-NO_RESULT_YET: Final = "[no result yet]"
 #: The deepest nesting of JSON that a model may write. Deeper values fail in some Python versions and HTTP clients.
 _MAX_LEVELS: Final = 100
 _TOO_DEEP: Final = f"it is nested more than {_MAX_LEVELS} levels deep"

@@ -71,6 +71,7 @@ def assembly_attributes(
         names.HALTS_EMITTED: halts,
         **overflow_attributes(totals.overflow),
         **_resumed(record),
+        **_provider(record),
     }
     if record.observed:
         if record.model is not None:  # the model may have been unknown when the span started
@@ -108,6 +109,16 @@ def _resumed(record: Record) -> Attributes:
     """Return the attribute with the number of items that left the prompt before this ledger began; empty for 0."""
     count = sum([len(group.view) for group in departures_of(record).resumed])
     return {names.RESUMED_COUNT: count} if count else {}
+
+
+def _provider(record: Record) -> Attributes:
+    """Return the attributes about what the model's provider adds to the request, or may change in it."""
+    attributes: Attributes = {}
+    if record.held_events is not None:
+        attributes[names.PROVIDER_HELD_EVENTS] = record.held_events
+    if record.allowed_edits:
+        attributes[names.PROVIDER_ALLOWED_EDITS] = list(record.allowed_edits)
+    return attributes
 
 
 def step_attributes(record: Record, step: Step, halts: int) -> Attributes:

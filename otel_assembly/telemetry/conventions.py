@@ -86,6 +86,7 @@ EVENT_OVERFLOW: Final = "assembly.overflow"
 EVENT_ALERT: Final = "assembly.alert"
 EVENT_HALT: Final = "assembly.halt"
 EVENT_RESUMED: Final = "assembly.resumed"
+EVENT_PROVIDER_EDIT: Final = "assembly.provider_edit"
 
 # Identity of the assembly
 
@@ -121,6 +122,17 @@ PROMPT_TOKENS: Final = "assembly.prompt.tokens"
 KIND_NAMES: Final = "assembly.kind.names"
 KIND_TOKENS: Final = "assembly.kind.tokens"
 INPUT_UNKNOWN: Final = "assembly.input.unknown"
+
+# The provider
+
+PROVIDER_HELD_EVENTS: Final = "assembly.provider.held_events"
+PROVIDER_ALLOWED_EDITS: Final = "assembly.provider.allowed_edits"
+PROVIDER_EDIT_TYPE: Final = "assembly.provider.edit.type"
+PROVIDER_EDIT_REASON: Final = "assembly.provider.edit.reason"
+PROVIDER_EDIT_CLEARED_TOKENS: Final = "assembly.provider.edit.cleared_tokens"
+PROVIDER_EDIT_CLEARED_TOOL_USES: Final = "assembly.provider.edit.cleared_tool_uses"
+PROVIDER_EDIT_CLEARED_THINKING_TURNS: Final = "assembly.provider.edit.cleared_thinking_turns"
+PROVIDER_EDIT_CLEARED_BLOCKS: Final = "assembly.provider.edit.cleared_blocks"
 
 # Budget, overflow, prefix
 

@@ -8,6 +8,12 @@ The model call's span is found as follows:
 3. If the assembly's span has no parent, it is the root of a trace. Then the next model call without a parent that
    starts in the same context is linked, across the two traces.
 
+Several spans can describe one model call: Anthropic's client opens one, and so does an instrumentation of the client.
+If the current span is a model call, all model calls directly around it are linked too. So is an open one that never
+became current (OpenLLMetry for Anthropic), if its parent is the current span or that of one of these model calls. If an
+instrumentation creates the span after the answer (OpenLLMetry for Responses), its start time shows that it belongs to
+the call.
+
 A summarizer's model call is never linked to an assembly. Its parent is its ``compact_block`` span, or that span links
 to it if the compaction is recorded later.
 
@@ -17,12 +23,15 @@ attributes. So this module watches each span that may be the model call until su
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
@@ -56,6 +65,7 @@ class AssemblyLink:
         key: The trace id and span id of the expected parent; those of the assembly's own span if that has no parent.
         is_root: Whether the assembly's span has no parent.
         used: Whether the model call's span was found.
+        ended_ns: When the client answered, in nanoseconds since 1970; None before.
         summarizer: True if the model call is a reducer's own call (to make a summary), whose prompt no assembly made.
         model_spans: The spans of a summarizer's model calls.
     """
@@ -66,8 +76,16 @@ class AssemblyLink:
     key: tuple[int, int] = (0, 0)
     is_root: bool = False
     used: bool = False
+    ended_ns: int | None = None
     summarizer: bool = False
     model_spans: list[SpanContext] = field(default_factory=list)
+
+    def put_on_all(self, spans: Iterable[Span]) -> None:
+        """Call `put_on` for the open spans of the model call, so that no later span is linked to the assembly."""
+        self.used = True
+        _LAST_LINK.set(self)
+        for span in spans:
+            self.put_on(span)
 
     def put_on(self, span: Span) -> None:
         """Set the assembly's id on the span of its model call, and link that span to the assembly's span."""
@@ -115,9 +133,9 @@ class CalledModel:
         return self._link.model_spans if self._link is not None else ()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Record that the client has answered; a later model call without a parent is not linked to this assembly."""
-        if self._link is not None and self._link.is_root:
-            self._link.used = True
+        """Record that the client has answered; a call without a parent that starts later belongs to no assembly."""
+        if self._link is not None:
+            self._link.ended_ns = time.time_ns()
 
 
 def _key(span: SpanContext) -> tuple[int, int]:
@@ -206,6 +224,50 @@ def is_opened_since(span: Any, earlier: Any) -> bool:
     return bool(span.get_span_context().trace_id == earlier.get_span_context().trace_id)
 
 
+#: The model calls that opened in this context and have no assembly yet, as weak references.
+_OPEN_CALLS: Final[ContextVar[tuple[ref[Any], ...]]] = ContextVar("otel_assembly_open_model_calls", default=())
+
+
+def _open_calls() -> list[Any]:
+    spans = [found for reference in _OPEN_CALLS.get() if (found := reference()) is not None]
+    return [span for span in spans if span.is_recording() and names.ID not in (span.attributes or {})]
+
+
+def running_calls(current: Any) -> list[Any]:
+    """Return the open spans of the model call that is running, if an instrumentation has opened them already.
+
+    Args:
+        current: The current span, which may be one of them.
+    """
+    around = takewhile(lambda span: span.is_recording() and is_model_call(span), enclosing_spans(current))
+    calls = {_key(span.get_span_context()): span for span in around}
+    context = current.get_span_context()
+    parents = [context if context.is_valid else None, *(span.parent for span in calls.values())]
+    calls |= {_key(span.get_span_context()): span for span in _open_calls() if span.parent in parents}
+    return [*calls.values()]
+
+
+#: The processors of all tracer providers.
+_PROCESSORS: Final[WeakSet[LinkingProcessor]] = WeakSet()
+#: The most spans that `enclosing_spans` returns.
+_DEPTH: Final = 64
+
+
+def enclosing_spans(span: Any) -> Iterator[Any]:
+    """Yield a span, its parent, the parent's parent and so on, as far as they are known in this process.
+
+    A parent is known if it started after the tracer provider got this library's span processor.
+    """
+    for _ in range(_DEPTH):
+        if span is None:
+            return
+        yield span
+        parent = getattr(span, "parent", None)
+        if parent is None:
+            return
+        span = next((known for processor in _PROCESSORS if (known := processor.span(parent)) is not None), None)
+
+
 class LinkingProcessor:
     """A span processor that links the spans of model calls to the assemblies that wait for them.
 
@@ -215,7 +277,14 @@ class LinkingProcessor:
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
         self._lock = new_lock()
+        #: The spans of this process by their ids, as long as they exist; see `enclosing_spans`.
+        self._spans: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        _PROCESSORS.add(self)
         self._waiting: OrderedDict[tuple[int, int], AssemblyLink] = OrderedDict()
+
+    def span(self, context: SpanContext) -> Any:
+        """Return the span of this process with these ids; None if it is unknown or does not exist any more."""
+        return self._spans.get(_key(context))
 
     def await_call(self, parent: Span, opened: Span | None, link: AssemblyLink) -> None:
         """Wait for the next model call below a parent, and link its span to the assembly of `link`.
@@ -262,6 +331,10 @@ class LinkingProcessor:
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Link a started model call, or watch a span that may become one."""
+        with suppress(TypeError):  # another SDK's span may not support weak references
+            self._spans[_key(span.get_span_context())] = span
+            if _is_model_call(span):
+                _OPEN_CALLS.set((*map(ref, _open_calls()), ref(span)))
         find_link = self._link_finder(span) if self._waiting or _CALL_LINK.get() is not None else None
         if find_link is None:
             return
@@ -281,9 +354,12 @@ class LinkingProcessor:
         parent = None if span.parent is None else _key(span.parent)
         if parent is not None:
             return partial(self._waiting_link, parent) if self._waiting_link(parent) is not None else None
-        if call_link is None and last_link is not None and last_link.is_root and not last_link.used:
-            return lambda: last_link
-        return None
+        if call_link is not None or last_link is None or not last_link.is_root or last_link.used:
+            return None
+        if last_link.ended_ns is not None and (getattr(span, "start_time", None) or 0) > last_link.ended_ns:
+            last_link.used = True
+            return None
+        return lambda: last_link
 
     def _waiting_link(self, key: tuple[int, int]) -> AssemblyLink | None:
         link = self._waiting.get(key)

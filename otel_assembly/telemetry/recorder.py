@@ -142,7 +142,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
 
     def begin_run(
         self,
-        agent_name: str,
+        agent_name: str | None,
         *,
         framework: str | None = None,
         conversation_id: str | None = None,
@@ -152,7 +152,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         """Begin to record a request to an agent; return None if nothing is recorded.
 
         Args:
-            agent_name: The agent's name.
+            agent_name: The agent's name; None if unknown.
             framework: The framework that the agent is written with; None if unknown.
             conversation_id: The conversation's id; None if it has none.
             force_span: True to start an ``invoke_agent`` span even if a span is current; False to start one only

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import finalize
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -35,7 +36,7 @@ from otel_assembly.telemetry.attributes import (
     step_attributes,
 )
 from otel_assembly.telemetry.emitter import Emitter, set_status
-from otel_assembly.telemetry.model_span_links import AssemblyLink, is_model_call, is_opened_since
+from otel_assembly.telemetry.model_span_links import AssemblyLink, is_opened_since, running_calls
 from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.settings import TelemetrySettings
@@ -45,6 +46,7 @@ from otel_assembly.telemetry.signals import (
     put_alert,
     put_halts,
     put_overflow,
+    put_provider_edits,
     severity_of,
 )
 from otel_assembly.tokens import input_price
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.figures import Prefix, Totals
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.recorder import ProviderEdit
     from otel_assembly.telemetry.emitter import Attributes
 
 #: Causes that are not counted as prefix breaks: the previous prompt is unknown, or there is none.
@@ -179,6 +182,11 @@ class _PolicyTiming:
             otel_context.detach(token)
 
 
+def _end_span(emitter: Emitter, span: Span, at_ns: int) -> None:
+    with emitter.suppress_errors("span"):
+        span.end(at_ns)
+
+
 class OpenRecording:
     """Records one assembly, from its start to `finish` or `abandon`.
 
@@ -219,6 +227,7 @@ class OpenRecording:
             identity.conversation_id = identity.conversation_id or run.identity.conversation_id
         self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
+        self._end_span: finalize[Any, Any] | None = None
         self._policies: list[_PolicyTiming] = []
         self._attempts: AttemptSpans | None = None
         around = otel_context.get_current()
@@ -283,7 +292,7 @@ class OpenRecording:
                         yield from emit(record, totals, prefix, ended_ns) or ()
                     except Exception as error:  # noqa: BLE001  # a failure of one must not prevent the others
                         self._emitter.failed(component, error)
-        self._end(ended_ns)
+        self._end(ended_ns, awaits_answer=bool(record.allowed_edits))
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
         """Emit alerts and an overflow as log records now; used if neither the span nor metrics are recorded."""
@@ -300,15 +309,25 @@ class OpenRecording:
         self._put_halts(now_ns)
         self._end(now_ns)
 
-    def _end(self, at_ns: int) -> None:
-        """End the spans, the inner ones first."""
+    def _end(self, at_ns: int, *, awaits_answer: bool = False) -> None:
+        """End the spans, the inner ones first; the assembly's own span later if it waits for the provider's answer."""
         if self._attempts is not None:
             self._attempts.end()
-        for span, ended_ns in [*[(timing.span, timing.ended_ns) for timing in self._policies], (self._span, 0)]:
-            try:
-                span.end(ended_ns or at_ns)
-            except Exception as error:  # noqa: BLE001
-                self._emitter.failed("span", error)
+        for timing in self._policies:
+            with self._emitter.suppress_errors("span"):
+                timing.span.end(timing.ended_ns or at_ns)
+        if awaits_answer:  # the span also ends if the program never reads the answer, or exits before
+            self._end_span = finalize(self, _end_span, self._emitter, self._span, at_ns)
+        else:
+            _end_span(self._emitter, self._span, at_ns)
+
+    def answered(self, edits: Sequence[ProviderEdit]) -> None:
+        """Emit the edits that the provider made to the request, and end the assembly's span if it is still open."""
+        if edits:
+            with self._emitter.suppress_errors("events"):
+                put_provider_edits(self._emitter, self._span, self._context, edits, time.time_ns())
+        if self._end_span is not None:
+            self._end_span()
 
     def _measure(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
         instruments = self._emitter.metrics
@@ -438,10 +457,9 @@ class OpenRecording:
         caller, running = self._caller, trace.get_current_span()
         # The call's span may have started during the assembly, possibly below other new spans.
         opened = running if running is not caller and is_opened_since(running, self._span) else None
-        for span in (caller, opened):
-            if span is not None and span.is_recording() and is_model_call(span):
-                link.put_on(span)
-                return
+        if calls := running_calls(caller) or (running_calls(opened) if opened is not None else []):
+            link.put_on_all(calls)
+            return
         processor = self._emitter.linking_processor()
         if processor is None:
             return

@@ -78,7 +78,7 @@ class OpenRun(TrackedRun):
             names.FRAMEWORK: identity.framework,
             names.GEN_AI_CONVERSATION_ID: identity.conversation_id,
         }
-        name = f"{names.SPAN_INVOKE_AGENT} {identity.agent_name}"
+        name = f"{names.SPAN_INVOKE_AGENT} {identity.agent_name or ''}".rstrip()
         run.span = emitter.start_span(name, otel_context.get_current(), None, attributes)
         if link is not None:
             run.span.add_link(link)

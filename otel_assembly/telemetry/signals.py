@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import ConversationResumed, HaltEvent
-    from otel_assembly.recorder import AgentIdentity
+    from otel_assembly.recorder import AgentIdentity, ProviderEdit
     from otel_assembly.telemetry.emitter import Attributes, Emitter
     from otel_assembly.telemetry.run import Run
 
@@ -115,6 +115,37 @@ def put_refusal(
             span.set_status(Status(StatusCode.ERROR, f"{names.STATUS_PROVIDER_OVERFLOW}{numbers}"))
     else:
         _log(emitter, context, names.EVENT_OVERFLOW, attributes, SeverityNumber.ERROR)
+
+
+def put_provider_edits(
+    emitter: Emitter, span: Span, context: OtelContext, edits: Sequence[ProviderEdit], at_ns: int
+) -> None:
+    """Emit one event per edit that the model's provider made to a request.
+
+    Args:
+        emitter: Emits the events.
+        span: The assembly's span. If it has ended, the events are on the current span if that is a recording model
+            call, else in log records.
+        context: The context of the assembly's span.
+        edits: The edits.
+        at_ns: The time of the events, in nanoseconds since 1970.
+    """
+    current = trace.get_current_span()
+    holder = next((s for s in (span, current if is_model_call(current) else span) if s.is_recording()), None)
+    for edit in edits:
+        attributes: Attributes = {
+            names.PROVIDER_EDIT_TYPE: edit.type,
+            names.PROVIDER_EDIT_REASON: edit.reason,
+            names.PROVIDER_EDIT_CLEARED_TOKENS: edit.cleared_tokens,
+            names.PROVIDER_EDIT_CLEARED_TOOL_USES: edit.cleared_tool_uses,
+            names.PROVIDER_EDIT_CLEARED_THINKING_TURNS: edit.cleared_thinking_turns,
+            names.PROVIDER_EDIT_CLEARED_BLOCKS: edit.cleared_blocks,
+        }
+        attributes = {name: value for name, value in attributes.items() if value is not None}
+        if holder is not None:
+            _emit(emitter, [holder], context, names.EVENT_PROVIDER_EDIT, attributes, SeverityNumber.INFO, at_ns)
+        else:
+            _log(emitter, context, names.EVENT_PROVIDER_EDIT, sendable_values(attributes), SeverityNumber.INFO)
 
 
 def put_halts(

@@ -185,8 +185,9 @@ def _item(value: Any) -> str:
 
 
 def _sources(value: Any) -> str:
-    ItemRuns(_string(value).split(",") if value else None)
-    return _string(value)
+    sources = _string(value)
+    ItemRuns(sources.split(",") if sources else None)
+    return sources
 
 
 _TYPES: Final[dict[str, Callable[[Any], Any]]] = {

@@ -12,11 +12,13 @@ import pytest
 from command_line import NO_FRAMEWORKS, runner
 from environments import frameworks_apart
 
-from otel_assembly.instrumentation import FRAMEWORKS
+from otel_assembly.instrumentation import FRAMEWORKS, INSTRUMENTORS, PROVIDER_CLIENTS, instrumentor_of
 from otel_assembly.telemetry import read_spans
 
 #: Those that are installed together.
 HERE = [framework for framework in FRAMEWORKS if framework not in frameworks_apart()]
+#: The installed clients of providers.
+CLIENTS = [client for client in PROVIDER_CLIENTS if instrumentor_of(client).version is not None]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_the_demo_says_where_it_cannot_write(otel_assembly):
 def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assembly):
     ran = otel_assembly("doctor")
     assert ran.status == 0, ran.out
-    for framework in HERE:
+    for framework in (*HERE, *CLIENTS):
         line = next(line for line in ran.out.splitlines() if f" {framework} " in line)
         taken, expected = re.search(r"(\d+)/(\d+) hooks applied", line).groups()
         assert taken == expected != "0"
@@ -148,7 +150,7 @@ def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assemb
 
 
 def test_doctor_lists_what_is_installed_and_not_captured(quick_doctor, tmp_path, monkeypatch):
-    for name, version in {"crewai": "1.0", "ag2": "0.11.1"}.items():
+    for name, version in {"crewai": "1.0", "ag2": "0.11.1", "together": "2.0"}.items():
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
         (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8"
@@ -158,13 +160,14 @@ def test_doctor_lists_what_is_installed_and_not_captured(quick_doctor, tmp_path,
     listed = ran.out.partition("\nNot captured\n")[2].partition("\n\n")[0]
     assert re.search(r"• crewai 1\.0 +its agents are not captured", listed)
     assert re.search(r"ag2 0\.11\.1 +classic agents \(ConversableAgent, initiate_chat, GroupChat\)", listed)
-    assert re.search(r"openai \S+ +calls that a program makes with it directly are not captured", listed)
+    assert re.search(r"together 2\.0 +calls that a program makes with it directly are not captured", listed)
+    assert not re.search(r"(openai|anthropic|google-genai|botocore) ", listed)
 
 
 def test_doctor_says_which_frameworks_are_disabled(quick_doctor):
     ran = quick_doctor()
     assert ran.status == 0
-    assert ran.out.count("disabled by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS") == len(HERE)
+    assert ran.out.count("disabled by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS") == len(HERE) + len(CLIENTS)
 
 
 @pytest.fixture
@@ -245,12 +248,12 @@ def test_an_unknown_command_like_no_other_gets_the_list_of_commands(otel_assembl
     assert all(command in ran.err for command in ("unknown command 'xyzzy'", "demo, ", "replay, ", "tree, "))
 
 
-@pytest.mark.parametrize("command", [("demo", "--framework", "crewai"), ("doctor", "crewai")])
+@pytest.mark.parametrize("command", [("demo", "--framework", "letta"), ("doctor", "letta")])
 def test_an_unsupported_framework_gets_the_list_of_supported_ones(otel_assembly, command):
     ran = otel_assembly(*command)
     assert ran.status == 2
-    assert "unknown framework 'crewai'" in ran.err
-    assert all(framework in ran.err for framework in FRAMEWORKS)
+    assert "unknown framework 'letta'" in ran.err
+    assert all(framework in ran.err for framework in INSTRUMENTORS)
 
 
 @pytest.mark.parametrize("command", [("demo", "--framework", "openai-agent"), ("doctor", "openai_agent")])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
+from chat_provider import ChatProvider
 from programs import AGENTS, ELSEWHERE, EXAMPLES, clean_environment
 from telemetry.turn_checks import adds_up, turns_of
 
 from otel_assembly.cli import main
-from otel_assembly.instrumentation import instrumentor_of
+from otel_assembly.instrumentation import instrument, instrumentor_of, uninstrument
 
 #: `make test-matrix` runs them in environments of their own.
 collect_ignore = [*ELSEWHERE, *([] if importlib.util.find_spec("openinference") else ["beside"])]
@@ -100,6 +103,26 @@ def kept(run_program):
         return last
 
     return said
+
+
+@pytest.fixture
+def provider():
+    """A server of OpenAI's Chat Completions."""
+    provider = ChatProvider()
+    yield provider
+    provider.close()
+    with warnings.catch_warnings():  # some frameworks do not close their clients
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+@pytest.fixture
+def instrumented(assembly_telemetry):
+    """Instrument the named frameworks and clients until the test ends; what is told keeps to the contract."""
+    yield instrument
+    uninstrument()
+    assert assembly_telemetry.violations() == []
+    assert not assembly_telemetry.metrics.get("assembly.telemetry.errors")
 
 
 @pytest.fixture(autouse=True)

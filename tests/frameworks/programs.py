@@ -28,6 +28,8 @@ AGENTS = {
     "haystack": "haystack_agent.py",
     "semantic_kernel": "semantic_kernel_agent.py",
 }
+#: A tool loop with a provider's client, which knows nothing of us.
+LOOPS = {"openai": "openai_loop.py", "anthropic": "anthropic_loop.py", "google_genai": "google_genai_loop.py"}
 #: Those that cannot be installed beside the others, and are not here: `make test-matrix` tests each by itself.
 ELSEWHERE = sorted(name for name in frameworks_apart() if instrumentor_of(name).version is None)
 #: The frameworks whose agents can be run here. Of the others one that is missing is a failure.

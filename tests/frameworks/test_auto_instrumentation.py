@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 from otlp_receiver import receiving, receiving_http
-from programs import AGENTS, EXAMPLES, HERE
+from programs import AGENTS, EXAMPLES, HERE, LOOPS
 from telemetry.turn_checks import adds_up, in_file
 
 from otel_assembly.cli import main
@@ -22,9 +22,9 @@ def attributes(span):
     }
 
 
-@pytest.mark.parametrize("framework", AGENTS)
-def test_an_example_imports_nothing_of_ours(framework):
-    program = ast.parse((EXAMPLES / AGENTS[framework]).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("example", [*AGENTS.values(), *LOOPS.values()])
+def test_an_example_imports_nothing_of_ours(example):
+    program = ast.parse((EXAMPLES / example).read_text(encoding="utf-8"))
     imported = {
         name
         for node in ast.walk(program)

@@ -20,7 +20,7 @@ def asked(said, ends=None):
                 raise word
             yield f"{AGENT.get()}: {word}"
 
-    run_of = run_hook(lambda told, name: ContextBoundRun(told, name, {AGENT: name}, conversation_id="c1", ends=ends))
+    run_of = run_hook(lambda told, name: ContextBoundRun(told, name, {AGENT: name}, conversation_id="c1", on_end=ends))
     return run_of(ask, Instrumentation("pretend"))
 
 

@@ -224,7 +224,7 @@ def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentati
     own, abstract = vars(Base)["__init_subclass__"], Base.call
     hook = client(lambda _, messages: sent(messages))
     following = SubclassHook("call", lambda original, _, ours: hook(original, ours))
-    following.tree(Base, instrumentation)
+    following.wrap_subclasses(Base, instrumentation)
 
     class Mine(Base):
         def call(self, messages):
@@ -238,7 +238,7 @@ def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentati
     assert Base.seen == ("Mine", "Quiet")
     with pytest.raises(TypeError, match="abstract"):
         Base()
-    following.leave()
+    following.stop_watching()
     instrumentation.patches.restore()
     assert vars(Base)["__init_subclass__"] is own
     assert Base.call is abstract

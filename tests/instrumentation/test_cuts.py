@@ -123,8 +123,8 @@ def test_messages_that_can_be_read_once_are_left_to_the_client(instrumentation, 
 
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
     with call.current():
-        assert client(sent, told=record_standalone_call)(list, instrumentation)(iter(TALK)) == TALK
-        call.open()
+        assert client(sent, record=record_standalone_call)(list, instrumentation)(iter(TALK)) == TALK
+        call.begin_step(StepReport("window", TALK))
         assert client(sent)(list, instrumentation)(iter(TALK)) == TALK
     assert assembly_telemetry.metrics["assembly.telemetry.errors"]
 

@@ -23,7 +23,7 @@ def test_one_wrap_is_that_of_each_class():
             return "own"
 
     instrumentation = Instrumentation("test")
-    SubclassHook.for_method("say", shouts).tree(Base, instrumentation)
+    SubclassHook.for_method("say", shouts).wrap_subclasses(Base, instrumentation)
     assert (Base().say(), Own().say()) == ("BASE", "OWN")
     instrumentation.patches.restore()
     assert (Base().say(), Own().say()) == ("base", "own")
@@ -58,7 +58,7 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
 
     instrumentation = Instrumentation("test")
     following = SubclassHook.for_method("say", shouts, lambda met: met.__name__ == "Left")
-    following.tree(Makes, instrumentation)
+    following.wrap_subclasses(Makes, instrumentation)
 
     class LateSubclass(Mixin, metaclass=Makes):
         pass
@@ -74,7 +74,7 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
     made = Makes("Made", (), {"say": lambda self: "made"})
     said = [met().say() for met in (Earlier, LateSubclass, Derived, made, Left, Other)]
     assert said == ["EARLIER", "MIXIN", "DERIVED", "MADE", "left", "other"]
-    following.leave()
+    following.stop_watching()
     instrumentation.patches.restore()
     assert "__init__" not in vars(Makes)
     said = [met().say() for met in (Earlier, LateSubclass, Derived, made, Left, Other)]
@@ -93,7 +93,7 @@ def test_a_class_that_a_decorator_makes_once_more_is_wrapped_once():
         owners.append(owner)
         return lambda *args: original(*args) + "!"
 
-    SubclassHook("say", noted).tree(Base, instrumentation)
+    SubclassHook("say", noted).wrap_subclasses(Base, instrumentation)
 
     @dataclass(slots=True)
     class Made(Base):
@@ -124,7 +124,7 @@ def test_what_a_metaclass_does_itself_it_goes_on_to_do(times):
     instrumentation = Instrumentation("test")
     followings = [SubclassHook.for_method("say", shouts) for _ in range(times)]
     for following in followings:
-        following.tree(Makes, instrumentation)
+        following.wrap_subclasses(Makes, instrumentation)
 
     class Made(metaclass=Makes, size=3):
         def say(self):
@@ -132,7 +132,7 @@ def test_what_a_metaclass_does_itself_it_goes_on_to_do(times):
 
     assert (Made().say(), Made.more) == ("MADE", {"size": 3})
     for following in reversed(followings):
-        following.leave()
+        following.stop_watching()
     instrumentation.patches.restore()
     assert vars(Makes)["__init__"] is there
 

@@ -80,7 +80,7 @@ def test_what_it_says_itself_that_it_left_out_is_told_beside_what_did(assembly_t
 
 def test_one_that_raises_outside_of_any_call_is_told_as_a_call_that_is_not_made(assembly_telemetry):
     report, error = StepReport("memory", TALK, kind="injection"), ConnectionError()
-    Reduction(Instrumentation("pretend"), report).ended(error, InvokingAgent("talk", "clerk", "clerk"))
+    Reduction(Instrumentation("pretend"), report).prevented_call(error, InvokingAgent("talk", "clerk", "clerk"))
     step, assembly = assembly_telemetry.span("apply_policy memory"), assembly_telemetry.span("assemble_context")
     assert step.attributes["error.type"] == assembly.attributes["error.type"] == "ConnectionError"
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"]) == (4, 0)

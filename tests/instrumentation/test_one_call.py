@@ -154,7 +154,7 @@ def test_who_knows_which_call_it_is_tells_it_in_the_place_of_the_context_variabl
         call.client_called(sent)
         return call
 
-    call = client(lambda messages: ClientRequest(messages), told=told)(
+    call = client(lambda messages: ClientRequest(messages), record=told)(
         lambda messages: entered.append("called"), PretendInstrumentor()._instrumentation
     )
     call([{"role": "user", "content": "hello"}])

@@ -16,6 +16,7 @@ from otel_assembly.instrumentation import (
     Instrumentation,
     InvokingAgent,
     Read,
+    ReadingRun,
     Readings,
     Reduction,
     StepReport,
@@ -66,21 +67,21 @@ class Model:
 class Pretend:
     """The store and the model, instrumented."""
 
-    def __init__(self, instrumentation, *, keeps=False, holds=None):
+    def __init__(self, instrumentation, *, replaces_stored=False, holds=None):
         self.instrumentation = instrumentation
         self.readings = Readings("pretend", lambda message: message["content"] if message["role"] == "system" else None)
         hook = self.readings.store_hook(
             lambda store: StepReport("newest", config={"newest": store.newest}, reason=DecisionReason.OUTSIDE_WINDOW),
             InvokingAgent,
             stored=lambda store: store.held if holds else None,
-            keeps=lambda _: keeps,
+            replaces_stored=lambda _: replaces_stored,
         )
         self.get, self.aget, self.failing = (
             hook(item, instrumentation) for item in (Store.get, Store.aget, Store.failing)
         )
         Store.all = self.readings.contents_hook(Store.all, instrumentation) if holds is None else Store.all
         self.call = client(
-            lambda model, messages: ClientRequest(messages, model="gpt-4o"), str, told=self.readings.record_call
+            lambda model, messages: ClientRequest(messages, model="gpt-4o"), str, record=self.readings.record_call
         )(Model.call, instrumentation)
 
 
@@ -106,7 +107,7 @@ def told(telemetry):
 
 def test_what_a_store_left_out_is_told_with_the_call_that_is_made_elsewhere(instrumentation, assembly_telemetry):
     pretend, store = Pretend(instrumentation), Store("one", "two", "three")
-    run = pretend.readings.run(instrumentation, "clerk", "c-1")
+    run = ReadingRun(pretend.readings, instrumentation, "clerk", "c-1")
     with run.current():
         given = asyncio.run(pretend.aget(store))  # in a context of its own
         pretend.call(Model(), [said("Be kind.", "system"), *given])
@@ -131,7 +132,7 @@ def test_a_system_message_that_a_store_gives_is_an_item(instrumentation, assembl
 
 def test_what_a_framework_copies_is_known_as_what_was_read_last_in_the_run(instrumentation, assembly_telemetry):
     pretend, store = Pretend(instrumentation), Store("one", "two", "three", copies=True)
-    run = pretend.readings.run(instrumentation, "clerk")
+    run = ReadingRun(pretend.readings, instrumentation, "clerk")
     with run.current():
         given = pretend.get(store)
         pretend.call(Model(), [said("Which question?")])
@@ -154,7 +155,7 @@ def test_what_is_read_for_no_call_is_not_told(instrumentation, assembly_telemetr
 
 
 def test_what_a_store_keeps_of_it_waits_for_its_next_call(instrumentation, assembly_telemetry):
-    pretend, store = Pretend(instrumentation, keeps=True), Store("one", "two", "three")
+    pretend, store = Pretend(instrumentation, replaces_stored=True), Store("one", "two", "three")
     store.held = pretend.get(store)
     store.held.append(said("four"))
     store.newest = 3
@@ -204,7 +205,7 @@ def test_a_model_that_is_asked_as_a_store_is_read_is_a_part_of_that(instrumentat
 
 def test_a_store_that_raises_ends_the_call_that_is_not_made(instrumentation, assembly_telemetry):
     pretend, store = Pretend(instrumentation), Store("one", "two", "three")
-    run = pretend.readings.run(instrumentation, "clerk", at_once=False)
+    run = ReadingRun(pretend.readings, instrumentation, "clerk", at_once=False)
     with run.current(), pytest.raises(LookupError):
         pretend.failing(store)
     [assembly] = assembly_telemetry.spans_named("assemble_context")
@@ -222,7 +223,7 @@ def test_what_a_plug_in_of_ours_has_given_is_told_by_itself(instrumentation, ass
 
 def test_an_agent_in_a_run_of_several_asks_by_its_own_name(instrumentation, assembly_telemetry):
     pretend = Pretend(instrumentation)
-    run = pretend.readings.run(instrumentation, "team")
+    run = ReadingRun(pretend.readings, instrumentation, "team")
     with run.current():
         token = pretend.readings.agent_name.set("writer")
         pretend.call(Model(), [said("one")])
@@ -255,7 +256,7 @@ def test_a_reduction_that_is_told_later_says_why(instrumentation):
 
 def test_what_was_read_is_not_kept_alive_by_that(instrumentation, assembly_telemetry):
     pretend, store = Pretend(instrumentation), Store("one", "two", "three")
-    run = pretend.readings.run(instrumentation, "clerk")
+    run = ReadingRun(pretend.readings, instrumentation, "clerk")
     with run.current():
         given = pretend.get(store)
         pretend.call(Model(), given)

@@ -127,7 +127,7 @@ def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tri
     hook = reducer(
         reading(lambda messages, ends: messages, policy="sums_up"),
         invoking_agent=lambda *_: invoking_agent,
-        ends=lambda messages, ends: invoking_agent if ends else None,
+        uncalled_agent=lambda messages, ends: invoking_agent if ends else None,
     )
     with assembly_telemetry.as_default():
         instrumentation = Instrumentation("pretend")

@@ -276,11 +276,13 @@ def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
         def reduce(self):
             return "both"
 
-    following = SubclassHook("reduce", lambda original, owner, _: lambda self: owner.__name__, ("Base",))
-    following.tree(Base, instrumentation)
+    following = SubclassHook(
+        "reduce", lambda original, owner, _: lambda self: owner.__name__, lambda cls: cls.__name__ == "Base"
+    )
+    following.wrap_subclasses(Base, instrumentation)
     assert (Base().reduce(), Both().reduce()) == ("base", "Both")
     instrumentation.patches.restore()
-    following.leave()
+    following.stop_watching()
     assert Both().reduce() == "both"
 
 
@@ -309,11 +311,11 @@ def test_of_clients_that_hand_on_the_innermost_is_told(decorated, instrumentatio
             return later()
 
     following = SubclassHook("ask", innermost_client_hook("ask", lambda self, messages: ClientRequest(messages)))
-    following.tree(Behind, instrumentation)
+    following.wrap_subclasses(Behind, instrumentation)
     assert HandsOn().ask(HISTORY) == "asked"
     assert assembly_telemetry.span("assemble_context").attributes["assembly.events.out"] == 1
     instrumentation.patches.restore()
-    following.leave()
+    following.stop_watching()
 
 
 def test_a_method_that_replaces_the_inherited_one_is_recorded_whatever_else_its_class_calls_by_super(
@@ -335,11 +337,11 @@ def test_a_method_that_replaces_the_inherited_one_is_recorded_whatever_else_its_
             return "remembered"
 
     hook = SubclassHook("ask", innermost_client_hook("ask", lambda self, messages: ClientRequest(messages)))
-    hook.tree(Client, instrumentation)
+    hook.wrap_subclasses(Client, instrumentation)
     assert Remembering().ask(HISTORY) == "remembered"
     assert len(assembly_telemetry.spans_named("assemble_context")) == 1
     instrumentation.patches.restore()
-    hook.leave()
+    hook.stop_watching()
 
 
 def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
@@ -356,12 +358,12 @@ def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(in
         "ask", lambda self, messages: ClientRequest(messages), prepared=lambda _, self, messages: call
     )
     following = SubclassHook("ask", reads)
-    following.tree(Behind, instrumentation)
+    following.wrap_subclasses(Behind, instrumentation)
     assert HandsOn().ask(HISTORY[-1:]) is call
     told = assembly_telemetry.span("assemble_context")
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
     instrumentation.patches.restore()
-    following.leave()
+    following.stop_watching()
 
 
 async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_for_them_is_theirs(
@@ -384,13 +386,13 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
         return call_of(instrumentation, messages) if current_model_call() is None else None
 
     wrap = innermost_client_hook(
-        "ask", lambda self, messages: ClientRequest(messages), prepared=prepared, asks=("ask",)
+        "ask", lambda self, messages: ClientRequest(messages), prepared=prepared, client_methods=("ask",)
     )
     following = SubclassHook("ask", wrap)
-    following.tree(Client, instrumentation)
+    following.wrap_subclasses(Client, instrumentation)
     assert [item async for item in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
     instrumentation.patches.restore()
-    following.leave()
+    following.stop_watching()
     told = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["gen_ai.agent.name"] for span in told] == ["clerk"] * 2
     assert [span.attributes["assembly.events.in"] for span in told] == [len(HISTORY)] * 2

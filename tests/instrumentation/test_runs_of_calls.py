@@ -48,12 +48,12 @@ def counts(span: Any) -> tuple[int, int]:
 
 def reduces(instrumentation: Instrumentation, of: MultiCallRun, name: str, before: list[Any], after: list[Any]) -> None:
     """A reducer outside of any call makes these of those."""
-    hook = reducer(reading(lambda _: before, lambda out, _: out, name), invoking_agent=lambda _: of.waits)
+    hook = reducer(reading(lambda _: before, lambda out, _: out, name), invoking_agent=lambda _: of.as_invoking_agent)
     hook(lambda _: after, instrumentation)(before)
 
 
 def calls(of: MultiCallRun, messages: list[Any]) -> None:
-    call = of.begins("clerk")
+    call = of.begin_call("clerk")
     call.set_input(messages, prompts=["Help."])
     call.client_called(ClientRequest(messages, ["Help."], model="gpt-4o"))
 
@@ -95,7 +95,9 @@ def test_a_summariser_outside_of_any_call_is_an_attempt_of_the_next_one(instrume
     )
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     read = reading(lambda held: held, lambda out, _: out, "sums_up")
-    sums_up = reducer(read, invoking_agent=lambda _: of.waits)(lambda held: said(ask(held)), instrumentation)
+    sums_up = reducer(read, invoking_agent=lambda _: of.as_invoking_agent)(
+        lambda held: said(ask(held)), instrumentation
+    )
     with of.current(), of.turn().current():
         calls(of, sums_up(said(1, 2, 3)))
     of.end()
@@ -109,10 +111,10 @@ def test_what_a_limit_left_in_a_store_is_what_was_read_and_added_before(instrume
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
         stored.added("one", said("nobody", "asked"))
-        stored.read("one", said(1, 2), of.waits, 2)  # what was there before is not known
+        stored.read("one", said(1, 2), of.as_invoking_agent, 2)  # what was there before is not known
         calls(of, said(1, 2))
         stored.added("one", said(3))
-        stored.read("one", said(2, 3), of.waits, 2)
+        stored.read("one", said(2, 3), of.as_invoking_agent, 2)
         calls(of, said(2, 3))
     of.end()
     first, second = assembly_telemetry.spans_named("assemble_context")
@@ -126,9 +128,9 @@ def test_what_was_changed_elsewhere_is_not_said_to_be_left_out(instrumentation, 
     stored = StoredHistories("limit")
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
-        stored.read("one", said(1, 2), of.waits, 2)
+        stored.read("one", said(1, 2), of.as_invoking_agent, 2)
         stored.added("one", said(3))
-        stored.read("one", read, of.waits, 2)
+        stored.read("one", read, of.as_invoking_agent, 2)
         calls(of, [*read, *said(4)])
     of.end()
     assert steps(assembly_telemetry.span("assemble_context")) == []
@@ -138,15 +140,15 @@ def test_a_store_that_is_compacted_is_a_step_of_the_call_that_reads_it(instrumen
     stored = StoredHistories("limit")
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
-        stored.read("one", said(1, 2, 3), of.waits, None)
+        stored.read("one", said(1, 2, 3), of.as_invoking_agent, None)
         change = Reduction(instrumentation, StepReport("compaction", ()))
         with change.tracked():
             pass
         stored.changed("one", change)
-        stored.read("one", said("They met.", 3), of.waits, None)
+        stored.read("one", said("They met.", 3), of.as_invoking_agent, None)
         calls(of, said("They met.", 3))
         stored.changed("one", Reduction(instrumentation, StepReport("compaction", ())))
-        stored.read("one", said(3), of.waits, None)  # somebody took an item out
+        stored.read("one", said(3), of.as_invoking_agent, None)  # somebody took an item out
         calls(of, said(3))
     of.end()
     first, second = assembly_telemetry.spans_named("assemble_context")
@@ -208,10 +210,10 @@ async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(i
         wrap = innermost_client_hook(
             method,
             lambda _, messages: ClientRequest(messages),
-            asks=(method,),
-            holds=lambda client: isinstance(client, Client),
+            client_methods=(method,),
+            is_client=lambda client: isinstance(client, Client),
         )
-        SubclassHook(method, wrap).tree(Client, instrumentation)
+        SubclassHook(method, wrap).wrap_subclasses(Client, instrumentation)
     try:
         assert await Around(Real(), Real()).call(said(1, 2)) == ["Noted."] * 2
         assert [item async for item in Around(Real()).stream(said(1, 2))] == ["Noted."]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from otel_assembly.instrumentation import Instrumentation, ModelCall, StepReport
 from otel_assembly.instrumentation.message_alignment import identity_keys, locate, replace_at, restore_removed, same
 from otel_assembly.messages.content_snapshot import read_as
 
@@ -93,6 +94,13 @@ def test_a_message_that_is_missing_or_stands_before_the_last_one_is_not_located(
     assert locate(said, [copy(said[0]), Said("another")]) is None
     assert locate(said, [copy(said[3]), copy(said[2])]) is None
     assert [*locate(said, [said[3], said[2]])] == [3, 2], "the very objects are found in any order"
+
+
+def test_a_reducer_of_other_messages_reads_each_message_at_most_twice(said, assembly_telemetry):
+    call = ModelCall(Instrumentation("pretend"), messages=said)
+    others = [Said(text) for text in "ijklmnop"]
+    assert not call.reduced(StepReport("window", others, others[4:]))
+    assert Said.read <= 2 * len([*said, *others])
 
 
 def test_equal_messages_are_located_one_after_the_other():

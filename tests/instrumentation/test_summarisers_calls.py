@@ -103,6 +103,26 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
     assert attempt.attributes.get("error.type") == ("ValueError" if failed else None)
 
 
+@pytest.mark.parametrize("has_reducer", [True, False])
+def test_no_step_of_a_deferred_reduction_starts_before_its_assembly(has_reducer, assembly_telemetry):
+    messages, invoking_agent = [{"role": "user", "content": "Order 4711."}], InvokingAgent("history")
+    instrumentation = Instrumentation("pretend")
+    summarize = client(lambda messages: ClientRequest(messages), str)(lambda _: "Summary.", instrumentation)
+    observe = reading(lambda given: given, lambda out, _: out, "summary")
+    hook = reducer(observe, invoking_agent=lambda _: invoking_agent)
+    shorten = hook(lambda messages: [{"role": "user", "content": summarize(messages)}], instrumentation)
+    with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
+        kept, call = shorten(messages), ModelCall(instrumentation, invoking_agent)
+        if has_reducer:
+            reduction = Reduction(instrumentation, StepReport("window", kept), call=call)
+            reduction.open()
+            reduction.done(kept)
+        call.client_called(ClientRequest(kept))
+    (assembly,) = assemblies(assembly_telemetry)
+    assert steps(assembly) == ["summary", "window"][: 1 + has_reducer]
+    assert all(step.start_ns >= assembly.start_ns for step in assembly.children)
+
+
 def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was_called(assembly_telemetry):
     asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
     summarise = client(lambda messages: ClientRequest(messages), str)(lambda messages: "All that was said.", telling)

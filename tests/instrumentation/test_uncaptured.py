@@ -36,8 +36,16 @@ async def achat(client, **settings):
 """
 
 
+#: The clients are not instrumented, so that no assembly is recorded of their calls.
+WITHOUT_CLIENTS = ",".join(
+    f"otel_assembly_{client}"
+    for client in ("openai", "anthropic", "google_genai", "litellm", "botocore", "groq", "ollama")
+)
+
+
 def stderr_of(program, **environment):
     """What a process with this program writes to its standard error."""
+    environment = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": WITHOUT_CLIENTS, **environment}
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + program],
         capture_output=True,
@@ -73,6 +81,16 @@ async def main():
         async for _ in await client.aio.models.generate_content_stream(model="gemini-2.5-flash", contents="Hi"):
             pass
 asyncio.run(main())
+""",
+    "groq": f"""
+import groq
+with quietly:
+    groq.Groq(base_url="{NOWHERE}", api_key="none", max_retries=0).chat.completions.create(model="m", messages=messages)
+""",
+    "ollama": f"""
+import ollama
+with quietly:
+    ollama.Client(host="{NOWHERE}").chat(model="m", messages=messages)
 """,
     "bedrock-runtime": f"""
 import botocore.session

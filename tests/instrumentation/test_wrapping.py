@@ -82,10 +82,10 @@ def test_a_method_that_is_met_is_wrapped_once_where_it_is_defined_and_put_back()
     original = vars(Base)["apply"]
     patches = Patches()
     for met in (Derived, Base, Derived):
-        patches.take(met, "apply", lambda method: lambda self: ["wrapped", *method(self)])
-        patches.take(met, "missing", lambda method: method)
+        patches.wrap_once(met, "apply", lambda method: lambda self: ["wrapped", *method(self)])
+        patches.wrap_once(met, "missing", lambda method: method)
     assert Derived().apply() == ["wrapped", "base"]
     assert "apply" not in vars(Derived)
     patches.restore()
-    patches.take(Derived, "apply", lambda method: lambda self: method)
+    patches.wrap_once(Derived, "apply", lambda method: lambda self: method)
     assert vars(Base)["apply"] is original

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from recount import count
 
 from otel_assembly import Assembler, Context, describe
+from otel_assembly.cli import main
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 METER = TokenMeter(TiktokenCounter("o200k_base"))
@@ -91,13 +90,13 @@ REPLAYED = {
 
 
 @pytest.mark.parametrize("form", REPLAYED)
-def test_a_replayed_request_costs_the_same_in_the_form_of_every_provider(form, tmp_path):
+def test_a_replayed_request_costs_the_same_in_the_form_of_every_provider(form, tmp_path, capsys):
     tokens = []
     for name in (form, "openai"):
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps(REPLAYED[name]))
-        command = [sys.executable, "-m", "otel_assembly", "replay", "--policies", "conversation", "--json", str(path)]
-        tokens.append(json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["tokens_in"])
+        assert main(["replay", "--policies", "conversation", "--json", str(path)]) == 0
+        tokens.append(json.loads(capsys.readouterr().out)["tokens_in"])
     assert tokens[0] == tokens[1] > 30
 
 

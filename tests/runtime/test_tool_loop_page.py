@@ -36,8 +36,23 @@ async def run(name, *answers):
 
 
 def test_every_program_of_the_page_is_run():
-    assert set(PROGRAMS) == {"tool_loop", "refused"}
+    assert set(PROGRAMS) == {"tool_loop", "sync_loop", "own_trimming", "refused"}
     assert PAGE.count("```python") == len(PROGRAMS)
+
+
+async def test_the_synchronous_loop_calls_the_tool_and_answers():
+    asked = completion(None, [function_call("a", '{"flight": "KE081"}', "find_bag")])
+    out, requests = await run("sync_loop", asked, completion("At gate 14."))
+    assert out == "At gate 14.\n"
+    assert [message["role"] for message in requests[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    assert requests[1]["messages"][-1]["content"] == "The bag of KE081 is at gate 14."
+
+
+async def test_the_loop_that_records_its_trimming_sends_the_newest_messages():
+    answers = [completion(f"Answer {number}.") for number in range(5)]
+    out, requests = await run("own_trimming", *answers)
+    assert out.splitlines() == [f"Answer {number}." for number in range(5)]
+    assert [len(request["messages"]) for request in requests] == [1, 3, 5, 6, 6]
 
 
 async def test_the_loop_calls_the_tool_and_answers():

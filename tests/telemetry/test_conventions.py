@@ -59,11 +59,8 @@ CONTENT = {c.ARRIVED_CONTENTS, c.GEN_AI_SYSTEM_INSTRUCTIONS}
 IDENTITIES = {c.ID, c.LEDGER_ID, c.PREVIOUS_ID, c.GEN_AI_CONVERSATION_ID, c.ALERT_FINGERPRINT, c.PREFIX_HASH}
 
 CONSTANTS = {name: value for name, value in vars(c).items() if name.isupper() and isinstance(value, str)}
-ATTRIBUTE_CONSTANTS = {
-    name: value
-    for name, value in CONSTANTS.items()
-    if "." in value and not name.startswith(("EVENT_OVERFLOW", "EVENT_ALERT", "EVENT_HALT", "EVENT_RESUMED"))
-}
+EVENT_CONSTANTS = {"EVENT_OVERFLOW", "EVENT_ALERT", "EVENT_HALT", "EVENT_RESUMED", "EVENT_PROVIDER_EDIT"}
+ATTRIBUTE_CONSTANTS = {name: value for name, value in CONSTANTS.items() if "." in value and name not in EVENT_CONSTANTS}
 
 ASSEMBLY = {
     c.FORMAT_VERSION: 1,
@@ -150,7 +147,7 @@ def test_metrics_have_their_constants_too():
 def test_spans_and_events_have_their_constants_too():
     said = {name: value for name, value in CONSTANTS.items() if name.startswith("SPAN_")}
     assert said == {f"SPAN_{span.verb.upper()}": span.verb for span in SPANS}
-    assert {c.EVENT_OVERFLOW, c.EVENT_ALERT, c.EVENT_HALT, c.EVENT_RESUMED} == {event.name for event in EVENTS}
+    assert {CONSTANTS[name] for name in EVENT_CONSTANTS} == {event.name for event in EVENTS}
 
 
 def test_bounds_that_the_registry_names_are_those_of_the_code():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
@@ -435,3 +436,27 @@ async def test_a_call_that_opens_while_its_prompt_is_prepared_may_name_itself_la
             assembly.end()
             name_late(span, NAMES["OpenLLMetry"])
     assert stamps(recorder, "openai.chat") == ids(recorder)
+
+
+async def test_all_spans_of_the_model_call_that_is_running_are_stamped(recorder, tracer):
+    """As where an instrumentation records a client that opens a span of its own."""
+    recorder.recorder.emitter.linking_processor()  # as when a framework is instrumented
+    with tracer.start_as_current_span("turn"):
+        for _ in range(2):
+            aside = tracer.start_span("chat gpt-4o", attributes={"gen_ai.operation.name": "chat"})
+            with chat(tracer), chat(tracer):
+                await assemble()
+            aside.end()
+    first, second = ids(recorder)
+    assert stamps(recorder) == [first] * 3 + [second] * 3
+
+
+async def test_a_call_that_opened_without_becoming_current_is_stamped(recorder, tracer):
+    recorder.recorder.emitter.linking_processor()  # as when a framework is instrumented
+    for parent in ("turn", None):
+        with tracer.start_as_current_span(parent) if parent else nullcontext():
+            for _ in range(2):
+                span = tracer.start_span("chat gpt-4o", attributes={"gen_ai.operation.name": "chat"})
+                await assemble()
+                span.end()
+    assert stamps(recorder) == ids(recorder)

@@ -117,6 +117,18 @@ def read_with(changes):
     return everything_of(spans)
 
 
+@pytest.mark.parametrize("sources", [False, [False], ["x"], [0]])
+def test_sources_that_are_no_items_are_invalid(sources):
+    spans = [
+        replace(span, attributes={**span.attributes, "assembly.arrived.sources": sources})
+        if "assembly.arrived.sources" in span.attributes
+        else span
+        for span in recorded()
+    ]
+    assert spans != recorded()
+    everything_of(spans)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_CHANGES)
 def test_no_value_of_any_attribute_makes_a_reader_fail(changes):

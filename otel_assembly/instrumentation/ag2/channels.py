@@ -25,6 +25,7 @@ client_receive: Final = _ENVELOPES.handles
 
 
 def _view_of(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
+    """Return the view that a call of ``project`` with these arguments computes."""
     return View(
         str(getattr(policy, "name", "") or type(policy).__name__),
         str(channel.channel_id),
@@ -43,4 +44,4 @@ current_input: Final = unseen
 @observe_hook
 def view_policy(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     """Wrap `resolve_view_policy`, to wrap ``project`` of the user's own view policies on first use."""
-    instrumentation.take(type((yield)), "project", project)
+    instrumentation.wrap_once(type((yield)), "project", project)

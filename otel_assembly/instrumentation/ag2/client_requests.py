@@ -10,10 +10,11 @@ follows no such turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from otel_assembly._internal.class_cache import cached_by_class
+from otel_assembly.instrumentation.ag2.messages import PACKAGES
 
 #: Providers whose mappers skip tool calls without a result, and results without a call (AG2 1.0 to 1.2).
 _REPAIRS_PAIRS: Final = frozenset({"anthropic", "bedrock"})
@@ -47,19 +48,16 @@ def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
     kept: list[Any] = []
     is_replayed = False
     for event in events:
-        kind: type = type(event)
-        if "ModelResponse" in _names(kind):
-            if is_replayed or event.content:
-                kept.append(event)
-            is_replayed = False
-        else:
+        names = _names(event.__class__)
+        is_response = "ModelResponse" in names
+        if is_replayed or not is_response or event.content:
             kept.append(event)
-            is_replayed = is_replayed or "XAIAssistantEvent" in _names(kind)
+        is_replayed = not is_response and (is_replayed or "XAIAssistantEvent" in names)
     return kept if len(kept) < len(events) else events
 
 
 def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
-    """Remove tool calls without a result, and results without a call."""
+    """Remove tool calls without a result, and results without a call, as the mappers of `_REPAIRS_PAIRS` do."""
     opened = {call.id for event in events for call in _calls(event)}
     if not opened and provider == "anthropic":  # its mapper then converts every result
         return events
@@ -77,22 +75,20 @@ def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
     return kept if len(kept) < len(events) else events
 
 
-def _calls(event: Any) -> Sequence[Any]:
-    kind: type = type(event)
-    return event.tool_calls.calls if "ModelResponse" in _names(kind) else ()
+def _calls(event: Any) -> Iterable[Any]:
+    """Return the tool calls of a response; empty for any other event."""
+    return event.tool_calls.calls if "ModelResponse" in _names(event.__class__) else ()
 
 
-def _results(event: Any) -> Sequence[Any]:
-    kind: type = type(event)
-    names = _names(kind)
-    if "ToolResultsEvent" in names:
-        results: Sequence[Any] = event.results
-        return results
-    return (event,) if "ToolResultEvent" in names else ()
+def _results(event: Any) -> Iterable[Any]:
+    """Return the results of a batch, or a single result; empty for any other event."""
+    names = _names(event.__class__)
+    return event.results if "ToolResultsEvent" in names else (event,) if "ToolResultEvent" in names else ()
 
 
 @cached_by_class
 def _names(kind: type) -> frozenset[str]:
+    """Return the names of a class and its base classes; ``ag2`` and ``autogen.beta`` define the same names."""
     return frozenset(base.__name__ for base in kind.__mro__)
 
 
@@ -101,15 +97,16 @@ def _provider(kind: type) -> str:
     """Return the provider in whose folder a configuration or event class is defined; empty if in none."""
     for base in kind.__mro__:
         package, _, rest = base.__module__.partition(".config.")
-        if rest and package in {"ag2", "autogen.beta"}:
+        if rest and package in PACKAGES:
             return rest.partition(".")[0]
     return ""
 
 
-def _is_skipped(kind: type, provider: str, config: frozenset[str]) -> bool:
+def _is_skipped(kind: type, provider: str, config_names: frozenset[str]) -> bool:
+    """Return whether a provider's mapper skips all events of a class; `config_names` are `_names` of the config."""
     names = _names(kind)
     if "ModelMessage" in names:
         return True
     if "ProviderReplay" not in names or not provider:
         return False
-    return _provider(kind) != provider or ("ModelReasoning" in names and _CHAT_COMPLETIONS in config)
+    return _provider(kind) != provider or ("ModelReasoning" in names and _CHAT_COMPLETIONS in config_names)

@@ -76,10 +76,10 @@ class Turn:
             return await call_next(event, context)
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> Any:
-        """Call the model's client, and record the model call."""
+        """Call the model's client, and record the model call; as the innermost middleware, it gets the client."""
         if not self._instrumentation.is_enabled():
             return await call_next(events, context)
-        with preparing(self._instrumentation, call_next, events, context):
+        with llm_call_scope(self._instrumentation, call_next, events, context):
             return await _CLIENT(call_next, self._instrumentation)(events, context)
 
     async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
@@ -89,7 +89,7 @@ class Turn:
     on_human_input = on_tool_execution
 
     async def drive(self, turn: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the turn and end its run.
+        """Run the turn by calling AG2's function for it, and end its run.
 
         The turn can be started during another agent's model call. Its own model calls are no part of that call.
         """
@@ -98,23 +98,12 @@ class Turn:
 
 
 def _request_of_turn(events: Any, context: Any) -> ClientRequest:
-    config = config_of(context)
-    return ClientRequest(
-        converted(events, config),
-        list(context.prompt),
-        model=model_of(context),
-        unknown=_is_stateful(config),
-        invoking_agent=invoking_agent_of(context),
-    )
-
-
-def _is_stateful(config: Any) -> bool:
-    """Return whether the provider stores earlier messages that are not in the request.
-
-    Only xAI's configuration has ``previous_response_id``. AG2's client for OpenAI's Responses API always sends all
-    messages (1.0 to 1.2).
-    """
-    return bool(getattr(config, "previous_response_id", None))
+    config, model, invoking_agent = config_of(context), model_of(context), invoking_agent_of(context)
+    # With this id, xAI adds the messages that it stores. No other configuration has it: AG2's client for OpenAI's
+    # Responses API always sends all messages (1.0 to 1.2).
+    unknown = bool(getattr(config, "previous_response_id", None))
+    messages, prompts = converted(events, config), list(context.prompt)
+    return ClientRequest(messages, prompts, model=model, unknown=unknown, invoking_agent=invoking_agent)
 
 
 def _response_text(response: Any) -> str:
@@ -125,22 +114,18 @@ _CLIENT: Final = client(_request_of_turn, _response_text)
 
 
 def _standalone_request(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> ClientRequest:
-    name = model_of(context) if reducing() is None else type(model).__name__
-    schemas = offered(tools, function_of)
-    config = config_of(context)
-    invoking_agent = invoking_agent_of(context, "client")
-    return ClientRequest(
-        converted(messages, config),
-        list(context.prompt),
-        schemas,
-        name,
-        unknown=_is_stateful(config),
-        invoking_agent=invoking_agent,
-    )
+    """Return the request of a client that is not called as the last step of a turn's model call.
+
+    Its messages are not the agent's history, so it has a separate ledger. A reducer's client, which is the summarizer,
+    is named by its class.
+    """
+    request, invoking_agent = _request_of_turn(messages, context), invoking_agent_of(context, "client")
+    name = request.model if reducing() is None else type(model).__name__
+    return request._replace(tools=offered(tools, function_of), model=name, invoking_agent=invoking_agent)
 
 
 #: Wraps `LLMClient.__call__`. Records calls that are not a turn's own, such as those of policies and live agents.
-standalone_call: Final = client(_standalone_request, _response_text, told=record_standalone_call)
+standalone_call: Final = client(_standalone_request, _response_text, record=record_standalone_call)
 
 
 @replace_hook
@@ -157,7 +142,7 @@ async def turn_scope(
 @replace_hook
 async def execute(instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **arguments: Any) -> Any:
     """Replace `Agent._execute`, which runs every turn in versions without `Agent._turn_scope`."""
-    if hasattr(type(agent), "_turn_scope"):
+    if hasattr(type(agent), "_turn_scope"):  # `turn_scope` begins the turn
         return await original(agent, event, **arguments)
     turn = Turn(instrumentation, agent, arguments)
     return await turn.drive(partial(original, agent, event, **arguments))
@@ -218,19 +203,14 @@ def function_of(schema: Any) -> dict[str, Any] | None:
     return {"type": "function", "function": asdict(schema.function)} if schema.type == "function" else None
 
 
-def preparing(
+def llm_call_scope(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
 ) -> AbstractContextManager[ModelCall | None]:
-    """Return a context manager in which a middleware of a model call runs, and begin that call if it is not begun.
+    """Return the context manager in which one middleware of a model call runs, down to the client.
 
-    The call's input is what AG2 read from the history for it. It can differ from `events`, because middleware that is
+    The first middleware that is instrumented begins the call. The call's input is the list that AG2 read from the
+    history for it. It can differ from `events`, the list that the middleware is called with, because middleware that is
     not instrumented may already have run.
-
-    Args:
-        instrumentation: Records the call.
-        call_next: The next middleware, or the client.
-        events: The events that the middleware is called with.
-        context: AG2's context.
     """
 
     def begin() -> ModelCall:
@@ -263,8 +243,12 @@ def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, conte
     yield
 
 
-async def tools_of(context: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the schemas of the functions that are offered to the model: the turn's, or else the agent's."""
+async def offered_schemas_of(context: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the schemas of the functions that are offered to the model; they count toward a plug-in's budget.
+
+    A running turn has them as soon as `llm_call_scope` has read them, with the tools that were passed to this run only.
+    Otherwise they are those of the agent's own tools.
+    """
     turn = turn_of(context)
     if turn is not None and turn.tools.schemas is not None:
         return turn.tools.schemas

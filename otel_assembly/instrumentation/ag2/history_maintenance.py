@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
-from otel_assembly.instrumentation.reductions import reduces, reducing
+from otel_assembly.instrumentation.reductions import observe_reducer, reducing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ def maintenance_hook(
         observe: Observes the function, as for `reducer`.
         call_of: Returns a context manager for the assembly, from the `Instrumentation` and the function's arguments.
             The function runs in its block.
-        always: As for `reducer`.
+        always: True to record a step even if the function changed nothing; otherwise only a metric counts that.
     """
-    observation = reduces(observe, always=always)
+    observation = observe_reducer(observe, always=always)
 
     def observe_maintenance(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         if reducing() is not None:
@@ -50,4 +50,4 @@ def maintenance_hook(
         ):
             yield from observation(instrumentation, *args, **kwargs)
 
-    return observe_any_hook(observe_maintenance)
+    return observe_hook(observe_maintenance)

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_assembly.instrumentation.ag2 import channels, conversation, messages, reducers
+    from otel_assembly.instrumentation.client_frameworks import agents
+    from otel_assembly.instrumentation.client_frameworks import reducers as transforms
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
     channels, conversation, messages, reducers = (
         LazyWrappers(f"{__package__}.{module}") for module in ("channels", "conversation", "messages", "reducers")
     )
+    agents, transforms = (
+        LazyWrappers(f"otel_assembly.instrumentation.client_frameworks.{module}") for module in ("agents", "reducers")
+    )
 
 _RELEASED: Final = ">= 1.0.0a0"
 _BETA: Final = "< 1.0.0a0"
 _TURNS: Final = "model calls and agent runs"
+#: The older agents of the package `autogen`, whose model calls are recorded at the clients.
+_RUNS: Final = "names and runs of `ConversableAgent`"
 
 
 def _hooks(package: str, versions: str, network_versions: str, scope_versions: str) -> list[Hook]:
@@ -103,4 +110,19 @@ class AG2Instrumentor(AssemblyInstrumentor):
         *_hooks("ag2", _RELEASED, _RELEASED, _RELEASED),
         *_hooks("autogen.beta", _BETA, f">= 0.13, {_BETA}", f">= 0.14, {_BETA}"),
         Hook("autogen.beta.agent", "Agent._execute", conversation.execute, _TURNS, "< 0.14"),
+        *in_package(
+            "autogen.agentchat",
+            ("conversable_agent", "ConversableAgent.generate_reply", agents.ag2_run, _RUNS),
+            ("conversable_agent", "ConversableAgent.a_generate_reply", agents.ag2_run, _RUNS),
+            ("conversable_agent", "ConversableAgent.initiate_chat", agents.ag2_run, _RUNS),
+            ("conversable_agent", "ConversableAgent.a_initiate_chat", agents.ag2_run, _RUNS),
+            ("conversable_agent", "ConversableAgent._generate_oai_reply_from_client", agents.ag2_client, _RUNS),
+            (
+                "contrib.capabilities.transform_messages",
+                "TransformMessages._transform_messages",
+                transforms.transform_messages,
+                "transforms of `ConversableAgent`",
+            ),
+            versions=_BETA,
+        ),
     )

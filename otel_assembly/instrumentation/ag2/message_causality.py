@@ -74,6 +74,7 @@ class Causes:
         self.handles: Wrap = observe_async_hook(self._observe_handling)
 
     def _observe_send(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        """Remember, by the message's id, the current span and the run that sends the message."""
         span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
         parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
         previous_run = handling.run if handling is not None else None
@@ -81,6 +82,7 @@ class Causes:
         yield
 
     def _observe_handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        """Make the sender's span current, and let a `CausedRun` that begins now find the sender."""
         handling = _MessageHandling(*(self._senders.get(str(self._id_of(*args, **kwargs))) or ()))
         with (
             context_value(_HANDLING, handling),
@@ -107,6 +109,7 @@ class CausedRun(LazyRun):
         """Open the run's span, then call the reports that were waiting for it."""
         invoking_agent, handling = self._invoking_agent(), _HANDLING.get()
         self.name, self.conversation_id = str(invoking_agent.agent_name), invoking_agent.conversation_id
+        # If no span was current when the message was sent, the runs are in two traces, which a link connects.
         link = handling.previous_run if handling is not None and handling.parent is None else None
         run = self.instrumentation.begin_run(
             self.name, conversation_id=self.conversation_id, force_span=not _has_span(), link=link
@@ -134,6 +137,6 @@ def reported_in_run(report: Callable[[], None]) -> None:
 
 
 def _has_span() -> bool:
-    """Return whether a span is current other than the one in which the handled message was sent."""
+    """Return whether a span is current other than the sender's, which `_observe_handling` has made current."""
     span, handling = trace.get_current_span(), _HANDLING.get()
     return span.get_span_context().is_valid and (handling is None or span is not handling.parent)

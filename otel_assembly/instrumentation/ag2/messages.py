@@ -54,7 +54,7 @@ def register(package: str) -> None:
         shortened = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
         return edited(event, result=shortened)
 
-    for event_type, row, attributes in (
+    for event_type, row, attributes in (  # the type, the function that reads it, and the attributes that this reads
         (events.BaseEvent, _reasoning, ("__class__",)),
         (events.ModelRequest, lambda event: _read(event.parts).facts(EventKind.REQUEST, {}), ("parts",)),
         (events.ModelResponse, _response, ("message", "tool_calls", "files", "usage", "provider")),
@@ -172,14 +172,11 @@ def with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[An
     new_results: dict[str, Any] = {}
     out: list[Any] = []
     for event in events:
-        out_event = event
-        if id(event) not in ids_before and _is_result(event):
+        if id(event) not in ids_before and hasattr(event, "result") and hasattr(event, "parent_id"):
             new_results[event.parent_id] = event
+            out.append(event)
         elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
-            out_event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
-        out.append(out_event)
+            out.append(type(event)([new_results.pop(result.parent_id, result) for result in event.results]))
+        else:
+            out.append(event)
     return out
-
-
-def _is_result(event: Any) -> bool:
-    return hasattr(event, "result") and hasattr(event, "parent_id")

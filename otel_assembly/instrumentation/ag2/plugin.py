@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-from otel_assembly.conversation_state import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import HaltedError
-from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.conversation import (
-    config_of,
-    invoking_agent_of,
-    model_of,
-    tools_of,
-)
-from otel_assembly.instrumentation.ag2.messages import package_of, register, with_new_results
-from otel_assembly.instrumentation.halts import already_reported
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream, TurnInput
+from otel_assembly.instrumentation.ag2.alerts import StreamConversation
+from otel_assembly.instrumentation.ag2.conversation import config_of, invoking_agent_of, model_of, offered_schemas_of
+from otel_assembly.instrumentation.ag2.messages import package_of, with_new_results
+from otel_assembly.instrumentation.plugin import Given, Plugin, TurnInput
 from otel_assembly.knowledge import KnowledgeStore
-from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
 
-class AssembledPolicy(Plugin[PluginConversation]):
+class AssembledPolicy(Plugin[StreamConversation]):
     """Runs a chain of otel-assembly's policies as a policy of an AG2 agent.
 
     Use it as ``Agent(…, assembly=[AssembledPolicy(…)])``. The policies process AG2's own event objects. One
@@ -80,7 +67,6 @@ class AssembledPolicy(Plugin[PluginConversation]):
         self.name = self.assembler.name or "assembled"
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)
-        self._by_history: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
 
     def context_of(self, conversation: Any) -> Context:
         """Return the context of a conversation. Use it to send alerts to the conversation, or to halt it.
@@ -108,14 +94,15 @@ class AssembledPolicy(Plugin[PluginConversation]):
         return output
 
     async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from the arguments of `apply`, and from AG2's context what the arguments do not have."""
         prompts, events, context = request
         return TurnInput(
-            context,
-            prompts,
-            events,
+            turn=context,
+            prompts=prompts,
+            messages=events,
             agent_name=self._agent_name or invoking_agent_of(context).agent_name,
             model=model_of(context),
-            tools=self._tools if self._tools is not None else await tools_of(context),
+            tools=self._tools if self._tools is not None else await offered_schemas_of(context),
             client=config_of(context),
             dependencies=_dependencies(context),
             variables=context.variables,
@@ -124,101 +111,8 @@ class AssembledPolicy(Plugin[PluginConversation]):
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
         return prompts, with_new_results(turn_input.messages, messages)
 
-    @staticmethod
-    def _is_same(left: Any, right: Any) -> bool:
-        """Return whether two objects are the same event: persistent storage returns a new object for every read."""
-        return type(left) is type(right) and bool(left.created_at == right.created_at)
-
-    def _conversation_of(self, stream: Any) -> _Conversation:
-        history = stream.history
-        conversation = self._by_history.get(history)
-        if conversation is None:
-            register(package_of(history))
-            in_memory = type(history.storage).__name__ == "MemoryStorage"
-            conversation = _Conversation(self, stream, None if in_memory else str(stream.id))
-            self._by_history[history] = conversation
-        return conversation
-
-
-class _Conversation(PluginConversation):
-    """One conversation of one `AssembledPolicy`. It is freed with AG2's history, to which it has no reference."""
-
-    def __init__(self, plugin: Plugin[Any], stream: Any, conversation_id: str | None) -> None:
-        self.sink = _Sink(stream, conversation_id)
-        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=plugin._is_same)  # noqa: SLF001
-        self._checked_events = self._halts_before = 0
-
-    async def show(self, events: Sequence[Any]) -> None:
-        """Show otel-assembly's observers the new events, and collect the observers' alerts."""
-        self.sink.alerts, self._halts_before = [], self.sink.halts
-        await super().show(events)
-
-    async def assemble(self, turn_input: TurnInput) -> Assembly:
-        """Return the assembly of the events, followed by the observers' alerts; send a halt to AG2's stream."""
-        events = [*turn_input.messages, *self.sink.alerts]
-        if not self.delivers:
-            await self.check_alerts(events)
-        try:
-            assembly = await super().assemble(replace(turn_input, messages=events))
-        except HaltedError as halted:
-            if self._halts_before == self.sink.halts:
-                await self.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
-            raise
-        await self.check_alerts(events)  # a policy before the `AlertPolicy` may have dropped a FATAL alert
-        return assembly
-
-    async def check_alerts(self, events: Sequence[Any]) -> None:
-        """Halt the conversation if there is a FATAL alert among the events that were not checked before."""
-        checked, self._checked_events = self._checked_events, len(events)
-        for event in events[checked:] if checked <= len(events) else events:  # compaction can shorten the history
-            if is_alert(event) and alert_facts(event).fatal:
-                halt = self.context.guard.observe(event)
-                if halt is not None:
-                    await self.context.halt(halt)
-
-
-class _Sink(PluginStream):
-    """Sends otel-assembly's alerts and halts to an AG2 stream as AG2's types, and shows events to the observers.
-
-    Attributes:
-        halts: The number of halts that were sent to AG2's stream.
-        alerts: The alerts that were sent to AG2's stream since the last call of `_Conversation.show`.
-    """
-
-    def __init__(self, stream: Any, conversation_id: str | None) -> None:
-        super().__init__()
-        if conversation_id is not None:
-            self.history.conversation = conversation_of_id(conversation_id)
-        self._ag2_stream = weakref.ref(stream)
-        self._package = package_of(stream.history)
-        self.halts = 0
-        self.alerts: list[Any] = []
-
-    async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        """Send an event to AG2's stream, if AG2 has an equivalent event, and show it to the observers."""
-        ag2_event = self._ag2_event(event)
-        stream = self._ag2_stream()
-        if ag2_event is not None and stream is not None:
-            context_type = importlib.import_module(f"{self._package}.context").ConversationContext
-            await stream.send(ag2_event, context_type(stream))
-        await super()._record(event, limit)
-
-    def _ag2_event(self, event: Any) -> Any:
-        """Return AG2's equivalent of an event; None if there is none, such as for a note on an assembly."""
-        events = importlib.import_module(f"{self._package}.events")
-        if type(event).__name__ == "HaltEvent":
-            halt = events.HaltEvent(reason=event.reason, source=event.source)
-            self.halts += 1
-            already_reported(halt)  # mark it as reported, because the guard has reported this halt
-            return halt
-        if is_alert(event):
-            facts = alert_facts(event)
-            severities = {severity.value: severity for severity in events.Severity}
-            severity = severities.get(facts.severity, facts.severity)  # AG2 accepts other strings too
-            alert = events.ObserverAlert(source=facts.source, severity=severity, message=facts.message)
-            self.alerts.append(alert)
-            return alert
-        return event if isinstance(event, events.BaseEvent) else None
+    def _conversation_of(self, stream: Any) -> StreamConversation:
+        return self._conversations_without_id.get_or_create(stream.history, lambda _: StreamConversation(self, stream))
 
 
 def _dependencies(context: Any) -> dict[Any, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.conversation_state import alert_facts, is_alert
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, model_of, preparing, turn_of
+from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, llm_call_scope, model_of, turn_of
 from otel_assembly.instrumentation.ag2.history_maintenance import maintenance_hook
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
 from otel_assembly.instrumentation.clients import summariser_call
@@ -121,11 +121,14 @@ _BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
 def assembler_middleware(
     instrumentation: Instrumentation, middleware: Any, /, call_next: Any, events: Any, context: Any
 ) -> Observation:
-    """Wrap `AssemblerMiddleware.on_llm_call`, to wrap ``apply`` of each of its policies on first use."""
+    """Wrap `AssemblerMiddleware.on_llm_call`, which applies policies: begin the model call that their steps belong to.
+
+    It also wraps ``apply`` of each policy's class on first use, because the program's own policies have no base class.
+    """
     policies = getattr(middleware, "_policies", None)
     for policy in policies if isinstance(policies, list | tuple) else ():
-        instrumentation.take(type(policy), "apply", policy_apply)
-    with preparing(instrumentation, call_next, events, context):
+        instrumentation.wrap_once(type(policy), "apply", policy_apply)
+    with llm_call_scope(instrumentation, call_next, events, context):
         yield
 
 
@@ -133,7 +136,10 @@ def assembler_middleware(
 def policy_apply(
     instrumentation: Instrumentation, policy: Any, /, prompts: Any, events: Any, context: Any
 ) -> Observation:
-    """Wrap a policy's ``apply``, to record a step."""
+    """Wrap a policy's ``apply``, to record a step, even if the policy changes nothing.
+
+    Not recorded: a policy outside any model call, and one that runs inside another reducer's step.
+    """
     call = CALL.get()
     if call is None or reducing() is not None:
         return
@@ -145,11 +151,13 @@ def policy_apply(
     call.observe_messages(events, prompts=prompts)
     name, spec = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _UNKNOWN_POLICY
     reduction = Reduction(instrumentation, StepReport(name, events, kind=spec.kind, config=spec.config(policy)))
-    reduction.open()
+    reduction.open()  # `done` records an open step even if nothing changed
+    # An `AlertPolicy` remembers the alerts that it has delivered; `_new_alerts` returns those that this run adds.
     delivered = frozenset(policy._delivered_keys if spec is _ALERTS else ())  # noqa: SLF001
     with reduction.tracked():
         prompts, events = yield
         if not isinstance(events, list | tuple):
+            # Ends the step with an error, which `observe_async_hook` logs. AG2 gets the policy's result unchanged.
             raise TypeError(f"{name} returned its events as {type(events).__name__}, and not as a list or tuple")
         alerts = _new_alerts(policy, delivered, reduction.before) if spec is _ALERTS else ()
         spec.done(reduction, policy, events, prompts=prompts, alerts=alerts)
@@ -165,15 +173,15 @@ history_limiter = reducing_middleware_hook(
         limit="_max_events",
         unit="items",
     ),
-    preparing,
+    llm_call_scope,
 )
 token_limiter = reducing_middleware_hook(
-    ReducerSpec("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
+    ReducerSpec("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), llm_call_scope
 )
 
 
 @contextmanager
-def _call_of(
+def _maintenance_call(
     name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> Iterator[ModelCall]:
     """Yield the assembly of a compaction or aggregation; `name` is ``compaction`` or ``aggregation``.
@@ -185,7 +193,8 @@ def _call_of(
         invoking_agent = invoking_agent_of(context, "" if is_compaction else name)
         call = ModelCall(instrumentation, invoking_agent, model=model_of(context), name=name)
         call.set_input(events, prompts=list(context.prompt) if is_compaction else ())
-        call.set_model_info(tools=(turn and turn.tools.schemas) or () if is_compaction else ())
+        if is_compaction and turn is not None:
+            call.tools = turn.tools.schemas or ()
         yield call
 
 
@@ -206,7 +215,7 @@ _TARGET: Final = ReducerSpec(settings={"target": "_target"})
 def _observe_compaction(
     _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> ReducerObservation:
-    """Record why events were dropped: outside the window, or lost because the model's answer is no summary of them."""
+    """Record a compaction, and why events were dropped: outside the window, or because the answer is no summary."""
     report = StepReport("compaction", events, config=_TARGET.config(strategy))
     after = _compacted((yield report), report.before, context)
     if type(strategy).__name__ == "TailWindowCompact":
@@ -220,29 +229,30 @@ def _observe_compaction(
 def _observe_aggregation(
     _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> ReducerObservation:
+    """Record an aggregation. It writes memory and changes no event, so its input is its output."""
     report = StepReport("aggregation", events, kind=None, config=_TARGET.config(strategy))
     yield report
     return replace(report, after=events)
 
 
 #: Wrap a strategy's ``compact`` and ``aggregate``.
-compact = maintenance_hook(_observe_compaction, partial(_call_of, "compaction"))
-aggregate = maintenance_hook(_observe_aggregation, partial(_call_of, "aggregation"), always=True)
+compact = maintenance_hook(_observe_compaction, partial(_maintenance_call, "compaction"))
+aggregate = maintenance_hook(_observe_aggregation, partial(_maintenance_call, "aggregation"), always=True)
 
 
-def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:
+def _summarizer_request(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:
     """Return the events that a strategy of AG2 summarizes: the last argument that is a list."""
     events = next(argument for argument in reversed((*args, *kwargs.values())) if isinstance(argument, list))
     return ClientRequest(events, model=type(strategy).__name__)
 
 
 #: Wraps the methods of AG2's strategies that call a model, such as ``_summarize``.
-summarize = summariser_call(_read, str)
+summarize = summariser_call(_summarizer_request, str)
 
 
 @observe_async_hook
 def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Wrap ``on_turn`` of the middleware that runs a strategy, to wrap the user's own strategies on first use."""
     for method, wrap in (("compact", compact), ("aggregate", aggregate)):
-        instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001
+        instrumentation.wrap_once(type(middleware._strategy), method, wrap)  # noqa: SLF001
     yield

@@ -56,7 +56,7 @@ def view(reads: Callable[..., View]) -> Wrap:
             return
         started_ns, messages = time.time_ns(), ()
 
-        def record(error: BaseException | None) -> None:
+        def record(error: BaseException | None) -> None:  # also called after an exception, then without messages
             read = reads(*args, **kwargs)
             report = partial(
                 instrumentation.observed.project,
@@ -81,11 +81,7 @@ def view(reads: Callable[..., View]) -> Wrap:
 
 
 @observe_async_hook
-def _without_views(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+def unseen(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+    """Wrap a coroutine function so that views which are computed inside of it are not recorded."""
     with context_value(_VIEWING, True):
         yield
-
-
-def unseen(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wrap a coroutine function so that views which are computed inside of it are not recorded."""
-    return _without_views(original, instrumentation)

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def attach_to_stream(run: TrackedRun, answer: Any) -> bool:
-    """Read each chunk of a `ResponseStream` inside of a run, and end the run with the stream.
+    """Attach a run to a `ResponseStream` and return True; return False for any other answer.
 
-    The stream ends if it is exhausted, fails or is discarded. Return False if the answer is no `ResponseStream`.
+    Each chunk is then read inside of the run. The run ends when the stream is exhausted, fails or is discarded.
     """
     if not isinstance(answer, ResponseStream):
         return False
@@ -65,10 +65,10 @@ _GENERATED_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 @_streaming_run_hook
 def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) -> TrackedRun | None:
     """Record a run of an agent or workflow, with a span if the framework's own telemetry creates none."""
-    has_no_provider = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _GENERATED_NAME.sub(type(runner).__name__, name_of(runner))
     # Read through the module: agent-framework replaces the object.
-    has_span = not has_no_provider and observability.OBSERVABILITY_SETTINGS.ENABLED
+    has_span = has_provider and observability.OBSERVABILITY_SETTINGS.ENABLED
     return ContextBoundRun(instrumentation, None if has_span else name, {})
 
 
@@ -87,13 +87,16 @@ RUNS: Final = CallsFromSharedStart("agent_framework")
 def run_preparation(
     instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any
 ) -> TrackedRun:
-    """Record the preparation of a run, in which providers load and reduce. If a provider raises, no model is called."""
+    """Record the preparation of a run, in which providers load and reduce. If a provider raises, no model is called.
+
+    The session context in the result is also an argument of `model_rounds`, which finds the preparation by it.
+    """
     return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
 
 
 @_streaming_run_hook
 def model_rounds(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> TrackedRun:
-    """Connect the model calls of a run to its preparation."""
+    """Connect the model calls of a run to its preparation, so that they begin with its messages and reductions."""
     return RUNS.run(instrumentation, context["session_context"], invoking_agent_of(agent, context.get("session")))
 
 
@@ -156,7 +159,7 @@ _REASONS: Final[Mapping[str, DecisionReason]] = {
 
 
 def _with_output(report: StepReport, after: Sequence[Any], strategy: Any) -> StepReport:
-    """Add the output, why the strategy dropped each message, and the strategy's limit if it is in tokens."""
+    """Complete a strategy's report: the output, why each message was dropped, and the limit if it is in tokens."""
     counts_tokens = getattr(strategy, "tokenizer", None) is not None
     limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts_tokens else ()))
     verdicts = left_for(report.before, after, _drop_reason)
@@ -203,6 +206,8 @@ def before_run(_: Instrumentation, provider: Any, *, context: Any, **__: Any) ->
 
 
 def _observe_after_run(_: Instrumentation, provider: Any, *, session: Any = None, **__: Any) -> ReducerObservation:
+    """Observe `CompactionProvider.after_run`, which changes the history that a provider has stored in the session."""
+
     def history() -> Sequence[Any] | None:
         state = session.state.get(provider.history_source_id) if session is not None else None
         messages = state.get("messages") if isinstance(state, dict) else None

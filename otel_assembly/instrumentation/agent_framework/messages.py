@@ -38,6 +38,7 @@ def _with_text(content: Content, text: str) -> Content:
 
 
 def _kind(message: Message, draft: Draft) -> EventKind:
+    """Return the kind of a message whose contents have been read into a draft."""
     if is_summary(message):
         return EventKind.SUMMARY
     if message.contents and all(content.type in _APPROVALS for content in message.contents):
@@ -58,6 +59,7 @@ def is_summary(message: Message) -> bool:
 
 
 def _are_summaries(messages: Sequence[Message]) -> list[bool]:
+    """Return `is_summary` of each message; `_compared_values` calls this once for all messages."""
     # Additional properties are not sent to the model. The framework's compaction sets `_group`.
     return [
         OUR_SUMMARY in properties

@@ -79,12 +79,20 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             await _show_response(conversation, context.result)
 
     async def _read_input(self, request: Any) -> TurnInput:
-        options, client, invoking_agent = request.options or {}, request.client, RUNS.invoking_agent
-        name = self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None)
-        prompts, messages, tools = prompts_of(options), list(request.messages), schemas_of(options.get("tools"))
-        return TurnInput(request, prompts, messages, name, model_in(options, client), tools, client)
+        """Read the input from the `ChatContext` of a model call; the agent's name is that of the instrumented run."""
+        options, invoking_agent = request.options or {}, RUNS.invoking_agent
+        return TurnInput(
+            turn=request,
+            prompts=prompts_of(options),
+            messages=list(request.messages),
+            agent_name=self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None),
+            model=model_in(options, request.client),
+            tools=schemas_of(options.get("tools")),
+            client=request.client,
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
+        """Set messages and prompts of the `ChatContext`; `MiddlewareInput` records them when the model is called."""
         request.messages = messages
         if prompts != turn_input.prompts:
             request.options = {**(request.options or {}), "instructions": "\n\n".join(prompts)}

@@ -22,14 +22,11 @@ class CallsFromSharedStart:
     """The calls of runs whose history is loaded and reduced once, for all calls of the run.
 
     The reductions are recorded as steps of each call, because each call is sent the reduced history.
-
-    Args:
-        framework: The framework's name.
     """
 
     def __init__(self, framework: str) -> None:
-        self._run: ContextVar[_Started | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
-        self._prepared: IdentityWeakMap[_Started] = IdentityWeakMap()
+        self._run: ContextVar[_SharedStart | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
+        self._prepared: IdentityWeakMap[_SharedStart] = IdentityWeakMap()
 
     @property
     def invoking_agent(self) -> InvokingAgent | None:
@@ -47,34 +44,36 @@ class CallsFromSharedStart:
             invoking_agent: The agent; if it has no conversation, the run is the conversation.
             by: Returns the object that identifies the run when its model is called, from the function's result.
         """
-        run = _Started(instrumentation, invoking_agent)
+        run = _SharedStart(instrumentation, invoking_agent)
         keep = self._prepared.put
         return Preparing(instrumentation, run.first, {self._run: None}, returned=lambda made: keep(by(made), run))
 
     def run(self, instrumentation: Instrumentation, by: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
-        """Return a run that calls its model, once or several times; it was prepared before, or starts here."""
-        run = self._prepared.pop(by) or _Started(instrumentation, invoking_agent)
-        return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, ends=run.first.end)
+        """Return a run that calls its model, once or several times; `prepares` has begun it, or it begins here."""
+        run = self._prepared.pop(by) or _SharedStart(instrumentation, invoking_agent)
+        return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, on_end=run.first.end)
 
-    def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        """Return a new call of the run that contains these messages; None if no run does."""
+    def begins(self, messages: Sequence[Any]) -> ModelCall | None:
+        """Return the next call of the current run; None without a run, or if the messages are not from it."""
         run = self._run.get()
-        return run.begins(held) if run is not None else None
+        return run.begins(messages) if run is not None else None
 
 
-class _Started:
-    """One run: its first call, which has the reductions, and the state with which the other calls start."""
+class _SharedStart:
+    """One run: its first call, which has the reductions, and a copy of its start, from which the others are forked."""
 
     def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent) -> None:
         known = (
             invoking_agent if invoking_agent.conversation is not None else invoking_agent._replace(conversation=self)
         )
         self.first = ModelCall(instrumentation, known)
-        self._others: ModelCall | None = None
+        #: The first call as it was before any middleware; None until it is made.
+        self._start: ModelCall | None = None
 
-    def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        begun = self.first if self._others is None else self._others.fork()
-        if begun.out and locate(held, begun.out) is None:
+    def begins(self, messages: Sequence[Any]) -> ModelCall | None:
+        """Return the next call; None if the messages do not contain the reduced history, so that it is another's."""
+        call = self.first if self._start is None else self._start.fork()
+        if call.out and locate(messages, call.out) is None:
             return None
-        self._others = self._others or begun.fork()
-        return begun
+        self._start = self._start or call.fork()
+        return call

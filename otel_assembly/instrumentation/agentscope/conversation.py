@@ -55,14 +55,16 @@ def invoking_agent_of(agent: Any) -> InvokingAgent:
 def step_name(middlewares: Sequence[Any], hook: str) -> str:
     """Return the name of a step for a change that was made inside of a middleware hook.
 
-    It is the class name of the only middleware; ``framework`` without middlewares; the hook's name if there are
-    several, because it is not known which of them made the change.
+    It is the class name of the only middleware. With several, it is not known which of them made the change.
     """
-    return FRAMEWORK if not middlewares else type(middlewares[0]).__name__ if len(middlewares) == 1 else hook
+    if not middlewares:
+        return FRAMEWORK
+    return type(middlewares[0]).__name__ if len(middlewares) == 1 else hook
 
 
 @lru_cache(maxsize=200)  # the parts of the least recently used agents are read again when they are needed
 def _parts_of(session_id: str | None, agent_name: str) -> MessageParts[Part]:
+    """Return the parts of an agent's messages in a session, which are the same objects for all of its calls."""
     return MessageParts(block_parts, part_of)
 
 
@@ -131,9 +133,11 @@ class AgentScopeCall(ModelCall):
     def read_messages(self, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
         """Return the parts of a model's messages, and the system prompts in front of them.
 
-        The first message of an agent's request is its system prompt; later system messages belong to the context.
+        The first message of an agent's request is its system prompt; later system messages belong to the context, and
+        are parts. In a call without a conversation, all leading system messages are prompts.
         AgentScope creates a new message for the summary in each request. It is read as the part that `events_of`
-        returns for the summary.
+        returns for the summary. A request may lack some of the agent's messages, so their parts are not forgotten: the
+        next call must find the same objects.
         """
         has_conversation = self.invoking_agent.conversation is not None
         context_ids = {message.id for message in self._request_messages[1:]} if has_conversation else ()
@@ -154,8 +158,7 @@ class AgentScopeCall(ModelCall):
     def record_prompt_changes(self, events: Sequence[Part]) -> None:
         """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before.
 
-        Args:
-            events: The agent's messages without the system prompt.
+        The changes are recorded together with the agent's current messages, `events`.
         """
         original = self.prompt_changes[0].before if self.prompt_changes else self.prompt
         self.observe_messages(events, prompts=as_prompts(original) if self.prompts is None else None)
@@ -167,11 +170,7 @@ class AgentScopeCall(ModelCall):
                 self.reduced(report, started_ns=time.time_ns() - change.duration_ns)
 
     def record_request_changes(self, messages: Sequence[Any]) -> None:
-        """Record what the ``on_model_call`` middlewares changed. A copy with the same content is no change.
-
-        Args:
-            messages: The messages that the model is called with.
-        """
+        """Record how the ``on_model_call`` middlewares changed the model's messages; an equal copy is no change."""
         if self._request_step_name != FRAMEWORK:
             parts, prompts = self.read_messages(messages)
             reduction = self.middleware_reduction(self._request_step_name, self.out)
@@ -232,7 +231,7 @@ def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -
     """
     end_call, session_id = partial(end_prepared_call, agent), agent.state.session_id
     return ContextBoundRun(
-        instrumentation, agent.name, {REPLYING_AGENT: agent}, conversation_id=session_id, ends=end_call
+        instrumentation, agent.name, {REPLYING_AGENT: agent}, conversation_id=session_id, on_end=end_call
     )
 
 
@@ -248,13 +247,18 @@ def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: An
     call = prepared_call(instrumentation, agent)
     call.prompt_changes = ()
     for middleware in agent._system_prompt_middlewares:  # noqa: SLF001  # no public attribute lists them
-        instrumentation.take(type(middleware), "on_system_prompt", _on_system_prompt)
+        instrumentation.wrap_once(type(middleware), "on_system_prompt", _on_system_prompt)
     with context_value(_PROMPT_CALL, call):
         call.prompt = yield
 
 
 @observe_async_hook
 def _on_system_prompt(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Hook a middleware's ``on_system_prompt``: collect its change, and record an exception, which ends the call.
+
+    `AgentScopeCall.record_prompt_changes` records the changes later, because AgentScope builds some prompts only to
+    count their tokens.
+    """
     call, name, started_ns = _PROMPT_CALL.get(), type(middleware).__name__, time.perf_counter_ns()
     if call is None:
         return
@@ -297,6 +301,7 @@ def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kw
         with call.current():
             yield
     except BaseException as error:
+        # The call has not ended, so the model's client was not called: a middleware raised before that.
         if middlewares and not call.ended and not any(is_ours(middleware) for middleware in middlewares):
             call.fail_in_middleware(error)
         raise
@@ -356,9 +361,11 @@ def _client_request(place: int, model: Any, /, *args: Any, **kwargs: Any) -> Cli
 
 def _response_text(response: Any) -> str | None:
     """Return the text of a model's response; None for a stream, and for a response that was interrupted."""
+    if response is None:  # an empty summary
+        return ""
     content = getattr(response, "content", None)
     if content is None or getattr(response, "finished_reason", None) == "interrupted":
-        return None if response is not None else ""
+        return None
     if isinstance(content, dict):
         return "\n".join(map(str, content.values()))
     return "\n".join(block.text for block in content if block.type == "text")
@@ -385,11 +392,10 @@ def count_tokens(instrumentation: Instrumentation, model: Any, /, *args: Any, **
 
 def wrap_model_methods(instrumentation: Instrumentation, model: Any) -> None:
     """Wrap the methods of a model's class, which need not derive from AgentScope's `ChatModelBase`."""
-    methods = (
-        ("count_tokens", count_tokens),
-        ("generate_structured_output", model_method_hook),
-        ("__call__", model_method_hook),
-    )
-    for name, wrap in methods:
+    hooks = {
+        "count_tokens": count_tokens,
+        **dict.fromkeys(("generate_structured_output", "__call__"), model_method_hook),
+    }
+    for name, wrap in hooks.items():
         if inspect.iscoroutinefunction(getattr(type(model), name, None)):
-            instrumentation.take(type(model), name, wrap)
+            instrumentation.wrap_once(type(model), name, wrap)

@@ -100,7 +100,7 @@ class MessageParts(Generic[P]):
         end = 0
         for message, number, blocks, framed in places:  # hot path: no function is called for unchanged content
             key: tuple[Any, ...] = (None if message is None else message.id, number, framed)
-            while key in parts_by_place:
+            while key in parts_by_place:  # the same message occurs again
                 key = (*key, "again")
             start, end = end, end + len(blocks)
             content, entry = all_contents[start:end], self._parts_by_place.get(key)

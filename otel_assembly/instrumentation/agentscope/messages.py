@@ -119,6 +119,7 @@ def block_parts(messages: Iterable[Msg]) -> list[PartPlace]:
 
 
 def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> EventFacts:
+    """Return the facts of blocks; without a kind, it follows from the role and, for a response, from the blocks."""
     draft = Draft()
     read_each(draft, _ROWS, "type", blocks)
     if kind is None:

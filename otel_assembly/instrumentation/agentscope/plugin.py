@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.agentscope.messages import (
     with_output,
 )
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput, record_output
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -75,18 +75,14 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
     async def on_model_call(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Awaitable[Any]]
     ) -> Any:
-        """Replace the messages of a model call by those of its assembly. AgentScope calls this for each attempt.
-
-        Raises:
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
-        """
+        """Replace the messages of a model call by those of its assembly. AgentScope calls this for each attempt."""
         conversation = self._conversation(agent.state.session_id)
         try:
             messages = await self._assemble_once(conversation, agent, input_kwargs)
             conversation.context.guard.check()  # it may have been halted between two attempts
         except HaltedError as halted:
-            return _halted_response(halted)
+            text = TextBlock(text=str(halted))
+            return ChatResponse(content=[text], is_last=True, finished_reason=FinishedReason.INTERRUPTED)
         return await next_handler(messages=messages)
 
     async def on_reasoning(
@@ -128,25 +124,30 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
         return result
 
     async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from a tuple: the conversation, the agent, and the arguments of `on_model_call`.
+
+        The policies get parts of messages. Observers get no messages, so nothing is shown to them.
+        """
         conversation, agent, input_kwargs = request
         prompts, messages = split_prompts(input_kwargs["messages"])
         events: list[Any] = list(conversation.parts.of(messages))
         if events and agent.state.summary and is_summary(messages[0], agent.state.summary):
             events[0] = replace(part_of(None, events[0].blocks), message=events[0].message)  # of the kind summary
-        model, tools = input_kwargs["current_model"], input_kwargs.get("tools") or ()
-        return TurnInput(agent, prompts, events, agent.name, model.model, tools, model, shown=())
+        model = input_kwargs["current_model"]
+        return TurnInput(
+            turn=agent,
+            prompts=prompts,
+            messages=events,
+            agent_name=agent.name,
+            model=model.model,
+            tools=input_kwargs.get("tools") or (),
+            client=model,
+            shown=(),
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> list[Msg]:
         output = with_output(request[2]["messages"], messages, None if prompts == turn_input.prompts else prompts)
         call = CALL.get()
-        if isinstance(call, AgentScopeCall):
-            with call.instrumentation.suppress_errors():
-                call.replaced_by_plugin(call.read_messages(output)[0])
+        if isinstance(call, AgentScopeCall):  # `read_messages` returns the prompts last
+            record_output(lambda: call.read_messages(output)[::-1])
         return output
-
-
-def _halted_response(halted: HaltedError) -> ChatResponse:
-    return ChatResponse(content=[TextBlock(text=str(halted))], is_last=True, finished_reason=FinishedReason.INTERRUPTED)
-
-
-__all__ = ["AssemblyMiddleware"]

@@ -59,6 +59,7 @@ def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any
             # AgentScope's compression ran inside: `split_context` ended this step. What follows is another step.
             call.middleware_reduction(policy, call.out).done(events_of(agent))
         elif by_middleware is not None:
+            # After an exception, the step is recorded in any case, with the changes until then.
             step = by_middleware.open() if error is not None else None
             by_middleware.done(events_of(agent))
             if step is not None:
@@ -89,6 +90,7 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
     call.estimate = None
 
     def record_result(error: BaseException | None) -> None:
+        # `compression.before` is empty unless `split_context` has set it, because AgentScope began to compress.
         if compression.before and (error is None or agent.state.context is not context):
             after = events_of(agent)
             compression.report = replace(

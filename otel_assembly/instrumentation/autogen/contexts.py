@@ -5,6 +5,7 @@ By default they never separate a tool call from its results, unlike AutoGen's co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import autogen_core
@@ -18,6 +19,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen.plugin import AssembledChatCompletionContext
 from otel_assembly.model_context.component import INSIDE_AUTOGEN, Provider, config_as, named_in, provider_of
+from otel_assembly.model_context.memory import asked_by_memory
 from otel_assembly.model_context.message_types import autogens
 from otel_assembly.model_context.shapes import (
     BufferedFields,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.assembler import Assembler
+    from otel_assembly.instrumentation.plugin import TurnInput
 
 
 class _InitialMessages(BaseModel):
@@ -67,6 +70,7 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
     types = autogens(models, autogen_core)
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
+        """Initialize the plug-in; `Shape` calls this after it has assigned the settings that the policies need."""
         initial = None if initial_messages is None else list(initial_messages)
         AssembledChatCompletionContext.__init__(
             self, self._assembler(), initial_messages=initial, tools=getattr(self, "_tool_schema", ())
@@ -88,12 +92,16 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
                 client's own error is raised instead, as in AutoGen.
         """
         with self._failing():
-            return await super().get_messages()
+            return await (self._messages_for_memory() if asked_by_memory(self) else super().get_messages())
 
-    def _events(self) -> Sequence[LLMMessage]:
-        return self._history()
+    async def _read_input(self, request: Any) -> TurnInput:
+        return replace(await super()._read_input(request), messages=self._history())
+
+    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+        return self._given(super()._write_output(request, turn_input, prompts, messages))
 
     async def _messages_for_memory(self) -> list[LLMMessage]:
+        """Return the same messages as for the model, selected by an assembler that records nothing."""
         if self._unrecorded_assembler is None:
             self._unrecorded_assembler = self._assembler(NullRecorder())
         context = Context(tools=self._tools)

@@ -180,9 +180,8 @@ def client_request(
     )
     prompts, schemas = [message.content for message in leading], schemas_of(tools)
     model = (extra_create_args or {}).get("model") or model_of(client)
-    return ClientRequest(
-        rest, prompts, schemas, model, window_of(client, model), invoking_agent(), call, client_of(client)
-    )
+    window, agent, rules = window_of(client, model), invoking_agent(), client_of(client)
+    return ClientRequest(rest, prompts, schemas, model, window, invoking_agent=agent, call=call, client=rules)
 
 
 def text_of(answer: Any) -> str:

@@ -37,16 +37,16 @@ _on_messages, _on_messages_stream = (
 
 
 def _init_hook(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
-    """Hook ``ChatCompletionContext.__init__``: wrap ``get_messages`` of a class when its first instance is created.
+    """Hook ``ChatCompletionContext.__init__``, to wrap ``get_messages`` of a class that `SubclassHook` missed.
 
-    A subclass is usually wrapped when it is defined. If its base class defines ``__init_subclass__`` without a call of
-    ``super()``, the definition is not noticed.
+    `SubclassHook` wraps a subclass when ``__init_subclass__`` runs. If a base class overrides that without calling
+    ``super()``, the subclass is wrapped here instead, when its first instance is created.
     """
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if instrumentation.open:
-            _get_messages.follow(type(self), instrumentation)
+            _get_messages.wrap_class(type(self), instrumentation)
         original(self, *args, **kwargs)
 
     return __init__

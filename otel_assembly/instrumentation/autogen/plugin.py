@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from autogen_core import Component
 from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import (
-    AssistantMessage,
-    FunctionExecutionResultMessage,
-    LLMMessage,
-    SystemMessage,
-    UserMessage,
-)
+from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, LLMMessage, SystemMessage, UserMessage
 from pydantic import BaseModel, Field
 
 from otel_assembly.assembler import Assembler
@@ -47,28 +42,23 @@ class AssembledChatCompletionContext(
 ):
     """A model context of AutoGen whose messages for the model are selected by policies.
 
-    The returned messages are the objects that were added, in their order. Prompts that policies add precede them as
-    system messages. The context is one conversation: a FATAL alert halts it permanently, and a reset of the agent or
-    the team does not resume it. Its state has AutoGen's format and can be exchanged with AutoGen's contexts.
+    Pass it to an agent: ``AssistantAgent(…, model_context=context)``. The returned messages are the objects that were
+    added, in their order; the prompts that policies add precede them as system messages. A FATAL alert halts the
+    context permanently, also after a reset of the agent or the team. AutoGen's contexts can load its saved state.
 
     Functions for `dependencies` and `variables` get this object. Policies cannot read AutoGen's memories (`Memory`):
-    the agent itself adds their content to the context. Observers receive a message when it is added. They receive no
-    billed tokens, because AutoGen's messages do not contain them.
+    the agent adds their content to the context. Observers receive a message when it is added, without billed tokens.
 
     Args:
-        initial_messages: The first messages of the conversation. None: no messages. `Plugin` has the arguments that
-            are not listed here.
-        prompts: The system prompts that the agent sends before the returned messages. They are counted but not
-            returned. If an agent of AgentChat reads the context, the agent's own system messages are used instead.
-        tools: The schemas of the agent's tools, which are counted. Also replaced by the tools of an AgentChat agent.
+        initial_messages: The first messages of the conversation. `Plugin` has the arguments that are not listed here.
+        prompts: The agent's system prompts, which are counted but not returned. An AgentChat agent's own replace them.
+        tools: The schemas of the agent's tools, which are counted. An AgentChat agent's own replace them.
         agent_name: The agent's name in telemetry. None: the name of the AgentChat agent.
     """
 
     _framework = "autogen"
     _message_types = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
-
     component_config_schema = AssembledContextConfig
-    component_type = "chat_completion_context"
 
     def __init__(
         self,
@@ -92,27 +82,17 @@ class AssembledChatCompletionContext(
         self._tools = tuple(tools)
         self._plugin_conversation = self._begin(None)
         self._plugin_conversation.delivers = True  # also without an AlertPolicy in the chain
-        context = self._plugin_conversation.context
-        context.agent_name, context.tools = agent_name, self._tools
-        self._agent_name = agent_name
+        self._plugin_conversation.context.agent_name = self._agent_name = agent_name
 
     def context_of(self, conversation: Any = None) -> Context:
-        """Return the `Context` of this object's only conversation. Use it to send alerts.
-
-        ``await context_of().send(ObserverAlert(…))`` warns the model if the chain contains an `AlertPolicy`. A FATAL
-        alert halts the conversation.
-
-        Args:
-            conversation: Ignored.
-        """
+        """Return the context of the only conversation, to send alerts to it or to halt it; the argument is ignored."""
         return self._plugin_conversation.context
 
     async def add_message(self, message: LLMMessage) -> None:
         """Add a message, and show it to the observers.
 
         Raises:
-            HaltedError: The message requests tool calls, and the conversation is halted. Only an exception prevents
-                AutoGen from running the tools.
+            HaltedError: The message contains tool calls, which AutoGen would run, and the conversation is halted.
         """
         await super().add_message(message)
         await self._plugin_conversation.stream.show(message)
@@ -120,9 +100,7 @@ class AssembledChatCompletionContext(
             self._plugin_conversation.context.guard.check()
 
     async def get_messages(self) -> list[LLMMessage]:
-        """Return the messages for the model. Each call is recorded as an assembly.
-
-        A memory that reads the context in its ``update_context`` method receives all messages. That is not recorded.
+        """Return the messages for the model. A memory that reads the context in ``update_context`` gets all messages.
 
         Raises:
             HaltedError: The conversation was halted.
@@ -130,69 +108,46 @@ class AssembledChatCompletionContext(
             PolicyFailedError: A policy raised.
         """
         if asked_by_memory(self):
-            return await self._messages_for_memory()
-        context = self._plugin_conversation.context
-        try:
-            messages: list[LLMMessage] = await self._run_policies(self._plugin_conversation, agent_request(self))
-        finally:
-            context.tools, context.agent_name = self._tools, self._agent_name
+            return list(self._messages)
+        messages: list[LLMMessage] = await self._run_policies(self._plugin_conversation, agent_request(self))
         return messages
 
     async def _read_input(self, request: Any) -> TurnInput:
-        model, events = self._plugin_conversation.context.model, self._events()
+        """Read the input from the variables of an AgentChat agent (`agent_request`), else from the arguments of init.
+
+        Nothing is shown to the observers, because `add_message` has shown each message.
+        """
+        model, name = self._plugin_conversation.context.model, self._agent_name
+        turn_input = TurnInput(self, self._prompts, self._messages, name, model, tools=self._tools, shown=())
         if request is None:
-            return TurnInput(self, self._prompts, events, self._agent_name, model, self._tools, shown=())
-        prompts, client = [message.content for message in request["system_messages"]], request["model_client"]
-        name, rules = self._agent_name or request.get("agent_name"), client_of(client)
+            return turn_input
+        client = request["model_client"]
         tools = [tool for bench in request.get("workbench", ()) for tool in await bench.list_tools()]
-        schemas = schemas_of((*tools, *request.get("handoff_tools", ())))
-        return TurnInput(self, prompts, events, name, model_of(client), schemas, client, rules, shown=())
+        return replace(
+            turn_input,
+            prompts=[message.content for message in request["system_messages"]],
+            agent_name=name or request.get("agent_name"),
+            model=model_of(client),
+            tools=schemas_of((*tools, *request.get("handoff_tools", ()))),
+            client=client,
+            client_rules=client_of(client),
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
-        added = [SystemMessage(content=prompt) for prompt in _added_prompts(turn_input.prompts, prompts)]
-        return self._given([*added, *messages])
-
-    def _events(self) -> Sequence[LLMMessage]:
-        """Return the conversation's messages as the input of an assembly."""
-        return self._messages
-
-    def _given(self, messages: list[LLMMessage]) -> list[LLMMessage]:
-        """Return what `get_messages` returns for the output of an assembly."""
-        return messages
-
-    async def _messages_for_memory(self) -> list[LLMMessage]:
-        """Return the messages for a memory. Because no model call follows, no assembly is recorded."""
-        return list(self._messages)
+        added = Counter(prompts) - Counter(turn_input.prompts)  # a prompt can occur several times
+        return [*(SystemMessage(content=prompt) for prompt in added.elements()), *messages]
 
     def _to_config(self) -> AssembledContextConfig:
         setting = "observers" if self._observers else "dependencies" if self._dependencies else ""
-        if setting or callable(self._variables):
-            setting = setting or "variables of a function"
+        if not setting and callable(self._variables):
+            setting = "variables of a function"
+        if setting:
             raise ConfigurationError(f"{setting} cannot be written into a component's configuration")
-        return AssembledContextConfig(
-            assembler=self.assembler.to_config(),
-            initial_messages=self._initial_messages,
-            prompts=self._prompts,
-            tools=[dict(tool) for tool in self._tools],
-            agent_name=self._agent_name,
-            variables=dict(self._variables or {}),
-        )
+        names = AssembledContextConfig.model_fields.keys() - {"assembler"}
+        settings = {name: getattr(self, f"_{name}") for name in names} | {"variables": self._variables or {}}
+        return AssembledContextConfig(assembler=self.assembler.to_config(), **settings)
 
     @classmethod
     def _from_config(cls, config: AssembledContextConfig) -> Self:
         settings = {name: getattr(config, name) for name in type(config).model_fields if name != "assembler"}
         return cls(Assembler.from_config(config.assembler), **settings)
-
-
-def _added_prompts(original: Sequence[str], assembled: Sequence[str]) -> list[str]:
-    """Return the prompts that policies added. A prompt can occur several times, so occurrences are counted."""
-    surplus = Counter(assembled) - Counter(original)
-    added: list[str] = []
-    for prompt in assembled:
-        if surplus[prompt] > 0:
-            surplus[prompt] -= 1
-            added.append(prompt)
-    return added
-
-
-__all__ = ["AssembledChatCompletionContext", "AssembledContextConfig"]

@@ -106,7 +106,11 @@ _BUILTIN_CONTEXTS: Final[Mapping[str, ReducerSpec]] = {
 
 
 def context_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Hook ``get_messages`` of one class of model contexts. The step of a custom class has the name of the class."""
+    """Hook ``get_messages`` of one class of model contexts. The step of a custom class has the name of the class.
+
+    If custom code reads the context, no call is prepared. The read then begins one, and `remember_call` keeps it until
+    a client is given the messages.
+    """
     builtin = _BUILTIN_CONTEXTS.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
     spec = builtin or ReducerSpec(owner.__name__)
 
@@ -133,6 +137,7 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
 def _observe_reduction(
     instrumentation: Instrumentation, context: Any, spec: ReducerSpec, call: ModelCall
 ) -> Observation:
+    """Observe one read of a context as a step of a model call; it may read other contexts, whose steps come first."""
     stored, call_messages = stored_messages(context), call.messages
     reduction = Reduction(instrumentation, StepReport(spec.policy, stored, config=spec.config(context)), call=call)
     is_unprepared = CALL.get() is None
@@ -140,7 +145,7 @@ def _observe_reduction(
         with context_value(CALL, call), reduction.tracked():
             result = yield
     except BaseException as error:
-        if is_unprepared:
+        if is_unprepared:  # nothing else knows the call, so nothing else ends it
             call.end(error)
         raise
     if result is None:
@@ -163,7 +168,11 @@ _UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_u
 
 
 def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Hook ``update_context`` of one class of memories. The step of a custom class has the name of the class."""
+    """Hook ``update_context`` of one class of memories. The step of a custom class has the name of the class.
+
+    AutoGen updates the context before it prepares a model call. So what the memory adds is deferred, as a step of the
+    agent's next call. A memory that another one calls is a part of that one's step.
+    """
     policy = "memory" if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
     @observe_async_hook
@@ -171,15 +180,15 @@ def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Inst
         if _UPDATING_CONTEXT.get():
             return
         context = argument(args, kwargs, 0, "model_context")
-        identity = invoking_agent(context)
+        agent = invoking_agent(context)
         reduction = Reduction(instrumentation, StepReport(policy, stored_messages(context), kind="injection"))
         try:
             with context_value(_UPDATING_CONTEXT, True):
                 yield
         except BaseException as error:
-            reduction.ended(error, identity)
+            reduction.prevented_call(error, agent)  # the agent's run fails, so no model call follows
             raise
         if len(after := stored_messages(context)) > len(reduction.before):
-            reduction.done(after, invoking_agent=identity)
+            reduction.done(after, invoking_agent=agent)
 
     return update_context(original, instrumentation)

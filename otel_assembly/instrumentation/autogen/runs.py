@@ -37,6 +37,7 @@ client_hook = client(client_request, text_of)
 def _agent_call(
     instrumentation: Instrumentation, /, *_: Any, model_context: Any = None, agent_name: str | None = None, **__: Any
 ) -> ModelCall | None:
+    """Return the call that an agent's method prepares and makes; the reads of the context in it are steps of it."""
     return None if model_context is None else ModelCall(instrumentation, invoking_agent(model_context, agent_name))
 
 
@@ -71,8 +72,9 @@ def _have_images(messages: Sequence[Any]) -> list[bool]:
     ]
 
 
-def _run(instrumentation: Instrumentation, runs: Any, agent: Any) -> ContextBoundRun:
-    return ContextBoundRun(instrumentation, str(runs.name), {RUNNING_AGENT: agent, CALL: None, REDUCTION: None})
+def _run(instrumentation: Instrumentation, runner: Any, agent: Any) -> ContextBoundRun:
+    """Return the run of an agent or a team. An outer agent's model call and reducer are not current in it."""
+    return ContextBoundRun(instrumentation, str(runner.name), {RUNNING_AGENT: agent, CALL: None, REDUCTION: None})
 
 
 def agent_run_hook(
@@ -96,7 +98,7 @@ def agent_run_hook(
             value = getattr(agent, attribute, None)
             for item in value if isinstance(value, list) else [value]:
                 for hook in hooks:
-                    hook.follow(type(item), instrumentation)
+                    hook.wrap_class(type(item), instrumentation)
         return _run(instrumentation, agent, agent)
 
     return run_hook(start_run)(original, instrumentation)

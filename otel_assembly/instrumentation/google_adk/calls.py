@@ -16,7 +16,7 @@ from opentelemetry import trace
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
-from otel_assembly.instrumentation.clients import called, client, innermost_client_hook
+from otel_assembly.instrumentation.clients import client, in_client_call, innermost_client_hook
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
@@ -30,7 +30,7 @@ from otel_assembly.messages.provider_rules import NO_NAMES
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -80,25 +80,30 @@ def client_request(request: Any) -> ClientRequest:
 def _model_request(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> ClientRequest | None:
     """Return the request that a model sends; None for a model that forwards it to other models."""
     forwards = known_of(type(model), _FORWARDS_REQUESTS, _PACKAGES)
-    if forwards is False:
+    if forwards:
+        return None
+    if forwards is False:  # not None, as for classes that are not in the table
         llm_request = llm_request.model_copy(update={"contents": list(llm_request.contents)})
         # The model does this itself, but only after this hook.
         model._maybe_append_user_content(llm_request)  # noqa: SLF001  # has no public name
     name = llm_request.model or model.model
-    return None if forwards else client_request(llm_request)._replace(tools=schemas_of(llm_request), model=name)
+    return client_request(llm_request)._replace(tools=schemas_of(llm_request), model=name)
 
 
 def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> TrackedRun | None:
-    """Return the model call that a request was prepared for.
+    """Return the model call that a request was prepared for; the client's hook then records the request in it.
 
     A request that a program built itself is a separate model call, even inside another one: `CALL` is cleared for
     it. None inside a client whose call is already recorded.
     """
-    return None if called() else CALLS.of(llm_request) or ContextBoundRun(instrumentation, None, {CALL: None})
+    return None if in_client_call() else CALLS.of(llm_request) or ContextBoundRun(instrumentation, None, {CALL: None})
 
 
 def _response_text(response: Any) -> str | None:
-    """Return the text of a complete response; None for a streamed part, whose text the complete response repeats."""
+    """Return the text of a complete response, which is a summary if a reducer called the model.
+
+    None for a streamed part, whose text the complete response repeats.
+    """
     if response.partial or response.content is None:
         return None
     return "".join(part.text or "" for part in response.content.parts or ())
@@ -136,22 +141,6 @@ model_input: Final = reducer(partial(_observe_injection, "model_input_context"))
 tool_request: Final = reducer(partial(_observe_injection, ""))
 
 
-def _is_context_filter(plugin: Any) -> bool:
-    return type(plugin).__name__ == "ContextFilterPlugin"
-
-
-def _filter_settings(plugin: Any) -> Mapping[str, Any]:
-    """Return the integer settings of a `ContextFilterPlugin`, which keeps them in private attributes."""
-    attributes = vars(plugin).items() if _is_context_filter(plugin) else ()
-    return {name.lstrip("_"): value for name, value in attributes if type(value) is int}
-
-
-def _filter_reason(plugin: Any) -> DecisionReason:
-    """Return why a `ContextFilterPlugin` dropped messages: it keeps the newest ones, unless it has a custom filter."""
-    is_default = _is_context_filter(plugin) and plugin._custom_filter is None  # noqa: SLF001  # has no public name
-    return DecisionReason.OUTSIDE_WINDOW if is_default else DecisionReason.POLICY
-
-
 def _observe_request_edits(report: StepReport, llm_request: Any) -> ReducerObservation:
     """Observe a function that changes a request in place; the report lacks only the messages and prompts."""
     before = client_request(llm_request)
@@ -166,24 +155,21 @@ def plugin_callback(_: Instrumentation, plugin: Any, *, llm_request: Any, **__: 
     """The hook of `before_model_callback` of each plugin. `AssemblyPlugin` records its own assembly and is left out."""
     if CALL.get() is None or is_ours(plugin):
         return None
-    report = StepReport(
-        policy_name(plugin, _PACKAGES, "Plugin"),
-        kind="reduction" if _is_context_filter(plugin) else None,
-        config=_filter_settings(plugin),
-        reason=_filter_reason(plugin),
-    )
+    report = StepReport(policy_name(plugin, _PACKAGES, "Plugin"), kind=None)
+    if type(plugin).__name__ == "ContextFilterPlugin":
+        settings = {name.lstrip("_"): value for name, value in vars(plugin).items() if type(value) is int}
+        report = replace(report, kind="reduction", config=settings)
+        if plugin._custom_filter is None:  # noqa: SLF001  # has no public name; by default, the newest messages are kept
+            report = replace(report, reason=DecisionReason.OUTSIDE_WINDOW)
     return (yield from _observe_request_edits(report, llm_request))
-
-
-def _callbacks(invocation: Any) -> Sequence[Any]:
-    return getattr(invocation.agent, "canonical_before_model_callbacks", ())
 
 
 def _observe_agent_callbacks(
     _: Instrumentation, __: Any, /, invocation_context: Any, llm_request: Any, *___: Any, **____: Any
 ) -> ReducerObservation:
     """Record the edits of an agent's callbacks as a step, named after the callback if it is the only one."""
-    names = [policy_name(callback, ()) for callback in _callbacks(invocation_context)]
+    callbacks = getattr(invocation_context.agent, "canonical_before_model_callbacks", ())
+    names = [policy_name(callback, ()) for callback in callbacks]
     if not names:
         return None
     name = "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]  # a lambda has no name

@@ -42,6 +42,7 @@ def contents_of(events: Iterable[Any]) -> list[Any]:
     """
     events = list(events)
     contents, actions = list(map(attrgetter("content"), events)), list(map(attrgetter("actions"), events))
+    # Of the events that have actions, those with a compaction.
     compactions = list(map(attrgetter("compaction"), filter(None, actions)))
     positions = compress(range(len(events)), actions)
     for position, compaction in compress(zip(positions, compactions, strict=True), compactions):
@@ -81,13 +82,17 @@ class AgentCall(ModelCall):
         """
         contents = contents_of(events)
         if not same_objects(self.out, contents):
+            # The contents so far that are still there, perhaps in rewritten form.
             kept = {id(self.rewritten_contents.get(id(content), (content, content))[1]) for content in contents}
             _observe_reduction(self, [content for content in self.out if id(content) in kept], policy="visible_events")
             self.observe_messages(contents, policy="other_agents" if self.rewritten_contents else FRAMEWORK)
         return contents
 
     def begin_compaction(self) -> Reduction:
-        """Return a compaction step that includes the summarizer calls since the session's previous model call."""
+        """Return a compaction step that includes the summarizer calls since the session's previous model call.
+
+        If there are such calls, the step is open (`Reduction.step`), and so is recorded even if nothing was compacted.
+        """
         compaction = Reduction(
             self.instrumentation, StepReport("compaction", self.out, config=self._settings), call=self
         )

@@ -35,7 +35,10 @@ class _Conversation(PluginConversation):
         self._responses: list[Content] = []
 
     async def show(self, events: Sequence[Any]) -> None:
-        """Show the observers the events of the session, and the contents of responses, that are new to them."""
+        """Show the observers the events of the session, and the contents of responses, that are new to them.
+
+        The event of a response that they received as a content is not shown.
+        """
         for event in events:
             if isinstance(event, Content):
                 self._responses.append(event)
@@ -67,9 +70,8 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
 
     Pass it to an app, ``App(plugins=[…, plugin])``, or to a runner, as the last plugin: plugins run in this order, and
     an agent's own ``before_model_callback`` runs after all of them. The session is not changed: a message that a policy
-    drops is missing from this request only. Prompts that policies add become part of the system instruction. One plugin
-    can serve any number of sessions. Each session is one conversation, with all of its agents. Functions for
-    `dependencies` and `variables` get the `CallbackContext`.
+    drops is missing from this request only. Prompts that policies add become part of the system instruction. Each of
+    its sessions is one conversation. Functions for `dependencies` and `variables` get the `CallbackContext`.
 
     Args:
         plugin_name: The plugin's name among the app's plugins. `Plugin` has the other arguments.
@@ -108,11 +110,20 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         return None
 
     async def _read_input(self, request: Any) -> TurnInput:
-        (context, llm), sent = request, client_request(request[1])
-        prompts, name, tools = list(sent.prompts or ()), context.agent_name, schemas_of(llm)
-        agent, events = context._invocation_context.agent, context.session.events  # noqa: SLF001  # no public name
-        model = getattr(agent, "canonical_model", None)
-        return TurnInput(context, prompts, sent.messages, name, llm.model, tools, model, sent.client, shown=events)
+        context, llm_request = request
+        sent = client_request(llm_request)
+        agent = context._invocation_context.agent  # noqa: SLF001  # has no public name
+        return TurnInput(
+            context,
+            list(sent.prompts or ()),
+            sent.messages,
+            agent_name=context.agent_name,
+            model=llm_request.model,
+            tools=schemas_of(llm_request),
+            client=getattr(agent, "canonical_model", None),
+            client_rules=sent.client,
+            shown=context.session.events,
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
         _, llm_request = request
@@ -123,13 +134,13 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> LlmResponse | None:
         """Show a complete response to the observers; raise if it contains tool calls and the conversation is halted."""
-        conversation, content = self._conversation_of(callback_context.session), llm_response.content
-        if content is None or llm_response.partial:
-            return None
-        try:
-            await conversation.show_response([content], has_tool_calls=bool(llm_response.get_function_calls()))
-        except HaltedError as error:
-            return _RaisingResponse(error)
+        content = llm_response.content
+        if content is not None and not llm_response.partial:
+            conversation, calls = self._conversation_of(callback_context.session), llm_response.get_function_calls()
+            try:
+                await conversation.show_response([content], has_tool_calls=bool(calls))
+            except HaltedError as error:
+                return _RaisingResponse(error)
         return None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> dict[str, Any] | None:

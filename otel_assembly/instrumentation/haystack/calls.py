@@ -48,7 +48,7 @@ _TOOL: Final[ContextVar[str | None]] = ContextVar("otel_assembly_haystack_tool",
 
 
 def _span_name(name: str) -> str | None:
-    """Return the name for a run's span; None if Haystack creates an OpenTelemetry span itself."""
+    """Return the name for a run's span; None, so that the run gets no span, if Haystack creates one itself."""
     return name if type(_TRACING.tracer.actual_tracer).__name__ in _OTHER_TRACERS else None
 
 
@@ -71,7 +71,10 @@ def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **
 
 @observe_hook
 def pipeline_copy(_: Instrumentation, original: Any, /) -> Observation:
-    """Let messages that a pipeline copies, in a list or in lists by input, belong to the originals' conversation."""
+    """Hook the function by which a pipeline copies its components' inputs, which are a value or values by name.
+
+    A conversation is found by its first message. The copy of that message has to find the original's conversation.
+    """
     copies = yield
     values = [(original[key], copies[key]) for key in original] if isinstance(original, dict) else [(original, copies)]
     for messages, copied in values:
@@ -96,15 +99,18 @@ def tool_call(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> Conte
 
 @run_hook
 def agent_step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any, *_: Any, **__: Any) -> Preparing:
-    """Begin the model call of an agent's step; a hook of the agent can still end the run before the model is called."""
+    """Begin the model call of an agent's step, which ends when the chat generator is called.
+
+    A hook of the agent can end the run before that. Then the call ends with the step, and no model was called.
+    """
     generator_type, state = type(agent.chat_generator), exe_context.state
     invoking_agent = _INVOKING_AGENT.get() or InvokingAgent()
     # A chat generator need not be a component, so the hook of all components does not wrap each of them.
     for method in ("run", "run_async"):
-        instrumentation.take(
+        instrumentation.wrap_once(
             generator_type,
             method,
-            lambda original, serving: generators.generator_hook(original, generator_type, serving),
+            lambda original, instrumentation: generators.generator_hook(original, generator_type, instrumentation),
         )
     limits = (limit_of(hook, "context_window") for hook in agent.hooks.get("before_llm", ()))
     request, window = _state_request(state), next(filter(None, limits), None)
@@ -129,7 +135,7 @@ def agent_hooks(
     """
     for hook in hooks.get(hook_point, ()):
         for method in ("run", "run_async"):
-            instrumentation.take(type(hook), method, _hook_reducer)
+            instrumentation.wrap_once(type(hook), method, _hook_reducer)
     return ContextBoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
 
 
@@ -140,7 +146,7 @@ def _state_request(state: Any) -> ClientRequest:
 
 
 def _reducer_of(hook: Any) -> Any:
-    """Return the compactor or the function that a hook calls; the hook itself if it has neither."""
+    """Return the object that names a hook's step: its compactor or function, or the hook itself if it has neither."""
     candidates = (getattr(hook, name, None) for name in ("compactor", "function", "async_function"))
     return next(filter(None, candidates), hook)
 
@@ -172,10 +178,11 @@ def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservati
     if is_ours(hook) or _INVOKING_AGENT.get() is None:
         return None
     own, before = is_own(hook, generators.PACKAGES), _state_request(state)
+    is_reducer = hasattr(hook, "compactor") or is_own(hook, ("haystack.hooks.tool_result_offloading",))
     report = StepReport(
         policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
         before.messages,
-        kind=_kind(hook),
+        kind="reduction" if is_reducer else None,
         config={**settings_of(hook), **settings_of(_reducer_of(hook))} if own else {},
         prompts_before=before.prompts,
     )

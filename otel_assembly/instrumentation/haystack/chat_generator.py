@@ -53,19 +53,13 @@ class AssemblyChatGenerator(HaystackPlugin):
         tools: Any = None,
         conversation_id: str | None = None,
     ) -> dict[str, Any]:
-        """Run the policies on the messages, call the generator with the result, and return the generator's output.
-
-        Raises:
-            HaltedError: The conversation was halted, or its response halted it and asks for tools.
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
-        """
+        """Run the policies on the messages, call the generator with the result, and return the generator's output."""
         history, options = input_messages(messages), _options(streaming_callback, generation_kwargs, tools)
         if history is None:  # the generator raises its own error
             return dict(self.chat_generator.run(messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
-        all_tools, client = self._tools(tools), self.chat_generator
-        sent = finished(self._assemble(conversation, history, history, all_tools, client))
+        request = conversation, history, history, tools, self.chat_generator
+        sent = finished(self._run_policies(conversation, request))
         response = self.chat_generator.run(messages=sent, **options)
         finished(_show_replies(conversation, response))
         return dict(response)
@@ -85,8 +79,8 @@ class AssemblyChatGenerator(HaystackPlugin):
         if history is None:
             return dict(await _execute_component_async(self.chat_generator, messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
-        all_tools, client = self._tools(tools), self.chat_generator
-        sent = await self._assemble(conversation, history, history, all_tools, client)
+        request = conversation, history, history, tools, self.chat_generator
+        sent = await self._run_policies(conversation, request)
         response = await _execute_component_async(self.chat_generator, messages=sent, **options)
         await _show_replies(conversation, response)
         return dict(response)
@@ -117,9 +111,6 @@ class AssemblyChatGenerator(HaystackPlugin):
         serialized = HaystackPlugin.to_dict(self)
         serialized["init_parameters"]["chat_generator"] = component_to_dict(self.chat_generator, name="chat_generator")
         return serialized
-
-    def _tools(self, tools: Any) -> Any:
-        return tools or getattr(self.chat_generator, "tools", None)
 
 
 def _options(streaming_callback: Any, generation_kwargs: Any, tools: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def is_agent(component_type: type) -> bool:
 
 
 def returns_replies(component: Any) -> bool:
-    """Return whether a component has an output ``replies``.
+    """Return whether a component has an output ``replies``, by which a generator is recognized.
 
     Haystack stores the outputs of a component when it is created. Before that, and for classes, the decorator
     ``component.output_types`` stores them on a ``run`` method, which a subclass may have inherited.
@@ -108,8 +108,8 @@ def _request(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | No
     return ClientRequest(
         messages,
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
-        schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
-        model_of(generator, kwargs.get("generation_kwargs")),
+        tools=schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
+        model=model_of(generator, kwargs.get("generation_kwargs")),
         unknown=_is_history_stored(generator, kwargs.get("generation_kwargs")),
         invoking_agent=InvokingAgent(CONVERSATIONS.of(messages), name or type(generator).__name__, name)
         if prepared is None
@@ -124,6 +124,7 @@ def _is_history_stored(generator: Any, options: Any) -> bool:
 
 
 def _response_text(response: Any) -> str:
+    """Return the text of the last reply; it is a message or, from a generator for prompts, a string."""
     replies = response.get("replies") or [""]
     return str(getattr(replies[-1], "text", replies[-1]) or "")
 
@@ -131,32 +132,35 @@ def _response_text(response: Any) -> str:
 def generator_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """Hook a `run` method: each call is a model call, unless the generator forwards it to another generator.
 
-    Haystack's `FallbackChatGenerator` forwards, and so does a program's own component that contains a generator. Only
-    the generator that a call is forwarded to is then recorded.
-
-    Args:
-        original: The method.
-        owner: The class that defines it.
-        instrumentation: The instrumentation that the hook reports to.
+    Only the request of the generator that a call is forwarded to is then recorded.
     """
     is_framework_class, is_fallback = is_in(owner, PACKAGES), owner.__name__ == "FallbackChatGenerator"
 
     def forwards(generator: Any) -> bool:
+        """Return whether a generator forwards its input to another one.
+
+        Of Haystack's classes only the fallback forwards, so their attributes need no search. A program's component
+        does if it contains a generator.
+        """
         return is_fallback if is_framework_class else any(map(returns_replies, attribute_values(generator)))
 
     def request_of(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
         return None if forwards(generator) else _request(generator, *args, **kwargs)
 
-    def prepared(serving: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
-        """Begin a model call with the input of a generator that forwards it, unless a model call has begun already."""
+    def begin_forwarded_call(_: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
+        """Begin the model call with the input of a generator that forwards it.
+
+        The inner generator's request ends this call, so what the forwarding component changed becomes a step. The
+        result is None inside a prepared call, such as an agent's, or a reducer.
+        """
         if CALL.get() is not None or reducing() is not None or not forwards(generator):
             return None
         request = _request(generator, *args, **kwargs)
         return request and ModelCall(
-            serving, request.invoking_agent, messages=request.messages, prompts=request.prompts
+            instrumentation, request.invoking_agent, messages=request.messages, prompts=request.prompts
         )
 
     method = "run_async" if inspect.iscoroutinefunction(original) else "run"
-    return innermost_client_hook(method, request_of, _response_text, prepared=prepared)(
+    return innermost_client_hook(method, request_of, _response_text, prepared=begin_forwarded_call)(
         original, owner, instrumentation
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from haystack.core.serialization import default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
@@ -15,40 +15,37 @@ from otel_assembly.instrumentation.haystack.generators import model_of, schemas_
 from otel_assembly.instrumentation.haystack.messages import split_prompts
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput, finished, record_output
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 class HaystackPlugin(Plugin[PluginConversation]):
-    """The base of `AssemblyHook` and `AssemblyChatGenerator`.
-
-    A conversation is found by the id that the program passes, else by its first message.
-    """
+    """The base of `AssemblyHook` and `AssemblyChatGenerator`."""
 
     _framework = "haystack"
     _message_types = (ChatMessage,)
 
-    def _conversation_of(self, conversation_id: Any, messages: Sequence[ChatMessage]) -> PluginConversation:
+    def _conversation_of(self, conversation_id: Any, messages: list[ChatMessage]) -> PluginConversation:
+        """Return the conversation with the id that the program passes; without one, that of the first message."""
         first = next((message for message in messages if not message.is_from("system")), None)
         return self._conversation(None if conversation_id is None else str(conversation_id), first)
 
-    async def _assemble(
-        self, conversation: PluginConversation, turn: Any, messages: list[ChatMessage], tools: Any, client: Any = None
-    ) -> list[ChatMessage]:
-        """Return the messages to send to the model."""
+    async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from a tuple: the conversation, the turn, the messages, the tools, the generator or None."""
+        conversation, turn, messages, tools, client = request
         call, (prompts, others) = CALL.get(), split_prompts(messages)
-        name = conversation.context.agent_name if call is None else call.invoking_agent.agent_name
-        turn_input = TurnInput(turn, prompts, others, name, model_of(client), schemas_of(tools), client, shown=messages)
-        sent: list[ChatMessage] = await self._run_policies(conversation, turn_input)
-        return sent
-
-    async def _read_input(self, request: TurnInput) -> TurnInput:
-        return request
+        return TurnInput(
+            turn=turn,
+            prompts=prompts,
+            messages=others,
+            agent_name=conversation.context.agent_name if call is None else call.invoking_agent.agent_name,
+            model=model_of(client),
+            tools=schemas_of(tools or getattr(client, "tools", None)),
+            client=client,
+            shown=messages,
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
-        front, text = list((turn_input.shown or ())[: len(turn_input.prompts)]), "\n\n".join(prompts)
-        if prompts != turn_input.prompts:
-            front = [ChatMessage.from_system(text)] if text else []
+        # Unchanged prompts are sent as the original message objects, else as one new system message.
+        text, is_unchanged = "\n\n".join(prompts), prompts == turn_input.prompts
+        front = request[2][: len(prompts)] if is_unchanged else [ChatMessage.from_system(text)] if text else []
         sent = [*front, *messages]
         record_output(lambda: split_prompts(sent))
         return sent
@@ -64,36 +61,28 @@ class HaystackPlugin(Plugin[PluginConversation]):
                 f"{type(self).__name__} cannot be serialized: it has observers, dependencies or variables, which "
                 "can only be passed in code; create it without them, or do not serialize it"
             )
-        serialized: dict[str, Any] = default_to_dict(self, policies=self.assembler.to_config())
-        return serialized
+        return dict(default_to_dict(self, policies=self.assembler.to_config()))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Any:
         """Return a plugin from the dictionary that `to_dict` returned."""
-        settings = data["init_parameters"]
+        settings = dict(data["init_parameters"])
         if "chat_generator" in settings:
             deserialize_component_inplace(settings, key="chat_generator")
-        return default_from_dict(
-            cls, {**data, "init_parameters": {**settings, "policies": Assembler.from_config(settings["policies"])}}
-        )
+        settings["policies"] = Assembler.from_config(settings["policies"])
+        return default_from_dict(cls, {**data, "init_parameters": settings})
 
 
 class AssemblyHook(HaystackPlugin):
     """Runs a policy chain before each model call of an agent, on Haystack's own messages.
 
     Pass it to an agent, ``Agent(…, hooks={"before_llm": [plugin], "before_tool": [plugin.tools]})``, after all other
-    hooks, because later hooks could change the messages again. The agent's state keeps the whole history: a message
-    that a policy drops is missing from this model call only. One hook can serve any number of agents and conversations.
-    A conversation is found by the ``conversation_id`` in the run's ``hook_context`` or in the agent's state, else by
-    its first message.
-
-    A FATAL alert halts the conversation: no model is called after it, and no tool if `tools` is among the agent's
-    hooks. Observers receive a response before its tools run only if `tools` is among the hooks, too. Haystack does not
-    pass the model to hooks: without `model`, neither the model nor its provider is known. Functions for `dependencies`
-    and `variables` get the agent's `State`.
-
-    Attributes:
-        tools: The hook for ``before_tool``.
+    hooks, which could change the messages again. Without `tools`, tools are called after a halt, and before observers
+    receive the response. The agent's state keeps the whole history: a message that a policy drops is missing from this
+    model call only. One hook can serve any number of agents and conversations. A conversation is found by the
+    ``conversation_id`` in the run's ``hook_context`` or in the agent's state, else by its first message. Haystack does
+    not pass the model to hooks: without `model`, neither the model nor its provider is known. Functions for
+    `dependencies` and `variables` get the agent's `State`.
     """
 
     allowed_hook_points = ("before_llm",)
@@ -104,32 +93,26 @@ class AssemblyHook(HaystackPlugin):
         return _Tools(self)
 
     def run(self, state: Any) -> None:
-        """Replace the messages of an agent's state by those to send to the model.
-
-        Raises:
-            HaltedError: The conversation was halted.
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
-        """
+        """Replace the messages of an agent's state by those to send to the model, or raise an error of the policies."""
         finished(self.run_async(state))
 
     async def run_async(self, state: Any) -> None:
         """Async variant of `run`, for `Agent.run_async`."""
-        messages = list(state.data.get("messages") or ())
-        conversation = self._conversation_in(state, messages)
-        sent = await self._assemble(conversation, state, messages, state.data.get("tools"))
+        conversation, messages = self._read_state(state)
+        sent = await self._run_policies(conversation, (conversation, state, messages, state.data.get("tools"), None))
         state.data["messages"] = _SentMessages(sent, messages)
 
-    def _conversation_in(self, state: Any, messages: Sequence[ChatMessage]) -> PluginConversation:
-        mappings = (state.data.get("hook_context") or {}, state.data)
-        ids = (mapping.get("conversation_id") for mapping in mappings)
-        return self._conversation_of(next((id_ for id_ in ids if id_ is not None), None), messages)
+    def _read_state(self, state: Any) -> tuple[PluginConversation, list[ChatMessage]]:
+        """Return the conversation of an agent's state, and the state's messages."""
+        messages = list(state.data.get("messages") or ())
+        ids = (values.get("conversation_id") for values in (state.data.get("hook_context") or {}, state.data))
+        return self._conversation_of(next((id_ for id_ in ids if id_ is not None), None), messages), messages
 
 
 class _SentMessages(list[ChatMessage]):
     """The messages of one model call. Adding the response, as the agent does, returns the whole history with it."""
 
-    def __init__(self, sent: Sequence[ChatMessage], history: list[ChatMessage]) -> None:
+    def __init__(self, sent: list[ChatMessage], history: list[ChatMessage]) -> None:
         super().__init__(sent)
         self._history = history
 
@@ -147,24 +130,18 @@ class _Tools:  # its name is part of agents that users have serialized
         self._plugin = plugin
 
     def run(self, state: Any) -> None:
-        """Show the response to the observers, and stop its tool calls if the conversation is halted.
-
-        Raises:
-            HaltedError: The conversation is halted.
-        """
+        """Show the response to the observers, and raise `HaltedError` if the conversation is halted."""
         finished(self.run_async(state))
 
     async def run_async(self, state: Any) -> None:
         """Async variant of `run`, for `Agent.run_async`."""
-        messages = state.data.get("messages") or ()
-        conversation = self._plugin._conversation_in(state, messages)  # noqa: SLF001  # same module
+        conversation, messages = self._plugin._read_state(state)  # noqa: SLF001  # same module
         await conversation.show(messages)
         conversation.context.guard.check()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hook as a dictionary for Haystack's serialization, with its `AssemblyHook`."""
-        serialized: dict[str, Any] = default_to_dict(self, plugin=self._plugin.to_dict())
-        return serialized
+        return dict(default_to_dict(self, plugin=self._plugin.to_dict()))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> _Tools:

@@ -43,12 +43,17 @@ _HAS_MODEL: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 def _begin_run(
     is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any
 ) -> TrackedRun | None:
-    """Begin the run of a chain; a chain inside of a run gets a branch of that run, or None if it begins no branch."""
+    """Return what `run_hook` is to track of a call of a chain; None if there is nothing.
+
+    Outside of any run, it is a run if the chain contains a model. Inside of a run, it is the branch of that run that
+    the chain begins, if it begins one.
+    """
     config_argument, outer_run = argument(args, kwargs, 1, "config"), GRAPH_CONTEXT.run.get()
     configs = config_argument if isinstance(config_argument, list) else [config_argument]
     config = next(iter(configs), None) or {}
     if outer_run is not None and not outer_run.ended:
         return _branch_run(instrumentation, outer_run, config)
+    # Set by `RunnableWithMessageHistory`, which programs use only around a model.
     history = (config.get("configurable") or {}).get("message_history")
     if history is None and not _HAS_MODEL.get_or_create(chain, _has_model):
         return None
@@ -62,7 +67,7 @@ def _begin_run(
         is_batch=is_batch,
         begins_outside=True,
     )
-    run.calls.conversation = history
+    run.calls.conversation = history  # identifies the conversation if it has no id
     return run
 
 
@@ -81,17 +86,19 @@ def _has_model(chain: Any, depth: int = _MAX_DEPTH) -> bool:
     if any(isinstance(chain, getattr(sys.modules.get(module), name, ())) for module, name in _MODEL_CLASSES):
         return True
     if depth == 0 or not (hasattr(type(chain), "model_fields") or hasattr(chain, "invoke")):
-        return False
+        return False  # neither a Pydantic object, which may contain a chain, nor a runnable
     attributes = _attributes(chain)
     values = [*attributes.values()]
-    values.append([*_referenced_objects(attributes.get("func")), *_referenced_objects(attributes.get("afunc"))])
+    values.append([*_objects_used_by(attributes.get("func")), *_objects_used_by(attributes.get("afunc"))])
     return any(_has_model(part, depth - 1) for value in values for part in _parts(value) if hasattr(part, "__dict__"))
 
 
-def _referenced_objects(function: Any) -> Iterator[Any]:
-    """Yield the objects that a function can use: `self`, globals and closure variables, and attributes that it names.
+def _objects_used_by(function: Any) -> Iterator[Any]:
+    """Yield the objects through which a function can call a model, for `_has_model`.
 
-    LangChain's `RunnableLambda.deps` finds similar objects, but reads the source file, which blocks the event loop.
+    These are the object of a bound method, the closure variables, the globals that the code names, and those of their
+    attributes that the code names, such as ``model`` in ``self.model.invoke(…)``. LangChain's `RunnableLambda.deps`
+    finds similar objects, but reads the source file, which blocks the event loop.
     """
     function = inspect.unwrap(function.func if isinstance(function, partial) else function)
     owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
@@ -125,17 +132,21 @@ def _branch_run(instrumentation: Instrumentation, outer_run: PreparedRun, config
     model calls in another.
     """
     callbacks, branches = config.get("callbacks"), BRANCHES.get()
+    # The id that LangChain gave the call of the runnable around this one; each input of a batch is a separate call.
     parent = getattr(callbacks, "parent_run_id", None)
     branch = next((tag for tag in getattr(callbacks, "tags", ()) if tag.startswith(_BRANCH_TAG)), None)
     if branch is not None:
         branches = {**branches, parent: branch}
-    if outer_run.is_batch and outer_run not in branches:
+    if outer_run.is_batch and outer_run not in branches:  # the outermost chain that works on one input of the batch
         branches = {**branches, outer_run: parent}
     return None if branches is BRANCHES.get() else ContextBoundRun(instrumentation, None, {BRANCHES: branches})
 
 
 def model_run(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> ContextBoundRun | None:
-    """Return the branch run for a model call that is one input of a batch of a chain; None for any other model call."""
+    """Return the branch run for a model call that is one input of a batch of a chain; None for any other model call.
+
+    `model_calls` uses it as `prepared` of the hook of ``generate``: a model has no hook of `_begin_run`.
+    """
     outer_run: Any = GRAPH_CONTEXT.run.get()
     if outer_run is None or outer_run.ended or not outer_run.is_batch:
         return None

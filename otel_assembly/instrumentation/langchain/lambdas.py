@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import observe_any_hook, observe_hook
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.observe.step_report import StepReport
@@ -31,42 +31,41 @@ _WRAPPERS: Final = "RunnableLambda."
 
 
 def _observe_function(instrumentation: Instrumentation, func: Any, value: Any, /, *_: Any, **__: Any) -> Observation:
-    """Observe one call of a chain's function: record a reduction for each list of messages in its input."""
+    """Observe one call of a chain's function: record a reduction for each list of messages in its input.
+
+    `_source_key` finds the input list that an output list derives from; outputs that derive from none are ignored. A
+    program's function may also add messages; `_without_additions` removes them, because they are no reduction.
+    """
     function: Any = func.func if isinstance(func, partial) else func
+    # Inside of a reducer, the function works for that reducer, which is recorded.
     inputs = {} if reducing() is not None else dict(_message_lists(value))
     if not inputs or getattr(function, "__qualname__", "").startswith(_WRAPPERS):
         return
     name = getattr(function, "__name__", "<lambda>")
-    is_reducer = name in _REDUCERS
+    is_reducer, policy = name in _REDUCERS, "RunnableLambda" if name == "<lambda>" else name
+    kind, finds = "reduction" if is_reducer else None, partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
     # Created before the function runs, so that reducers that it calls, such as `trim_messages`, are parts of its step.
     reductions = {
-        key: Reduction(
-            instrumentation,
-            StepReport(
-                "RunnableLambda" if name == "<lambda>" else name, messages, kind="reduction" if is_reducer else None
-            ),
-            finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation),
-        )
+        key: Reduction(instrumentation, StepReport(policy, messages, kind=kind), finds=finds)
         for key, messages in inputs.items()
     }
     result = yield
     for key, messages in _message_lists(result, allow_empty=True):
-        source = _source_key(key, messages, inputs, is_reducer=is_reducer)
-        reduction = reductions.pop(source, None)
+        reduction = reductions.pop(_source_key(key, messages, inputs, is_reducer=is_reducer), None)
         if reduction is not None:
             reduction.done(messages if is_reducer else _without_additions(reduction.before, messages))
 
 
 #: Hook of ``call_func_with_variable_args`` and ``acall_func_with_variable_args``.
-call_function = observe_any_hook(_observe_function)
+call_function = observe_hook(_observe_function)
 
 
 def _observe_message_function(
     name: str, instrumentation: Instrumentation, value: Any, /, *_: Any, **__: Any
 ) -> Observation:
-    """Observe one call of `filter_messages` or `merge_message_runs`."""
-    inputs = {} if reducing() is not None else dict(_message_lists(value))
-    for messages in inputs.values():
+    """Observe one call of `filter_messages` or `merge_message_runs` with messages that are LangChain's objects."""
+    messages = next((messages for _, messages in _message_lists(value)), None)
+    if messages is not None and reducing() is None:
         finds = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
         reduction = Reduction(instrumentation, StepReport(name, messages), finds=finds)
         reduction.done((yield))
@@ -100,7 +99,10 @@ def message_function(original: Callable[..., Any], instrumentation: Instrumentat
 
 
 def _message_lists(value: Any, *, allow_empty: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yield the lists of messages in a value, with their keys if it is a dict; the key of the value itself is None."""
+    """Yield the lists of messages in a value, with their keys if it is a dict; the key of the value itself is None.
+
+    The value is the input of a function, or its output: then `allow_empty`, because it may have dropped all messages.
+    """
     if isinstance(value, Mapping):
         for key, element in value.items():
             if isinstance(element, list) and _are_messages(element, allow_empty=allow_empty):
@@ -120,8 +122,8 @@ def _are_messages(messages: Sequence[Any], *, allow_empty: bool) -> bool:
 def _source_key(key: Any, messages: Sequence[Any], inputs: Mapping[Any, Sequence[Any]], *, is_reducer: bool) -> Any:
     """Return the key of the input list that an output list derives from: the one that shares most messages with it.
 
-    If the output shares no message with any input, that is the input with the same key, provided that the function is a
-    reducer of LangChain or the output is empty; otherwise `_NO_KEY`.
+    If the output shares no message with any input, that is the input with the same key, provided that the output is
+    empty, or that the function is a reducer of LangChain, which may return copies; otherwise `_NO_KEY`.
     """
     output_ids = set(map(id, messages))
     shared = {name: sum(id(message) in output_ids for message in before) for name, before in inputs.items()}
@@ -141,6 +143,8 @@ def _without_additions(before: Sequence[Any], after: Sequence[Any]) -> Sequence[
     A new message before the last kept one is a replacement of removed messages, such as a summary. A new message after
     it is an addition, such as the user's next message, and so is a new system message. If no message was removed, there
     are no replacements either, and `before` is returned.
+
+    `after` shares a message with `before`, or is empty: `_source_key` finds no input for other outputs, such as copies.
     """
     before_ids, after_ids = set(map(id, before)), set(map(id, after))
     if before_ids <= after_ids:

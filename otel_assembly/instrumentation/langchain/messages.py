@@ -141,7 +141,7 @@ def state_messages(state: Any) -> Sequence[Any]:
 
 
 def system_prompt(request: Any, before: list[str], after: list[str]) -> dict[str, Any]:
-    """Return the fields of a model request that set the system prompt.
+    """Return the arguments of ``request.override`` that set the system prompt.
 
     If the system message consists of content blocks and prompts were only added, the blocks stay as they are.
 

@@ -54,7 +54,10 @@ def model_call_handlers(original: Callable[..., Any], instrumentation: Instrumen
 
 
 def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wrap the ``wrap_model_call`` method of one middleware; plug-ins of otel-assembly are returned unchanged."""
+    """Wrap the ``wrap_model_call`` method of one middleware, so that its changes of the request become a step.
+
+    Plug-ins of otel-assembly, which record their own changes, are returned unchanged.
+    """
     # `handler` may be a decorated function around the bound method, which alone has the middleware as `__self__`.
     method = inspect.unwrap(handler, stop=lambda function: hasattr(function, "__self__"))
     owner = getattr(method, "__self__", None)
@@ -63,10 +66,17 @@ def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation)
 
     def begin_call(request: Any) -> MiddlewareCall:
         position, reduces = GRAPH_CONTEXT.position(), partial(reduction_by, instrumentation, owner)
-        own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
         # A model that the middleware itself calls is not called by the node; what its handler calls is.
+        own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
         variable = GRAPH_CONTEXT.current_position
-        return MiddlewareCall(instrumentation, reduces, _read_request, request, {variable: own}, {variable: position})
+        return MiddlewareCall(
+            instrumentation,
+            reduces,
+            _read_request,
+            request,
+            middleware_context={variable: own},
+            next_layer_context={variable: position},
+        )
 
     return wrap_middleware(handler, instrumentation, begin_call)
 
@@ -80,7 +90,10 @@ _INTERNAL_MODULES: Final = ("langgraph.pregel", "langgraph.graph")
 
 
 def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Observe one execution of a node; `attribute` is the runnable's attribute with the function that it calls."""
+    """Observe one execution of a node: its changes of the messages become a step of the model call that follows.
+
+    `attribute` is the runnable's attribute with the function that the hooked method calls.
+    """
     function = getattr(runnable, attribute, None)
     position = GRAPH_CONTEXT.position(argument(args, kwargs, 1, "config"))
     owner, run = getattr(function, "__self__", None), GRAPH_CONTEXT.run.get()
@@ -89,16 +102,18 @@ def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: A
     if function is None or run is None or position.run is None or is_internal:
         return  # without an async function, `ainvoke` calls `invoke`, which is observed
     state = argument(args, kwargs, 0, "input")
-    summarizes = owner is runnable and is_summarizing_node(runnable)
+    summarizes = owner is runnable and is_summarizing_node(runnable)  # LangMem's node is itself the runnable
     messages = _messages(state, runnable.input_messages_key if summarizes else "messages")
     position = replace(position, messages=messages, outside_node=None)
     # Registers the conversation by these objects: a middleware may pass only copies of them to later reducers.
     position.invoking_agent_for(position.messages)
     name = getattr(function, "__name__", type(function).__name__)
+    # These run as nodes of their own, before or after the node that calls the model.
     model_node = run.model_node if is_middleware or position.node == _PRE_MODEL_HOOK else None
     reduction = reduction_by(
         run.instrumentation, owner if is_middleware or summarizes else name, position.messages, model_node
     )
+    # Any node may be followed by a model, except for middleware that runs after it.
     before_model = not is_middleware or any(getattr(owner, method, None) == function for method in _BEFORE_MODEL)
     with GRAPH_CONTEXT.node(position, reduction):
         result = yield
@@ -132,7 +147,7 @@ def _record_result(
         return [*([result] if isinstance(result, list) else []), *([reduction.before] if before_model else [])]
     outputs: list[Sequence[Any]] = [value for value in update.values() if isinstance(value, list)]
     after: Sequence[Any] = reduction.before
-    if reduction.before and not update.get("jump_to"):
+    if reduction.before and not update.get("jump_to"):  # a jump, such as to the end, skips the model
         changes = _as_messages(update.get("messages") or [])
         state = _apply_update(reduction.before, changes)
         if (model_input := _separate_model_input(update, reduction.before)) is not None:
@@ -172,6 +187,7 @@ def _as_messages(update: Any) -> list[Any]:
 
 def _apply_update(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
     """Return the messages after an update of them, as LangGraph's `add_messages` does, but without assigning ids."""
+    # A `RemoveMessage` with this id removes all messages, also those of the update before it.
     last = max((index for index, message in enumerate(changes) if message.id == "__remove_all__"), default=-1)
     by_id = {message.id or id(message): message for message in (() if last >= 0 else messages)}
     by_id |= {message.id or id(message): message for message in changes[last + 1 :]}  # keeps the position of each id

@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT, rules_of_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.messages.provider_rules import ClientRules
 
@@ -27,8 +27,19 @@ if TYPE_CHECKING:
 _NAMES: Final = ("model_name", "model", "model_id")
 #: The prefix of OpenAI's response ids.
 _RESPONSE_ID: Final = "resp_"
-#: The most runnables that are unwrapped to find the chat model inside of them.
+#: The most runnables that are searched for the chat model inside of them.
 _MAX_WRAPPERS: Final = 8
+
+
+def _runnables(model: Any, settings: Mapping[str, Any] | None) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Yield a model with the settings of its call, then each runnable inside of it; the last one is the chat model."""
+    for _ in range(_MAX_WRAPPERS):
+        yield model, settings
+        attributes = getattr(model, "__dict__", {})
+        inner = attributes.get("bound", attributes.get("runnable"))
+        if inner is None:
+            return
+        model, settings = inner, attributes.get("kwargs")
 
 
 def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | None:
@@ -38,27 +49,19 @@ def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | Non
         model: A chat model, or a runnable around one: bound to settings, with fallbacks, or configurable.
         settings: The settings of the call, which may name another model.
     """
-    for _ in range(_MAX_WRAPPERS):
-        attributes = getattr(model, "__dict__", {})
-        for mapping in (settings, attributes.get("_default_config")):
+    runnable = None
+    for runnable, own_settings in _runnables(model, settings):
+        # A configurable model, made by `init_chat_model`, has `_default_config`.
+        for mapping in (own_settings, getattr(runnable, "__dict__", {}).get("_default_config")):
             if mapping and isinstance(name := mapping.get("model"), str):
                 return name
-        inner = attributes.get("bound", attributes.get("runnable"))
-        if inner is None:
-            return next((name for key in _NAMES if isinstance(name := getattr(model, key, None), str)), None)
-        model, settings = inner, attributes.get("kwargs")
-    return None
+    return next((name for key in _NAMES if isinstance(name := getattr(runnable, key, None), str)), None)
 
 
 def chat_model_in(model: Any) -> Any:
-    """Return the chat model inside of a runnable, as `model_of` finds it."""
-    for _ in range(_MAX_WRAPPERS):
-        attributes = getattr(model, "__dict__", {})
-        inner = attributes.get("bound", attributes.get("runnable"))
-        if inner is None:
-            break
-        model = inner
-    return model
+    """Return the chat model inside of a runnable."""
+    *_, (chat_model, _) = _runnables(model, None)
+    return chat_model
 
 
 def _schema(tool: Any) -> Mapping[str, Any]:
@@ -102,17 +105,14 @@ def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any]
         tools: The schemas of the tools that the model is offered.
         settings: The settings of the call.
     """
-    return RESPONSES_CLIENT if is_responses(model, {"tools": tools, **settings}) else rules_of_client(model)
-
-
-def is_responses(model: Any, settings: Mapping[str, Any]) -> bool:
-    """Return True if a chat model calls OpenAI's Responses API, whose messages have no speaker names."""
+    # OpenAI's Responses API has other rules: for example, its messages have no speaker names.
     decides = getattr(model, "_use_responses_api", None)
-    if not callable(decides):
-        return False
-    with suppress(Exception):  # the method is private, so a later release may change its parameters
-        return bool(decides({**getattr(model, "_default_params", {}), **settings}))
-    return bool(getattr(model, "use_responses_api", False))
+    uses_responses = False
+    if callable(decides):
+        uses_responses = bool(getattr(model, "use_responses_api", False))  # used if the private method fails
+        with suppress(Exception):  # a later release may change its parameters
+            uses_responses = bool(decides({**getattr(model, "_default_params", {}), "tools": tools, **settings}))
+    return RESPONSES_CLIENT if uses_responses else rules_of_client(model)
 
 
 def _read_single(model: Any, /, *args: Any, **settings: Any) -> ClientRequest | None:
@@ -136,8 +136,8 @@ def _answer_text(answer: Any) -> str:
 
 
 #: Hook of ``generate`` and ``agenerate``, which take a list of prompts.
-generate = clients.client(_read_single, _answer_text, told=GRAPH_CONTEXT.client_called, prepared=model_run)
+generate = clients.client(_read_single, _answer_text, record=GRAPH_CONTEXT.client_called, prepared=model_run)
 #: Hook of ``_generate_with_cache`` and ``_agenerate_with_cache``, which `generate` calls for each prompt.
-generate_each = clients.client(_read_request, _answer_text, told=GRAPH_CONTEXT.client_called)
+generate_each = clients.client(_read_request, _answer_text, record=GRAPH_CONTEXT.client_called)
 #: Hook of the streaming methods.
-stream = clients.client(_read_stream_input, told=GRAPH_CONTEXT.client_called)
+stream = clients.client(_read_stream_input, record=GRAPH_CONTEXT.client_called)

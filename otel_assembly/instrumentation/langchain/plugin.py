@@ -30,10 +30,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
     and async. Put it last in the agent's list of middleware, so that no other middleware changes its result. The id of
     a conversation is the ``thread_id`` of the run's config; without one, the id of the first message.
 
-    A FATAL alert halts the conversation. After that, no model and no tool is called, the agent jumps to its end, and
-    its last message contains the reason. `HaltedError` is not raised.
-
-    The assembler's name is also the name of this middleware, which must be unique in the agent. Functions for
+    In a halted conversation, `HaltedError` is not raised: the agent jumps to its end, and its last message contains the
+    reason. The assembler's name is also the name of this middleware, which must be unique in the agent. Functions for
     `dependencies` and `variables` get the run's `Runtime`. The run's context is also a dependency by its type, and its
     fields are variables. The default `KnowledgeStore` is the agent's store in the namespace ``("knowledge",)`` (see
     `GraphKnowledgeStore`).
@@ -59,16 +57,12 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         return self.before_model(state, runtime)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Apply the policies to the request's messages and prompt, and call the model with the result.
-
-        Raises:
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
-        """
+        """Apply the policies to the request's messages and prompt, and call the model with the result."""
         conversation = self._conversation_of(request.messages)
-        assembled = _run_blocking(self._assemble_request(conversation, request))
-        if isinstance(assembled, AIMessage):
-            return assembled
+        try:
+            assembled = _run_blocking(self._run_policies(conversation, request))
+        except HaltedError as halted:
+            return _halt_message(halted)
         with GRAPH_CONTEXT.after_plugin(request.messages, assembled.messages):
             response = handler(assembled)
         if self._observers:
@@ -78,9 +72,10 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do the same as `wrap_model_call`, for async agents."""
         conversation = self._conversation_of(request.messages)
-        assembled = await self._assemble_request(conversation, request)
-        if isinstance(assembled, AIMessage):
-            return assembled
+        try:
+            assembled = await self._run_policies(conversation, request)
+        except HaltedError as halted:
+            return _halt_message(halted)
         with GRAPH_CONTEXT.after_plugin(request.messages, assembled.messages):
             response = await handler(assembled)
         await conversation.show(response_messages(response))
@@ -101,17 +96,10 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             return None
         return ToolMessage(refusal, tool_call_id=call["id"], name=call["name"], status="error")
 
-    async def _assemble_request(self, conversation: PluginConversation, request: Any) -> Any:
-        """Return the request with the assembled messages; if the conversation is halted, an `AIMessage` instead."""
-        try:
-            return await self._run_policies(conversation, request)
-        except HaltedError as halted:
-            return _halt_message(halted)
-
     async def _read_input(self, request: Any) -> TurnInput:
         name = ((current_config() or {}).get("metadata") or {}).get("lc_agent_name")
-        chat, tools = chat_model_in(request.model), schemas_of(request.tools)
         dependencies, variables = runtime_values(request.runtime)
+        tools, client = schemas_of(request.tools), chat_model_in(request.model)
         return TurnInput(
             request.runtime,
             [str(request.system_prompt)] if request.system_prompt else [],
@@ -119,8 +107,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             agent_name=name if isinstance(name, str) else None,
             model=model_of(request.model),
             tools=tools,
-            client=chat,
-            client_rules=client_of(chat, tools),
+            client=client,
+            client_rules=client_of(client, tools),
             # Earlier middleware may have replaced the request's messages with copies, which would be shown as new.
             shown=state_messages(request.state) or request.messages,
             dependencies=dependencies,

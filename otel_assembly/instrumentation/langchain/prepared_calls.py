@@ -84,10 +84,11 @@ class PreparedCall(ModelCall):
         """End the call without calling a model; the default for `error` is what its last reducer raised."""
         super().end(error or self.problem, stays=stays)
 
-    def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
-        """Return verdicts for dropped messages, if every message of `after` that is a new object is a copy.
+    def verdicts_on(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
+        """Return verdicts on messages that code without a hook dropped, if it replaced others by copies.
 
-        Without such copies the result is empty, because the reason of the step then applies.
+        Copies would otherwise count as new messages. Without copies, or with new messages, the result is empty, because
+        the reason of the step then applies.
         """
         before_keys, after_keys = identity_keys(before), identity_keys(after)
         objects = set(map(id, before))
@@ -100,8 +101,10 @@ class PreparedCall(ModelCall):
     def state_of(self, messages: Sequence[Any], *, first: bool = False) -> int | None:
         """Return the last index in `states` that equals these messages; None if no state does.
 
+        A call that continues from these messages then repeats only the steps up to this index.
+
         Args:
-            messages: The messages.
+            messages: The input of a reducer, or the messages of a request.
             first: Return the first index instead. A reducer that runs after the model was called works for another
                 call, which must not repeat steps that changed nothing.
         """
@@ -110,7 +113,7 @@ class PreparedCall(ModelCall):
             index = next((index for index, state in enumerate(states) if equal(state, messages)), None)
             if index is not None:
                 return index
-        if states[1:] and equal(self.last_output, messages):
+        if states[1:] and equal(self.last_output, messages):  # the last reducer got only a part of the call's messages
             return len(states) - 1
         return next((index for index in range(len(states) - 1, -1, -1) if equal(states[index], messages)), None)
 
@@ -148,7 +151,7 @@ class PreparedCalls:
         with self.lock:
             call.position_key, call.passed_on_at = None, step
             excess = [kept for kept in self._calls if kept.passed_on_at is not None][:-_MAX_PASSED_ON]
-        self._end(excess)
+        self._discard(excess)
 
     def at(self, position_key: str) -> list[PreparedCall]:
         """Return the calls that are prepared at a position."""
@@ -159,19 +162,20 @@ class PreparedCalls:
         calls = self.at(position_key)
         for call in calls:
             call.position_key = None
-        self._end([call for call in calls if call.passed_on_at is None])
-        _end(calls)
+        self._discard([call for call in calls if call.passed_on_at is None])
+        _end_each(calls)  # those that stay available end, too: a later step continues with a fork
 
     def end(self) -> None:
         """End all calls; no model will be called with them."""
-        self._end([*self._calls])
+        self._discard([*self._calls])
 
     def forget(self) -> None:
         """Discard all calls without recording them: in a forked child, the parent process records them."""
         self._calls.clear()
 
-    def _end(self, calls: Sequence[PreparedCall]) -> None:
-        _end(calls)
+    def _discard(self, calls: Sequence[PreparedCall]) -> None:
+        """End calls and keep them no longer, so that nothing can continue them."""
+        _end_each(calls)
         with self.lock:
             self._calls[:] = [call for call in self._calls if call not in calls]
 
@@ -209,10 +213,13 @@ class PreparedOutside(PreparedCalls):
         after_fork_in_child(self.forget)
 
     def keep(self, call: PreparedCall, position_key: str) -> None:
-        """Keep a call, as `PreparedCalls.keep`; the oldest calls end if there are too many."""
+        """Keep a call, and end others: those of its conversation, and the oldest ones if there are too many.
+
+        No run will end these calls. So all of them end at the process's exit, and when LangChain is uninstrumented.
+        """
         conversation, kept = call.invoking_agent.conversation, [known for known in self._calls if known is not call]
         replaced = [known for known in kept if known.invoking_agent.conversation is conversation]
-        self._end(replaced + kept[: 1 - _MAX_OUTSIDE])
+        self._discard(replaced + kept[: 1 - _MAX_OUTSIDE])  # one place is for this call
         # Registered late: exit handlers run in reverse order, and this one must run before those of the exporters.
         if not self._is_registered:
             self._is_registered = True
@@ -221,7 +228,7 @@ class PreparedOutside(PreparedCalls):
         super().keep(call, position_key)
 
 
-def _end(calls: Sequence[PreparedCall]) -> None:
+def _end_each(calls: Sequence[PreparedCall]) -> None:
     for call in calls:
         with call.instrumentation.suppress_errors():
             call.end()
@@ -270,7 +277,7 @@ class GraphPosition:
         if invoking_agent.conversation is not None:
             return invoking_agent
         conversation = self.conversations.of(messages, self.calls.conversation)
-        if not self.calls.by_identity:
+        if not self.calls.by_identity:  # a run has one conversation; outside of any run there may be several
             self.calls.conversation = self.calls.conversation or conversation
         return invoking_agent._replace(conversation=conversation)
 
@@ -291,7 +298,7 @@ class GraphPosition:
         """
         continued = self._continue_call(messages, since_ns=since_ns)
         call, state = continued or (PreparedCall(instrumentation), None)
-        if continued is None and self.is_source_of(messages):
+        if continued is None and self.is_source_of(messages):  # perhaps the reducer got only a part of the state
             call.set_input(self.messages)
             state = call.out
         call.run, call.invoking_agent = self.run, self.invoking_agent_for(call.messages or messages, node)
@@ -354,7 +361,7 @@ class GraphPosition:
 
     def fail(self) -> None:
         """End the calls of a node that raised; they are kept, because a retry of the node continues from them."""
-        _end(self.calls.at(self.key))
+        _end_each(self.calls.at(self.key))
 
     def _find_call(self, messages: Sequence[Any], *, is_request: bool) -> tuple[PreparedCall, int] | None:
         """Return the call that these messages belong to, and the index of the state that they continue.
@@ -400,7 +407,7 @@ class GraphPosition:
             if known is None:
                 return None
             call, state = known
-            has_inner_steps = since_ns is not None and call.done_ns >= since_ns
+            has_inner_steps = since_ns is not None and call.assembly is not None and call.assembly.done_ns >= since_ns
             if call.is_made or (state < len(call.states) - 1 and not has_inner_steps):
                 call = call.fork(state)
             call.is_requested = is_request
@@ -484,15 +491,23 @@ class GraphContext:
         run = None if run is None or run.ended else run
         if current is not None and current.run is run and current.key == key:
             return current if current.branches == branches else replace(current, branches=branches)
-        invoking_agent = InvokingAgent.of(conversation)
-        if run is None:
-            return GraphPosition(self.outside, key, step, None, invoking_agent, "", self._conversations, branches)
-        *outer_nodes, node = nodes
-        agent_name = run.name if run.is_named or not node else node
-        # Ends in "/": the position appends the name of the node that calls the model.
-        path = "/".join([f"{run.scope}{store}\0", *outer_nodes, ""])
-        invoking_agent = invoking_agent._replace(name=path, agent_name=agent_name)
-        return GraphPosition(run.calls, key, step, run, invoking_agent, node, self._conversations, branches)
+        invoking_agent, node = InvokingAgent.of(conversation), ""
+        if run is not None:
+            *outer_nodes, node = nodes
+            agent_name = run.name if run.is_named or not node else node
+            # Ends in "/": the position appends the name of the node that calls the model.
+            path = "/".join([f"{run.scope}{store}\0", *outer_nodes, ""])
+            invoking_agent = invoking_agent._replace(name=path, agent_name=agent_name)
+        return GraphPosition(
+            calls=self.outside if run is None else run.calls,
+            key=key,
+            step=step,
+            run=run,
+            invoking_agent=invoking_agent,
+            node=node,
+            conversations=self._conversations,
+            branches=branches,
+        )
 
     def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
@@ -509,6 +524,7 @@ class GraphContext:
         prompts = len(in_front(messages, lambda message: self._role(message) == "system")[0])
         call = self.position().call_for_request(instrumentation, messages, prompts)
         output_ids = set(map(id, call.out))
+        # A reducer that got the system messages has returned them as messages, so they are no prompts of the call.
         while prompts and id(messages[prompts - 1]) in output_ids:
             prompts -= 1
         texts = [self._text(message) for message in messages[:prompts]]

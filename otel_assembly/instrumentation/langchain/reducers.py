@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, settings_of
+from otel_assembly.instrumentation.reductions import Reduction
 from otel_assembly.instrumentation.summaries import summarizer_input_hook, summary_hook
 from otel_assembly.observe.step_report import StepReport
 
@@ -25,6 +26,13 @@ _POLICY_NAMES: Final = {
 _NODE_ATTRIBUTES: Final = frozenset({"explode_args", "recurse", "trace", "func_accepts"})
 #: LangMem's node that summarizes, by module and class; its steps have the node's name.
 _SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNode")
+
+
+class _SummarizerReduction(MiddlewareReduction):
+    """The changes by a middleware or node; a model that it calls is its summarizer."""
+
+    __slots__ = ()
+    running = Reduction.running  # `MiddlewareReduction` excludes model calls from the reduction
 
 
 def reduction_by(
@@ -46,12 +54,12 @@ def reduction_by(
         kind="reduction" if known_name else None,
         config=_settings(owner) if known_name else {},
     )
-    return MiddlewareReduction(
+    # A subclass has a name of its own, but still calls its summarizer.
+    known_classes = {*_POLICY_NAMES, _SUMMARIZING_NODE}
+    may_summarize = any((base.__module__, base.__qualname__) in known_classes for base in cls.__mro__)
+    return (_SummarizerReduction if may_summarize else MiddlewareReduction)(
         instrumentation,
         report,
-        is_summarizer=any(
-            (base.__module__, base.__qualname__) in {*_POLICY_NAMES, _SUMMARIZING_NODE} for base in cls.__mro__
-        ),
         finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation, node=model_node),
         agent_name=run.name if run is not None else None,
     )

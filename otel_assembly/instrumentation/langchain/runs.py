@@ -44,6 +44,7 @@ def current_config() -> Any:
 
 
 def _setting(config: Any, name: str) -> str | None:
+    """Return a value in the ``configurable`` of a `RunnableConfig` as a text; None if it is not set."""
     settings: Mapping[str, Any] = (config or {}).get("configurable") or {}
     value = settings.get(name)
     return None if value is None else str(value)
@@ -94,6 +95,7 @@ def _model_node(graph: Any) -> str | None:
 
 
 def _begin_run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
+    """Begin the run of a graph, for `run_hook`. A subgraph gets its conversation from the outer graph's config."""
     config, outer_config = argument(args, kwargs, 1, "config"), current_config()
     name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
     is_named = name != _UNNAMED

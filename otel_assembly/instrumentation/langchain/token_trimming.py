@@ -94,16 +94,15 @@ class _Trim:
         return DecisionReason.OUTSIDE_WINDOW if self.counts_messages else DecisionReason.OVER_BUDGET
 
     def explain(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
-        """Return why messages were dropped or shortened; and, if the result is empty, the tokens needed and the cause.
+        """Return verdicts, and if no message fit, the tokens that were needed and the cause of the overflow.
 
         A message that did not fit has no verdict, because the reason of the step applies to it. The tokens needed are
         None if the limit was not exceeded.
         """
         result_ids = set(map(id, result))
-        keeps_system = self._last and bool(self._settings.get(self._description.system))
-        keeps_system = keeps_system and id(self._messages[0]) in result_ids
-        keeps_system = keeps_system and self._description.role(self._messages[0]) == "system"
-        system, rest = (self._messages[0], self._messages[1:]) if keeps_system else (None, self._messages)
+        # The function counts a kept system message by itself; the other messages share the rest of the limit.
+        system = self._kept_system_message(result_ids)
+        rest = self._messages if system is None else self._messages[1:]
         system_tokens = next((tokens for _, message, tokens in self._counts if message is system), 0)
         counts = [(count, tokens) for count, message, tokens in self._counts if message is not system]
         limit = max(0, self.limit - system_tokens)
@@ -123,16 +122,26 @@ class _Trim:
             verdicts.append(Verdict([over_limit[0]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
             verdicts.append(Verdict(over_limit[1:], DecisionOutcome.DROPPED, self.reason))
         excessive = [tokens for _, tokens in counts if tokens > limit]
-        needed = min(excessive) + system_tokens if len(result) <= keeps_system and excessive else None
+        is_emptied = len(result) <= (system is not None)
+        needed = min(excessive) + system_tokens if is_emptied and excessive else None
         return verdicts, needed, OverflowCause.FRAMEWORK if fitting_count else OverflowCause.NEWEST_ATOM
 
+    def _kept_system_message(self, result_ids: set[int]) -> Any:
+        """Return the system message that the function kept at the start because of its setting; None without one."""
+        first = self._messages[0]
+        is_kept = self._last and self._settings.get(self._description.system) and id(first) in result_ids
+        return first if is_kept and self._description.role(first) == "system" else None
+
     def begin(self, instrumentation: Instrumentation) -> Reduction:
-        """Begin the reduction; if a model's method is the counter, this model is set as the call's model."""
+        """Begin the reduction; if a model's method is the counter, this model is set as the call's model.
+
+        The model call is therefore found now, and not only when the result is recorded.
+        """
         finds = partial(self._description.finds, instrumentation)
         reduction = Reduction(instrumentation, StepReport(self._description.policy, self._messages), finds=finds)
         call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
-            call.set_model_info(model=self._description.model_of(self._counter.__self__))
+            call.model = call.model or self._description.model_of(self._counter.__self__)
         return reduction
 
     def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
@@ -163,6 +172,7 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
         @wraps(original)
         def trim(messages: Any, *args: Any, **settings: Any) -> Any:
             is_enabled = not args and instrumentation.is_enabled()
+            # The outer of two instrumented functions passes the inner one `_Trim.count` as the counter.
             is_inner = isinstance(getattr(settings.get(description.counter), "__self__", None), _Trim)
             is_complete = settings.keys() >= {description.counter, description.limit}
             if not is_enabled or is_inner or not messages or not is_complete:
@@ -183,6 +193,7 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
                 if reduction is not None:
                     trimming.record(reduction, result)
                 elif (outer := reducing()) is not None and (summary := outer.summary) is not None:
+                    # If the summarizer gets no messages, the summary records an overflow with these numbers.
                     summary.needed, summary.limit = trimming.explain(result)[1], trimming.limit
             return result
 

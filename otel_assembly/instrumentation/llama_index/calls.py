@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.clients import innermost_client_hook, model_i
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.llama_index.memory_reads import Readings
+from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun, Readings
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot, system_messages
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun
 
 #: The default ``chat_store_key`` of memories. Not imported, because its module would import more of LlamaIndex.
 _DEFAULT_KEY: Final = "chat_history"
@@ -72,7 +71,8 @@ def _begin_run(
     # Other tracers of LlamaIndex open their spans inside this hook. At the first model call such a span is current, and
     # no span is added.
     is_traced = any(not is_own(handler, _SPANLESS_HANDLERS) for handler in root_dispatcher.span_handlers)
-    return READINGS.run(instrumentation, name_of(runner), conversation_id, at_once=is_agent and not is_traced)
+    at_once = is_agent and not is_traced
+    return ReadingRun(READINGS, instrumentation, name_of(runner), conversation_id, at_once=at_once)
 
 
 def _workflow_memory(_: Any, ctx: Any = None, start_event: Any = None, **kwargs: Any) -> Any:
@@ -80,26 +80,31 @@ def _workflow_memory(_: Any, ctx: Any = None, start_event: Any = None, **kwargs:
     return kwargs.get("memory") or (start_event.get("memory", None) if hasattr(start_event, "get") else None)
 
 
-def _ends_later(run: Any, answer: Any) -> bool:
-    """Return whether a run continues after its function has returned.
+def _attach_to_answer(run: Any, answer: Any) -> bool:
+    """Return whether a run continues after its function has returned; if that gave a handler, make it end the run.
 
-    A workflow's run ends when the handler that it returned is done. A streamed chat ends in `write_history`.
+    A workflow's run ends when its handler is done. A streamed chat's run ends in `write_history`.
     """
-    task = getattr(answer, "_result_task", answer)
+    task = getattr(answer, "_result_task", answer)  # a handler that is no future has its task here
     is_handler = hasattr(task, "add_done_callback")
     if is_handler:
         task.add_done_callback(lambda done: run.end(None if done.cancelled() else done.exception()))
     return is_handler or hasattr(answer, "write_response_to_history")
 
 
-run_workflow: Final = run_hook(partial(_begin_run, _workflow_memory), _ends_later)
-chat: Final = run_hook(partial(_begin_run, lambda engine, *_, **__: getattr(engine, "_memory", None)), _ends_later)
+run_workflow: Final = run_hook(partial(_begin_run, _workflow_memory), _attach_to_answer)
+chat: Final = run_hook(
+    partial(_begin_run, lambda engine, *_, **__: getattr(engine, "_memory", None)), _attach_to_answer
+)
 query: Final = run_hook(partial(_begin_run, lambda *_, **__: None))
 
 
 @run_hook
 def write_history(*_: Any, **__: Any) -> ReadingRun | None:
-    """Hook of ``write_response_to_history``: end a streamed chat's run when its answer is in the memory."""
+    """Hook of ``write_response_to_history``, in which a streamed chat's run ends, because its answer is complete then.
+
+    The run that `chat` began is returned again, and so ends with this function.
+    """
     return READINGS.current_run.get()
 
 
@@ -114,10 +119,8 @@ def _chat_request(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None,
     if is_ours(llm) or known_of(type(llm), _FORWARDING_MODELS, ("llama_index.core",)):
         return None
     schemas = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    has_provider_history = _has_provider_history(llm, kwargs)
-    return ClientRequest(
-        messages, tools=schemas, model=model_of(llm), window=_window(llm), unknown=has_provider_history
-    )
+    unknown = _has_provider_history(llm, kwargs)
+    return ClientRequest(messages, tools=schemas, model=model_of(llm), window=_window(llm), unknown=unknown)
 
 
 def _has_provider_history(llm: Any, settings: Mapping[str, Any]) -> bool:
@@ -158,5 +161,5 @@ def _response_text(response: Any) -> str | None:
 def wrap_model_method(method: str, original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Any:
     """Wrap a model class's method, such as ``achat``; the argument `wrap` of `SubclassHook`, once `method` is bound."""
     request_of = _completion_request if method.endswith("complete") else _chat_request
-    hook = innermost_client_hook(method, request_of, _response_text, told=READINGS.record_call)
+    hook = innermost_client_hook(method, request_of, _response_text, record=READINGS.record_call)
     return hook(original, owner, instrumentation)

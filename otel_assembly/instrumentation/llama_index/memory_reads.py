@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.hooks import observe_any_hook
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.lazy_runs import LazyRun
 from otel_assembly.instrumentation.message_alignment import identity_keys, same, same_content
@@ -70,7 +70,10 @@ class Read:
 
 
 class ReadingRun(LazyRun):
-    """One run of an agent or engine, for `run_hook`. Created by `Readings.run`.
+    """One run of an agent or engine, in which stores may be read; for `run_hook`.
+
+    Args:
+        readings: The hooks that connect the run's reads with its model calls; `LazyRun` has the other arguments.
 
     Attributes:
         read: The last read of a store in this run.
@@ -83,8 +86,9 @@ class ReadingRun(LazyRun):
         readings: Readings,
         instrumentation: Instrumentation,
         name: str,
-        conversation_id: str | None,
-        at_once: bool,
+        conversation_id: str | None = None,
+        *,
+        at_once: bool = True,
     ) -> None:
         super().__init__(instrumentation, name, conversation_id, parent=readings.current_run.get(), at_once=at_once)
         self._readings = readings
@@ -159,6 +163,7 @@ def _is_unchanged(message: Any, copied: Any) -> bool:
 
 
 def _forget_read(read_by_message: dict[int, Any], ids: Sequence[int], dead: weakref.ref[Read]) -> None:
+    """Remove a collected read from `Readings._read_by_message`: its messages' ids may now be those of other objects."""
     for message_id in ids:
         if read_by_message.get(message_id) is dead:
             del read_by_message[message_id]
@@ -202,23 +207,10 @@ class Readings:
         #: Keeps the last read of each conversation alive.
         self._last_reads: Registry[Any, list[Read]] = Registry(_MAX_CONVERSATIONS, clear_after_fork=True)
         #: The hook of a function that returns all stored messages of the store that is being read.
-        self.contents_hook: Wrap = observe_any_hook(self._observe_contents)
-
-    def run(
-        self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None, *, at_once: bool = True
-    ) -> ReadingRun:
-        """Begin a run in which stores may be read.
-
-        Args:
-            instrumentation: The instrumentation that records the run.
-            name: The agent's name.
-            conversation_id: The conversation's id, if there is one.
-            at_once: Whether the span starts with the run; otherwise it starts with the first model call.
-        """
-        return ReadingRun(self, instrumentation, name, conversation_id, at_once)
+        self.contents_hook: Wrap = observe_hook(self._observe_contents)
 
     def record_read(self, read: Read) -> None:
-        """Remember a read for the model call that receives its messages."""
+        """Remember a read until `record_call` records the model call that receives its messages."""
         ids = list(map(id, read.out))
         reference = weakref.ref(read, partial(_forget_read, self._read_by_message, ids))
         self._read_by_message.update(zip(ids, repeat(reference)))
@@ -246,17 +238,20 @@ class Readings:
         invoking_agent_of: Callable[[Any], InvokingAgent],
         *,
         stored: Callable[[Any], Sequence[Any] | None] = lambda _: None,
-        keeps: Callable[[Any], Any] = lambda _: False,
+        replaces_stored: Callable[[Any], Any] = lambda _: False,
     ) -> Wrap:
         """Return the hook of a function that returns a store's messages, sync or async.
+
+        A read inside another store's read becomes one of its inner reads. Any other read is remembered for a model
+        call, which then records the reduction as a step.
 
         Args:
             report_of: Returns the report of a store's reduction without its messages; None if the store is not
                 observed.
             invoking_agent_of: Returns the invoking agent for a store's conversation.
             stored: Returns the stored messages if `contents_hook` has not observed them; None if they are unknown.
-            keeps: Returns whether the store replaces its stored messages with those that it returns. Then the change
-                affects all later reads, not only this one.
+            replaces_stored: Returns whether the store replaces its stored messages with those that it returns. Then
+                the change affects all later reads, not only this one.
         """
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:
@@ -271,19 +266,20 @@ class Readings:
             except BaseException as error:
                 reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
                 if outer is None:  # no model call will follow: an assembly without one records the error
-                    reduction.ended(error, self.with_agent_name(invoking_agent))
+                    reduction.prevented_call(error, self.with_agent_name(invoking_agent))
                 else:  # the outer store may handle the error
                     outer.inner.append(Read(invoking_agent, reduction.before))
                     outer.reduction.adopt_attempts(reduction)
                 raise
             after = list(result)
             before = reading.input_of(after)
-            before = stored(store) if before is None else before
-            reduction.before = after if before is None else before
+            if before is None:
+                before = stored(store)
+            reduction.before = after if before is None else before  # unknown messages count as unchanged
             steps = [step for read in reading.inner for step in read.steps]
             if same(reduction.before, after):  # counted as a reduction that changed nothing
                 reduction.done(after)
-            elif keeps(store):  # a step of the next call, even if this read is never sent to a model
+            elif replaces_stored(store):  # a step of the next call, even if this read is never sent to a model
                 reduction.done(after, invoking_agent=invoking_agent)
             else:
                 steps.append(reduction.to_deferred(after))
@@ -293,12 +289,13 @@ class Readings:
             elif reducing() is None:  # otherwise a reducer reads the store for itself, not for a model call
                 self.record_read(read)
 
-        return observe_any_hook(observe)
+        return observe_hook(observe)
 
     def record_call(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
-        """Record a model call, with the steps of the read that its messages come from.
+        """Record a model call: the steps of its read, then what the store returned, then the request.
 
-        Pass this method to `client` as its argument ``told``.
+        Each difference between these is a step. Without a read, the call belongs to the run's conversation. Pass
+        this method to `client` as its argument ``record``.
         """
         run, read = self.current_run.get(), self._source_of(request.messages)
         invoking_agent = (
@@ -307,16 +304,7 @@ class Readings:
             else read.invoking_agent
         )
         read_messages = () if read is None else read.out
-        system_items = [
-            message for message in self._system_messages(read_messages) if self._prompt_of(message) is not None
-        ]
-        leading, messages = in_front(
-            request.messages,
-            lambda message: (
-                self._prompt_of(message) is not None and not any(same_content(message, item) for item in system_items)
-            ),
-        )
-        prompts = [str(self._prompt_of(message)) for message in leading]
+        prompts, messages = self._split_prompts(request.messages, read_messages)
         call = ModelCall(instrumentation, self.with_agent_name(invoking_agent), prompts=prompts, model=request.model)
         call.run = run if run is not None and not run.ended else None
         if read is not None and read.replaced_by_plugin:
@@ -328,6 +316,20 @@ class Readings:
         call.client_called(request._replace(messages=messages, prompts=prompts))
         return call
 
+    def _split_prompts(self, messages: Sequence[Any], read_messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
+        """Return the texts of a request's leading system prompts, and its other messages.
+
+        A system message that the store returned is an item of the conversation, not a prompt.
+        """
+        items = [message for message in self._system_messages(read_messages) if self._prompt_of(message) is not None]
+        leading, rest = in_front(
+            messages,
+            lambda message: (
+                self._prompt_of(message) is not None and not any(same_content(message, item) for item in items)
+            ),
+        )
+        return [str(self._prompt_of(message)) for message in leading], rest
+
     def _source_of(self, messages: Sequence[Any]) -> Read | None:
         """Return the read that messages come from: the read of the newest known message, or the run's last read."""
         run = self.current_run.get()
@@ -337,6 +339,7 @@ class Readings:
         return next((read for read in candidates if read is not None and read.is_source_of(messages)), None)
 
     def _observe_contents(self, _: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+        """Observe a function that returns all messages of a store: the store that is being read has these."""
         messages, reading = (yield), self.current_reading.get()
         if reading is not None:
             reading.set_stored(messages)

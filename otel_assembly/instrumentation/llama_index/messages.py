@@ -47,6 +47,7 @@ _SUMMARIES: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 
 
 def _kind(message: ChatMessage, draft: Draft) -> EventKind:
+    """Return a message's kind; add to the draft the tool calls and the result that its blocks do not contain."""
     for call in _calls(message.additional_kwargs):
         if call[0] not in draft.opens:  # some messages contain a call in a block, too
             draft.call(*call)

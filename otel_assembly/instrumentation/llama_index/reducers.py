@@ -60,7 +60,7 @@ def _memory_hook(*, is_sync: bool) -> Wrap:
         lambda memory: None if is_ours(memory) else _memory_report(memory),
         invoking_agent_of,
         stored=lambda memory: memory.get_all() if is_sync and not is_own(memory, _PACKAGES) else None,
-        keeps=lambda memory: known_of(type(memory), _REPLACING, _PACKAGES),
+        replaces_stored=lambda memory: known_of(type(memory), _REPLACING, _PACKAGES),
     )
 
 
@@ -87,7 +87,7 @@ def manage_queue(instrumentation: Instrumentation, memory: Any, /) -> Observatio
     """Record the oldest messages, which a `Memory` archives and passes to its blocks if its queue exceeds the limit."""
     reduction = Reduction(instrumentation, StepReport("memory_queue", config=_config(memory)))
     with READINGS.reading_scope(reduction) as reading:
-        yield
+        yield  # `archive_messages` adds what it observes to `reading.inner`
     archived_count = sum(len(archived.out) for archived in reading.inner)
     if archived_count:
         reduction.before = reading.stored or []

@@ -20,6 +20,9 @@ else:
 _RUNS: Final = "runs, as one span each if no other tracer records them"
 _REQUEST_MODE: Final = "whether the provider stores the earlier items of a call"
 _REQUESTS: Final = "items, instructions and tools of each model call"
+_FILTER: Final = "the invoking agent, and changes by a filter"
+_HANDOFFS: Final = "items dropped or changed by a handoff"
+_LOOP: Final = "run_internal.run_loop"
 _SESSION: Final = "items dropped or changed by a session's limit and callback"
 _COMPACTION_MODULE: Final = "memory.openai_responses_compaction_session"
 _COMPACTION: Final = "items compacted by a session"
@@ -39,26 +42,11 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
         ("run", "AgentRunner.run start_streaming", runs.run, _RUNS),
         ("run", "run_single_turn", runs.turn, _RUNS),
         ("run", "prepare_input_with_session", reducers.prepare_input, _SESSION),
-        ("run_internal.run_loop", "run_single_turn_streamed", runs.turn, _RUNS),
-        ("run_internal.run_loop", "prepare_input_with_session", reducers.prepare_input, _SESSION),
-        (
-            "run_internal.run_loop",
-            "maybe_filter_model_input",
-            reducers.filter_input,
-            "the invoking agent, and changes by a filter",
-        ),
-        (
-            "run_internal.run_loop",
-            "get_response_with_retry stream_response_with_retry",
-            runs.request_model,
-            _REQUEST_MODE,
-        ),
-        (
-            "run_internal.turn_resolution",
-            "execute_handoffs",
-            reducers.execute_handoffs,
-            "items dropped or changed by a handoff",
-        ),
+        (_LOOP, "run_single_turn_streamed", runs.turn, _RUNS),
+        (_LOOP, "prepare_input_with_session", reducers.prepare_input, _SESSION),
+        (_LOOP, "maybe_filter_model_input", reducers.filter_input, _FILTER),
+        (_LOOP, "get_response_with_retry stream_response_with_retry", runs.resume_call, _REQUEST_MODE),
+        ("run_internal.turn_resolution", "execute_handoffs", reducers.execute_handoffs, _HANDOFFS),
         (_COMPACTION_MODULE, "OpenAIResponsesCompactionSession.run_compaction", reducers.run_compaction, _COMPACTION),
         (
             "sandbox.capabilities.capability",

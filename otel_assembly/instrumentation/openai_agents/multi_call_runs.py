@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.lazy_runs import LazyRun
 from otel_assembly.instrumentation.model_call import ModelCall
@@ -33,7 +35,7 @@ class MultiCallRun(LazyRun):
 
     Attributes:
         call: The call that is being prepared, or was made last.
-        waits: The invoking agent under which reductions outside any call are deferred.
+        as_invoking_agent: The run itself as an invoking agent, for which reductions outside any call are deferred.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class MultiCallRun(LazyRun):
     ) -> None:
         super().__init__(instrumentation, name, conversation_id, parent=variable.get())
         self.call: ModelCall | None = None
-        self.waits = InvokingAgent(self)
+        self.as_invoking_agent = InvokingAgent(self)
         self._variable = variable
+        #: Is never made. Its steps are the reductions that apply to all later calls, so each call begins as its fork.
         self._start = ModelCall(instrumentation)
 
     @contextmanager
@@ -55,20 +58,26 @@ class MultiCallRun(LazyRun):
         with context_value(self._variable, self), context_value(CALL, None), super().current():
             yield
 
-    def begins(self, agent_name: str | None) -> ModelCall:
-        """Start to prepare a call of this agent; the previous call ends."""
-        self.over()
+    def begin_call(self, agent_name: str | None) -> ModelCall:
+        """Start to prepare a call of this agent; the previous call ends.
+
+        The call's first steps are the reductions of the run so far. Set the call's input afterwards.
+        """
+        self.end_call()
         self.call = call = self._start.fork()
         call.run = self
         call.invoking_agent = InvokingAgent(
             self.conversation_id or self, agent_name or "", agent_name, self.conversation_id
         )
-        call.apply_deferred(self.waits)
-        self._start = call.fork()
+        for report in DEFERRED_REDUCTIONS.take(self.as_invoking_agent):
+            call.observe_messages(report.before)  # the run may have added items since the last reduction
+            originals = dict(zip(map(id, report.before), call.out, strict=True))
+            call.replay_deferred(replace(report.with_originals(originals), before=call.out))
+        self._start = call.fork()  # without the steps that follow, such as a filter's, which apply to this call only
         return call
 
-    def over(self) -> None:
-        """End the call that was prepared."""
+    def end_call(self) -> None:
+        """End the call that was prepared, if it was not made."""
         if self.call is not None:
             self.call.end()
 
@@ -78,12 +87,12 @@ class MultiCallRun(LazyRun):
 
 
 class _OneTurn(ContextBoundRun):
-    """One turn of a `MultiCallRun`, with the run's span."""
+    """One turn of a `MultiCallRun`, with the run's span. At its end, a call that was not made ends."""
 
     is_run = False
 
     def __init__(self, of: MultiCallRun) -> None:
-        super().__init__(of.instrumentation, None, {}, ends=of.over)
+        super().__init__(of.instrumentation, None, {}, on_end=of.end_call)
         self._of = of
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
-from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.message_alignment import locate, same
 from otel_assembly.instrumentation.model_call import ClientRequest
@@ -70,7 +70,7 @@ def filter_input(original: Callable[..., Any], instrumentation: Instrumentation)
 def _run_agent(*_: Any, **__: Any) -> InvokingAgent | None:
     """Return the current run as an invoking agent: reductions deferred for it are applied to the run's next call."""
     run = RUN.get()
-    return run.waits if run is not None else None
+    return run.as_invoking_agent if run is not None else None
 
 
 def _observe_capability(_: Instrumentation, capability: Any, context: Any) -> ReducerObservation:
@@ -111,8 +111,8 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
     invoking_agent, session, loaded = _run_agent(), argument(args, kwargs, 1, "session"), list[Any]()
     if invoking_agent is None or session is None:
         return
-    instrumentation.take(type(session), "get_items", _get_items)
-    instrumentation.take(type(session), "add_items", _add_items)
+    instrumentation.wrap_once(type(session), "get_items", _get_items)
+    instrumentation.wrap_once(type(session), "add_items", _add_items)
     callback = argument(args, kwargs, 2, "session_input_callback")
     policy, kind = FRAMEWORK, None
     if callback is not None:
@@ -120,6 +120,7 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
     reduction = Reduction(instrumentation, StepReport(policy, kind=kind))
     with context_value(_LOADED, loaded), reduction.tracked():
         result = yield
+    # Without the history, which the provider then has, the result contains only new items.
     if kwargs.get("include_history_in_prepared_input", True):
         reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
         if callback is None:  # only the SDK's own removal of orphaned items changes the input
@@ -138,11 +139,14 @@ def _orphan_reason(item: Any) -> DecisionReason | None:
     return DecisionReason.ORPHANED_TOOL_CALL if facts.opens else None
 
 
-@observe_any_hook
+@observe_hook
 def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
-    """Hook of a session's ``get_items``: collect the items, and record those that a limit or a compaction left out."""
+    """Hook of a session's ``get_items``: collect the items, and record those that a limit or a compaction left out.
+
+    Another session that this one wraps only stores its items, so `_LOADED` is None while it is read.
+    """
     loaded = _LOADED.get()
-    if loaded is None:  # not called for a run's input, or called by another session that wraps this one
+    if loaded is None:  # a wrapped session, or the items are not for a run's input
         return
     with context_value(_LOADED, None):
         items = yield
@@ -153,7 +157,7 @@ def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__:
         _HISTORIES.read(name, items, invoking_agent, limit)
 
 
-@observe_any_hook
+@observe_hook
 def _add_items(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
     """Hook of a session's ``add_items``: remember the items."""
     if _ADDING.get():  # called by another session that wraps this one, and may have encrypted the items

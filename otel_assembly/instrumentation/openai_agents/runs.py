@@ -72,16 +72,17 @@ def prepare_call(instrumentation: Instrumentation, *_: Any, agent: Any, **kwargs
     agent_run = current_run()
     if agent_run is None:
         return None
-    call = agent_run.begins(agent.name)
+    call = agent_run.begin_call(agent.name)
     call.set_input(kwargs["input_items"], prompts=as_prompts(kwargs["system_instructions"]))
     return Preparing(instrumentation, call)
 
 
 @run_hook
-def request_model(_: Instrumentation, *__: Any, **kwargs: Any) -> ModelCall | None:
-    """Hook of ``get_response_with_retry`` and its streaming variant: make the prepared call, with all its retries.
+def resume_call(_: Instrumentation, *__: Any, **kwargs: Any) -> ModelCall | None:
+    """Hook of ``get_response_with_retry`` and its streaming variant: make the prepared call current for all retries.
 
-    If the provider stores the conversation, the SDK sends only new items. The call's input is then marked as unknown.
+    The client then records its request in it. If the provider stores the conversation, the SDK sends only new items;
+    the call's input is then marked as unknown.
     """
     agent_run = current_run()
     call = agent_run.call if agent_run is not None else None
@@ -102,9 +103,11 @@ def _response_text(response: Any) -> str:
     return "".join(getattr(part, "text", "") for part in parts)
 
 
-_MODELS: Final[Any] = {"holds": lambda value: isinstance(value, Model)}
+_MODELS: Final[Any] = {"is_client": lambda value: isinstance(value, Model)}
 #: Hooks of a model class's methods. If a model calls another one, only the inner model is recorded.
 get_response: Final = innermost_client_hook(
-    "get_response", _client_request, _response_text, asks=("get_response",), **_MODELS
+    "get_response", _client_request, _response_text, client_methods=("get_response",), **_MODELS
 )
-stream_response: Final = innermost_client_hook("stream_response", _client_request, asks=("stream_response",), **_MODELS)
+stream_response: Final = innermost_client_hook(
+    "stream_response", _client_request, client_methods=("stream_response",), **_MODELS
+)

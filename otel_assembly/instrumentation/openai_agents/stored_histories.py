@@ -50,7 +50,8 @@ class StoredHistories:
     def read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
         """Record that items were read from a history, and compare them with the remembered items.
 
-        If a reducer has changed the history, or the limit excluded older items, that is a step of the next model call.
+        If the reducer that `changed` noted has changed the history, or the limit excluded older items, that is a step
+        of the next model call.
 
         Args:
             name: The history's name.
@@ -60,17 +61,13 @@ class StoredHistories:
         """
         history = self._histories.of(name, _StoredHistory)
         known_items, change, history.change = history.items, history.change, None
-        # Without a new item, the history was at most shortened, and a reducer does not only shorten it.
+        # If all items are known, a limit may have left out others; a reducer would have replaced some by a new item.
         if change is not None and locate(known_items, items) is None:
             change.before = known_items
             change.done(items, invoking_agent=invoking_agent)
         elif limit is not None and limit == len(items) < len(known_items) and same(known_items[-limit:], items):
             report = StepReport(
-                self._policy,
-                known_items,
-                list(items),
-                config={"limit": limit},
-                reason=DecisionReason.OUTSIDE_WINDOW,
+                self._policy, known_items, list(items), config={"limit": limit}, reason=DecisionReason.OUTSIDE_WINDOW
             )
             DEFERRED_REDUCTIONS.put(invoking_agent, report)
             return  # the older items are still stored

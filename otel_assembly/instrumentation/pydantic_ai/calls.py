@@ -75,7 +75,10 @@ def _with_prompts(messages: Sequence[Any], parameters: Any, model: Any) -> Clien
 
 
 def _prepared_call(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
-    """Return the call that was prepared for a request; None for a request by the program itself, without an agent."""
+    """Return the call that was prepared for a request, which `model_request` then records in it.
+
+    None for a request by the program itself, without an agent.
+    """
     return CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
 
 

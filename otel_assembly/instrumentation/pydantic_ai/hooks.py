@@ -19,7 +19,7 @@ else:
 _BEFORE: Final = "before_model_request"
 #: Wraps the method in each class of capabilities, except in classes whose own method only calls other capabilities.
 _CAPABILITIES: Final = SubclassHook.for_method(
-    _BEFORE, reducers.before_request, ("CombinedCapability", "WrapperCapability")
+    _BEFORE, reducers.before_request, lambda cls: cls.__name__ in {"CombinedCapability", "WrapperCapability"}
 )
 
 

@@ -161,15 +161,15 @@ register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", 
 
 
 def with_system_prompts(messages: Sequence[Any], history: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return messages with the system prompts that a request began with.
+    """Return the output of a policy chain with the system prompts of the request, which `split_prompts` removed.
 
     Args:
         messages: The request's messages, which begin with system prompts.
         history: These messages without the system prompts at their start.
-        events: The messages that replace the history.
+        events: The chain's output, which replaces the history.
     """
     first = len(messages) - len(history)  # the first message that contains more than system prompts
-    if history and events and events[0] is history[0]:
+    if history and events and events[0] is history[0]:  # a copy of that message without its prompts: send the original
         return [*messages[: first + 1], *events[1:]]
     parts: list[Any] = []
     for message in messages[: first + 1]:

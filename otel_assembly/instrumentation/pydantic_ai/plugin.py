@@ -112,6 +112,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
             request_context.model_request_parameters = replace(parameters, instruction_parts=parts)
         if prompts != before or not same_objects(messages, history):
             request_context.messages = with_system_prompts(prepared, history, messages) if system else messages
+        # If Pydantic AI is instrumented, the prepared call continues with the output.
         CALLS.replaced_by_plugin(lambda: request_of(request_context).messages)
         return request_context
 

@@ -35,6 +35,7 @@ _NAMES: Final = {
 
 
 def _policy(capability: Any) -> str:
+    """Return the name of a capability's step; a history processor is named after its function."""
     if type(capability).__name__ != "ProcessHistory":
         return policy_name(capability, _PACKAGES, "Compaction", names=_NAMES)
     name = policy_name(capability.processor, ())
@@ -42,6 +43,7 @@ def _policy(capability: Any) -> str:
 
 
 def _kind(capability: Any) -> str | None:
+    """Return ``reduction`` for a capability whose purpose is to reduce; None for any other one."""
     name = type(capability).__name__
     reduces = name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER or is_own(capability, _COMPACTION_MODULES)
     return "reduction" if reduces else None
@@ -53,6 +55,7 @@ def before_request(_: Instrumentation, capability: Any, __: Any, request: Any, *
 
     The plug-in records its own changes. The budget is the token limit of the harness's compaction, if it has one.
     """
+    # The method that `AbstractCapability` defines changes nothing.
     overrides = type(capability).before_model_request is not AbstractCapability.before_model_request
     if not overrides or is_ours(capability) or CALL.get() is None:
         return None

@@ -20,11 +20,11 @@ from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
-from otel_assembly.instrumentation.clients import called, client, innermost_client_hook, model_in
+from otel_assembly.instrumentation.clients import client, in_client_call, innermost_client_hook, model_in
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
-from otel_assembly.instrumentation.hooks import observe_any_hook, observe_async_hook
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.message_alignment import restore_removed
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
@@ -32,7 +32,7 @@ from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import run_hook
-from otel_assembly.instrumentation.semantic_kernel.messages import split_prompts
+from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT
 from otel_assembly.observe.step_report import StepReport
 
@@ -88,7 +88,14 @@ def invoking_agent_of(history: Any) -> InvokingAgent:
     return _INVOKING_AGENTS.get(history) or InvokingAgent(history)
 
 
-@observe_any_hook
+def agent_name_of(history: ChatHistory) -> str:
+    """Return the name of the history's agent, which is also the name of the message with its instructions."""
+    messages = history.messages
+    prompt_name = messages[0].name if messages and is_prompt(messages[0]) else None
+    return invoking_agent_of(history).agent_name or prompt_name or ""
+
+
+@observe_hook
 def observe_history_creation(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     """The hook of functions that create the history for a run's model call."""
     history, owner = (yield), HISTORY_OWNER.get()
@@ -141,8 +148,9 @@ def strategy_call(instrumentation: Instrumentation, strategy: Any, /, *args: Any
 def defer_edits(history: Any, *, recorded: bool = False) -> Sequence[Any]:
     """Return the messages of a history without its leading system prompts, and defer its edits as a reduction.
 
-    Filters, tools and programs remove messages from a history where no hook runs. So the messages are compared with
-    those at the previous call of this function; if some were removed, the next model call has a step `edited_history`.
+    Filters, tools and programs remove messages from a history where no hook runs. So this function, which runs before
+    each model call and around each reducer, compares the messages with those at its previous call. If some were
+    removed, the next model call has a step `edited_history`.
 
     Args:
         history: The history.
@@ -166,6 +174,7 @@ def _chat_request(model: Any, /, chat_history: Any, settings: Any = None, *_: An
 
 
 def _text_request(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> ClientRequest:
+    """Return a text service's request, whose conversation is known only if a prompt function sends it."""
     owner = HISTORY_OWNER.get()
     invoking_agent = owner.invoking_agent() if owner is not None and owner.agent is None else InvokingAgent()
     message = ChatMessageContent(role=AuthorRole.USER, content=str(prompt))
@@ -198,7 +207,7 @@ def _responses_request(
 
 
 def _has_only_tool_calls(message: ChatMessageContent) -> bool:
-    return bool(message.items) and all(item.content_type == _TOOL_CALL for item in message.items)
+    return bool(message.items) and all(item.content_type == "function_call" for item in message.items)
 
 
 def model_of(model: Any, settings: Any) -> str:
@@ -220,10 +229,10 @@ def _model_call(
 ) -> ModelCall | None:
     """Return the model call that a request to a service begins; None inside another call, or inside a reducer.
 
-    A service may pass the request to another service with other messages, as `AssemblyChatCompletion` does; both are
-    then one model call.
+    The service's hook then records the request in this call, whose input is the history. A service may pass the request
+    to another service with other messages, as `AssemblyChatCompletion` does; both are then one model call.
     """
-    if CALL.get() is not None or called() or reducing() is not None:
+    if CALL.get() is not None or in_client_call() or reducing() is not None:
         return None
     prompts, messages = split_prompts(chat_history.messages)[0], defer_edits(chat_history)
     return ModelCall(instrumentation, invoking_agent_of(chat_history), messages=messages, prompts=prompts)
@@ -232,8 +241,9 @@ def _model_call(
 def _inside_model_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     """Return a `SubclassHook` function that wraps a service's method inside the framework's span of the call.
 
-    Semantic Kernel creates that span in a decorator of the method, such as `trace_chat_completion`. So the decorator
-    is removed, the plain method is wrapped, and the decorator is applied again.
+    If that span is current when the request is recorded, it gets the assembly's id (see `telemetry/model_span_links`).
+    Semantic Kernel creates the span in a decorator of the method, such as `trace_chat_completion`. So the decorator is
+    removed, the plain method is wrapped, and the decorator is applied again. A method has at most one such decorator.
     """
 
     def wrap_undecorated(original: Any, *wrap_args: Any) -> Callable[..., Any]:
@@ -241,7 +251,7 @@ def _inside_model_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[...,
         closure = getclosurevars(original).nonlocals if markers and type(original) is FunctionType else {}
         if not closure.keys() >= _CLOSURE_NAMES:  # not decorated, or another library has wrapped the decorated method
             return wrap(original, *wrap_args)
-        (marker,) = markers
+        (marker,) = markers  # such as `__model_diagnostics_chat_completion__`, which `trace_chat_completion` sets
         decorators = import_module(f"{_DIAGNOSTICS}.decorators")
         decorator = getattr(decorators, f"trace_{marker.removeprefix(_MARKER).strip('_')}")(closure["model_provider"])
         decorated: Callable[..., Any] = decorator(wrap(closure["completion_func"], *wrap_args))
@@ -254,8 +264,6 @@ _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
 #: The closure variables of the framework's decorators, and the prefix of the attribute that they set on a function.
 _CLOSURE_NAMES: Final = {"model_provider", "completion_func"}
 _MARKER: Final = "__model_diagnostics_"
-#: The `content_type` of a tool call.
-_TOOL_CALL: Final = "function_call"
 _INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
 
 
@@ -266,9 +274,17 @@ def _service_hooks(kind: str, read: Callable[..., ClientRequest | None], **more:
     # A service that calls any of these on another service passes its request on. The singular forms, such as
     # `get_chat_message_content`, return one message.
     requests = (*inner_methods, *public_methods, *(method.removesuffix("s") for method in public_methods))
-    forwarding: Any = {"asks": requests, "holds": lambda value: hasattr(value, inner_methods[0])}
     return [
-        _inside_model_span(innermost_client_hook(method, read, _response_text, **forwarding, **more))
+        _inside_model_span(
+            innermost_client_hook(
+                method,
+                read,
+                _response_text,
+                client_methods=requests,
+                is_client=lambda value: hasattr(value, inner_methods[0]),
+                **more,
+            )
+        )
         for method in inner_methods
     ]
 

@@ -55,12 +55,6 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
 
     target_count: int = Field(default=1, exclude=True, description="Not used: the policies decide what is kept.")
     assembler: Any = Field(default=None, exclude=True)
-    _observers: Any = PrivateAttr()
-    _dependencies: Any = PrivateAttr()
-    _variables: Any = PrivateAttr()
-    _conversations: Any = PrivateAttr()
-    _conversations_without_id: Any = PrivateAttr()
-    _conversation_state: Any = PrivateAttr()
     #: Whether a policy awaited something when a message was added; `add_message` then no longer reduces.
     _is_async: bool = PrivateAttr(default=False)
 
@@ -80,15 +74,14 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             self, target_count=1, messages=list(messages), system_message=system_message, auto_reduce=auto_reduce
         )
         Plugin.__init__(self, policies, name=name, model=model, dependencies=dependencies, variables=variables)
-        self._conversation_state = self._begin(None)
+        self._history_conversation = self._begin(None)
 
     __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
 
     @property
     def context(self) -> Context:
         """The context of the history's conversation; send alerts to it."""
-        conversation: PluginConversation = self._conversation_state
-        return conversation.context
+        return self._history_conversation.context
 
     def add_message(
         self,
@@ -134,8 +127,7 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation: PluginConversation = self._conversation_state
-        reduced: list[Any] | None = await self._run_policies(conversation, self)
+        reduced: list[Any] | None = await self._run_policies(self._history_conversation, self)
         if reduced is None:
             return None
         self.messages = reduced

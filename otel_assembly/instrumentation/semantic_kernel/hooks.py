@@ -16,11 +16,12 @@ _SERVICES: Final = "connectors.ai.{}_completion_client_base"
 _HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
 _PROMPTS: Final = "functions.kernel_function_from_prompt"
 _RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
-_STRATEGIES: Final = "agents.strategies.{}.kernel_function_{}_strategy"
+_STRATEGIES: Final = "agents.strategies.{0}.kernel_function_{0}_strategy"
 _AGENT: Final = "agents.chat_completion.chat_completion_agent"
 _RESPONSES: Final = "agents.open_ai.responses_agent_thread_actions"
 _REDUCES: Final = SubclassHook.for_method("reduce", reducers.observe_reduction)
 # The purposes, which `otel-assembly doctor` prints.
+_CALLS: Final = "model calls"
 _RUN: Final = "one trace for each run that has no span of Semantic Kernel"
 _CONVERSATIONS: Final = "the conversation that a history belongs to"
 _STRATEGY_PROMPTS: Final = "the messages that a group chat strategy renders into its prompt"
@@ -35,12 +36,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = in_package(
         "semantic_kernel",
         *(
-            (
-                _SERVICES.format(kind),
-                f"{kind.title()}CompletionClientBase.{method}",
-                SubclassHook(method, wrap),
-                "model calls",
-            )
+            (_SERVICES.format(kind), f"{kind.title()}CompletionClientBase.{method}", SubclassHook(method, wrap), _CALLS)
             for kind, method, wrap in (
                 ("chat", "_inner_get_chat_message_contents", calls.chat_hook),
                 ("chat", "_inner_get_streaming_chat_message_contents", calls.chat_stream_hook),
@@ -66,12 +62,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
             for suffix in ("", "_stream")
         ),
         *(
-            (
-                _STRATEGIES.format(kind, kind),
-                f"{owner}.{method}",
-                calls.strategy_call,
-                _STRATEGY_PROMPTS,
-            )
+            (_STRATEGIES.format(kind), f"{owner}.{method}", calls.strategy_call, _STRATEGY_PROMPTS)
             for kind, owner, method in (
                 ("selection", "KernelFunctionSelectionStrategy", "select_agent"),
                 ("termination", "KernelFunctionTerminationStrategy", "should_agent_terminate"),

@@ -122,15 +122,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("annotation", "streaming_annotation"), is_silent),
 }
 
-register_parts(
-    ChatMessageContent,
-    "items",
-    "content_type",
-    _ROWS,
-    _kind,
-    _facts,
-    read_all=_compared_values,
-)
+register_parts(ChatMessageContent, "items", "content_type", _ROWS, _kind, _facts, read_all=_compared_values)
 register_summaries(
     lambda text: ChatMessageContent(role=AuthorRole.USER, content=text, metadata={OUR_SUMMARY: True}),
     ChatMessageContent,

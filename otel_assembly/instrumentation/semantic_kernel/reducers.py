@@ -36,16 +36,16 @@ def observe_reduction(instrumentation: Instrumentation, history: Any, /, *_: Any
     """The hook of ``reduce``; a reducer that calls another one is recorded as one step."""
     if reducing() is not None:
         return
-    defer_edits(history)
+    defer_edits(history)  # edits before the reducer are a step of their own
     policy, built_in = policy_name(history, _PACKAGES, names=_NAMES), known_of(type(history), _NAMES, _PACKAGES)
     reduction = Reduction(instrumentation, StepReport(policy, history.messages, config=settings_of(history)))
     try:
         with reduction.running():
             result = yield
     except BaseException as error:
-        reduction.ended(error, invoking_agent_of(history))
+        reduction.prevented_call(error, invoking_agent_of(history))
         raise
-    reduced = result if isinstance(result, ChatHistory) else history
+    reduced = result if isinstance(result, ChatHistory) else history  # a reducer may return another history
     after = defer_edits(reduced, recorded=True)
     if is_ours(history):
         return  # the plug-in has recorded its own assembly

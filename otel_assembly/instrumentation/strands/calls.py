@@ -68,10 +68,9 @@ def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping
         variables: The context variables to set in the run.
     """
     unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    agent = invoking_agent_of(runner)
-    return ContextBoundRun(
-        instrumentation, agent.agent_name if unrecorded else None, variables, conversation_id=agent.conversation_id
-    )
+    invoking_agent = invoking_agent_of(runner)
+    name = invoking_agent.agent_name if unrecorded else None
+    return ContextBoundRun(instrumentation, name, variables, conversation_id=invoking_agent.conversation_id)
 
 
 #: The hook of `stream_async` of agents, graphs and swarms.
@@ -92,7 +91,10 @@ middleware_invoke: Final = run_hook(
 
 
 def _set_agent_input(call: ModelCall, agent: Any) -> None:
-    """Set an agent's messages and prompts as the input of a model call, unless it has one already."""
+    """Set an agent's messages and prompts as the input of a model call, unless it has one already.
+
+    That is before the middleware of the call runs or, without middleware, when the model receives the request.
+    """
     if call.messages is None and agent is not None:
         prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
         call.set_input(agent_messages(agent), prompts=prompts)
@@ -134,7 +136,12 @@ def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[...,
         return MiddlewareReduction(call.instrumentation, StepReport(policy, messages, kind=None), call=call)
 
     middleware_call = partial(
-        MiddlewareCall, call.instrumentation, begin_reduction, _stage_request, inside=cleared, behind=next_variables
+        MiddlewareCall,
+        call.instrumentation,
+        begin_reduction,
+        _stage_request,
+        middleware_context=cleared,
+        next_layer_context=next_variables,
     )
     return wrap_middleware(handler, call.instrumentation, middleware_call)
 
@@ -167,7 +174,10 @@ def is_framework_function(function: Any) -> bool:
 
 
 def _stage_request(context: Any) -> ClientRequest:
-    """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives."""
+    """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives.
+
+    A message that middleware did not change is the same object as in the model call's input.
+    """
     return ClientRequest(
         model_messages(context.messages, known_copies(context.agent)), prompts_of(context.system_prompt)
     )
@@ -213,7 +223,7 @@ def _config(model: Any) -> Any:
 stream: Final = innermost_client_hook(
     "stream",
     _stream_request,
-    told=_record_request,
+    record=_record_request,
     chunk_text=lambda chunk: chunk.get("contentBlockDelta", {}).get("delta", {}).get("text"),
 )
 structured_output: Final = innermost_client_hook("structured_output", _output_request)

@@ -64,7 +64,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         return self._conversation_of(agent).context
 
     def register_hooks(self, registry: Any, **kwargs: Any) -> None:
-        """Register callbacks that add the middleware to the agent, and that run before each tool."""
+        """Register callbacks that add the middleware, and that refuse tool calls while the conversation is halted."""
         super().register_hooks(registry, **kwargs)
         registry.add_callback(AgentInitializedEvent, self._add_middleware)
         registry.add_callback(BeforeToolCallEvent, self._cancel_tool)
@@ -96,7 +96,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
                     has_tool_calls = any("toolUse" in block for block in event["stop"][1]["content"])
                     await conversation.show_response([event["stop"][1]], has_tool_calls=has_tool_calls)
                 yield event
-        except AssemblyError as error:
+        except AssemblyError as error:  # the same object, so that its attributes and traceback are kept
             error.__class__ = _event_loop_error(type(error))  # type: ignore[arg-type]  # a class can be hashed
             raise
 

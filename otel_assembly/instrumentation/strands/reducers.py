@@ -72,7 +72,7 @@ def _observe_manager(
 manage: Final = reducer(
     _observe_manager,
     invoking_agent=lambda _, agent, *__, **___: invoking_agent_of(agent),
-    ends=lambda _, agent, e=None, **__: None if e is None else invoking_agent_of(agent),
+    uncalled_agent=lambda _, agent, e=None, **__: None if e is None else invoking_agent_of(agent),
 )
 
 
@@ -97,20 +97,24 @@ def _observe_strategy(_: Instrumentation, strategy: Any, context: Any) -> Reduce
     return replace(report, verdicts=[Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)])
 
 
-def _observe_offloading(_: Instrumentation, strategy: Any, *args: Any, **__: Any) -> ReducerObservation:
-    return (yield from _observe_edits(args[3], _strategy_report(strategy)))
+def _observe_offloading(
+    _: Instrumentation, strategy: Any, message: Any, messages: Any, tool_names: Any, agent: Any
+) -> ReducerObservation:
+    return (yield from _observe_edits(agent, _strategy_report(strategy)))
 
 
 _apply_strategy: Final = reducer(_observe_strategy, invoking_agent=lambda _, context: invoking_agent_of(context.agent))
 #: The hook of `_transform_blocks`, with which an offload strategy shortens a message when it is added.
-transform_blocks: Final = reducer(_observe_offloading, invoking_agent=lambda *args, **_: invoking_agent_of(args[4]))
+transform_blocks: Final = reducer(
+    _observe_offloading, invoking_agent=lambda strategy, message, messages, tool_names, agent: invoking_agent_of(agent)
+)
 
 
 @observe_async_hook
 def run_strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__: Any) -> Observation:
     """Wrap `apply` in the classes of a context manager's strategies before they run; a program can define its own."""
     for strategy in manager._strategies:  # noqa: SLF001  # has no public name
-        instrumentation.take(type(strategy), "apply", _apply_strategy)
+        instrumentation.wrap_once(type(strategy), "apply", _apply_strategy)
     yield
 
 
@@ -127,16 +131,20 @@ def _invoke_callbacks(instrumentation: Instrumentation, invoke: Any, registry: A
 
 
 def _wrap_callback(callback: Any, instrumentation: Instrumentation) -> Any:
-    """Wrap a program's own callback, which can edit the agent's messages; Strands' callbacks have other hooks."""
+    """Return a program's own callback wrapped, because it can edit the agent's messages.
+
+    Returned unchanged: Strands' own callbacks and this library's plug-ins, which are recorded elsewhere.
+    """
     with instrumentation.suppress_errors():
-        if not is_framework_function(callback) and not is_ours(getattr(callback, "__self__", None)):
-            report = StepReport(function_name(callback), kind=None)
-            wrap = reducer(
-                lambda _, event: _observe_edits(event.agent, report),
-                invoking_agent=lambda event: invoking_agent_of(event.agent),
-            )
-            return wrap(callback, instrumentation)
-    return callback
+        if is_framework_function(callback) or is_ours(getattr(callback, "__self__", None)):
+            return callback
+        report = StepReport(function_name(callback), kind=None)  # it may remove or add messages
+        wrap = reducer(
+            lambda _, event: _observe_edits(event.agent, report),
+            invoking_agent=lambda event: invoking_agent_of(event.agent),
+        )
+        return wrap(callback, instrumentation)
+    return callback  # it could not be wrapped
 
 
 invoke_callbacks: Final = replace_hook(_invoke_callbacks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from agentscope.message import ToolCallBlock, ToolResultBlock
-from agentscope.middleware import TracingMiddleware
+from agentscope.middleware import MiddlewareBase, TracingMiddleware
 from scripted import ScriptedModel, agent, instrumented, interrupted, talk, tool, words
 
 from otel_assembly import (
@@ -171,3 +171,17 @@ async def test_with_agentscopes_tracing_the_model_call_knows_its_assembly(assemb
             )
             assert chat.attributes["gen_ai.conversation.compacted"] is True
             assert len(assembly_telemetry.spans_named("invoke_agent Friday")) == 2 + 2 * order
+
+
+class Passes(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler(**input_kwargs)
+
+
+async def test_a_middleware_that_changes_nothing_after_the_plugin_has_no_step(assembly_telemetry):
+    with instrumented(assembly_telemetry):
+        someone = agent(ScriptedModel(), middlewares=[AssemblyMiddleware([SlidingWindowPolicy(3)]), Passes()])
+        await talk(someone, "one", "two")
+    spans = assembly_telemetry.spans_named("assemble_context")
+    names = [step.name for span in spans for step in span.children]
+    assert set(names) == {"apply_policy sliding_window"}

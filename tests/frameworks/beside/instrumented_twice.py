@@ -1,9 +1,10 @@
-"""Runs a program instrumented by us and by others, from inside, and again when both have left.
+"""Runs a program instrumented by us and by others, again after one of them was uninstrumented, and after both were.
 
-python instrumented_twice.py FIRST OTHER,... PROGRAM SPANS
+python instrumented_twice.py FIRST LEAVES OTHER,... PROGRAM SPANS
 
-FIRST is `ours` or `theirs`: who instruments first, and leaves first. OTHER is ``module:class``. What was told in the
-first run is written to SPANS, as JSON; how many spans of ours were told in the second is its last line.
+FIRST and LEAVES are `ours` or `theirs`: who instruments first, and who uninstruments first. OTHER is ``module:class``.
+SPANS becomes a file of JSON lines: the spans of the first run, then how many spans of ours the second and the third run
+had.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def provide(processor):
     trace.set_tracer_provider(provider)
 
 
-def main(first, others, program, spans):
+def main(first, leaves, others, program, spans):
     exporter = InMemorySpanExporter()
     theirs = [
         getattr(importlib.import_module(message.partition(":")[0]), message.partition(":")[2])()
@@ -56,16 +57,18 @@ def main(first, others, program, spans):
         for message in theirs:
             message.uninstrument()
 
+    def run():
+        exporter.clear()
+        runpy.run_path(program, run_name="__main__")
+        return exporter.get_finished_spans()
+
     for comes in (instrument, they_come) if first == "ours" else (they_come, instrument):
         comes()
-    runpy.run_path(program, run_name="__main__")
-    heard = [told(span) for span in exporter.get_finished_spans()]
-    exporter.clear()
-    for leaves in (uninstrument, they_leave) if first == "ours" else (they_leave, uninstrument):
-        leaves()
-    runpy.run_path(program, run_name="__main__")
-    ours = [span for span in exporter.get_finished_spans() if span.instrumentation_scope.name == "otel_assembly"]
-    Path(spans).write_text("\n".join(json.dumps(text) for text in [*heard, len(ours)]), encoding="utf-8")
+    lines = [told(span) for span in run()]
+    for leave in (uninstrument, they_leave) if leaves == "ours" else (they_leave, uninstrument):
+        leave()
+        lines.append(len([span for span in run() if span.instrumentation_scope.name == "otel_assembly"]))
+    Path(spans).write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ PROGRAMS = {
     "openai": HERE / "autogen_openai_agent.py",
     "openai_agents": HERE / "openai_agents_traced.py",
     "haystack_pipeline": HERE / "haystack_pipeline.py",
+    "openai_clients": HERE / "openai_clients.py",
+    "anthropic_clients": HERE / "anthropic_clients.py",
 }
 OURS = "otel_assembly"
 OPENINFERENCE = "openinference.instrumentation"
@@ -71,10 +73,10 @@ def test_from_inside_it_runs_as_alone_and_each_model_call_knows_its_assembly(run
     program, other, scope = BESIDE[name]
     told = tmp_path / "spans.jsonl"
     done = run_program(
-        "python", HERE / "instrumented_twice.py", first, other, PROGRAMS[program], told, PYTHONPATH=str(ROOT)
+        "python", HERE / "instrumented_twice.py", first, first, other, PROGRAMS[program], told, PYTHONPATH=str(ROOT)
     )
-    assert done.stdout == prints(run_program, alone, program) * 2
-    *spans, heard_after = map(json.loads, told.read_text(encoding="utf-8").splitlines())
+    assert done.stdout == prints(run_program, alone, program) * 3
+    *spans, _, heard_after = map(json.loads, told.read_text(encoding="utf-8").splitlines())
     assert heard_after == 0
     assemblies = {span["id"]: span["attributes"]["assembly.id"] for span in spans if span["name"] == "assemble_context"}
     assert assemblies
@@ -133,3 +135,51 @@ def test_under_opentelemetry_instrument_it_runs_as_alone_and_is_told_of(run_prog
         assert {span.attributes.get("openinference.span.kind") for span in spans} - {None}
     if name in {"openai", "langchain"}:
         assert [span for span in spans if is_model_call(span.attributes) and "assembly.id" in span.attributes]
+
+
+#: The instrumentors of the providers' clients, by the client.
+OF_CLIENTS = {
+    "openai": {
+        "opentelemetry": f"{OPENLLMETRY}.genai.openai:OpenAIInstrumentor",
+        "openinference": f"{OPENINFERENCE}.openai:OpenAIInstrumentor",
+        "openllmetry": f"{OPENLLMETRY}.openai:OpenAIInstrumentor",
+    },
+    "anthropic": {
+        "opentelemetry": f"{OPENLLMETRY}.genai.anthropic:AnthropicInstrumentor",
+        "openinference": f"{OPENINFERENCE}.anthropic:AnthropicInstrumentor",
+        "openllmetry": f"{OPENLLMETRY}.anthropic:AnthropicInstrumentor",
+    },
+}
+
+
+@pytest.mark.parametrize("leaves", ["ours", "theirs"])
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("vendor", ["opentelemetry", "openinference", "openllmetry"])
+@pytest.mark.parametrize("client", OF_CLIENTS)
+def test_each_request_of_a_client_has_one_assembly_that_all_its_model_spans_name(
+    run_program, alone, tmp_path, client, vendor, first, leaves
+):
+    other, path = OF_CLIENTS[client][vendor], tmp_path / "spans.jsonl"
+    program = PROGRAMS[f"{client}_clients"]
+    done = run_program(
+        "python", HERE / "instrumented_twice.py", first, leaves, other, program, path, PYTHONPATH=str(ROOT)
+    )
+    printed = prints(run_program, alone, f"{client}_clients")
+    assert done.stdout == printed * 3
+    assert "Traceback" not in done.stderr
+    *spans, between, after = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    assemblies = {span["id"]: span["attributes"]["assembly.id"] for span in spans if span["name"] == "assemble_context"}
+    assert len(assemblies) == len(printed.splitlines())
+    calls = [span for span in spans if is_model_call(span["attributes"])]
+    assert [[assemblies[link] for link in span["links"]] for span in calls] == [
+        [span["attributes"]["assembly.id"]] for span in calls
+    ]
+    # OpenLLMetry records no call of `messages.stream`; Anthropic's client has spans of its own.
+    by_vendor = [span for span in calls if span["scope"].startswith(other.partition(":")[0])]
+    by_client = [span for span in calls if span["scope"] == "com.anthropic.sdk.python"]
+    for recorded in filter(None, (by_vendor, by_client)):
+        named = [span["attributes"]["assembly.id"] for span in recorded]
+        assert len(named) == len(set(named))
+    assert {span["attributes"]["assembly.id"] for span in calls} == {*assemblies.values()}
+    ours = len([span for span in spans if span["scope"] == OURS])
+    assert (between, after) == (0 if leaves == "ours" else ours, 0)

@@ -158,6 +158,8 @@ async def test_in_any_run_each_call_meets_the_budget_and_is_sendable(adapter, re
     plugin = adapter.plugin([budget(window, step_tokens=step)])
     lines = [*[answer] * len(requests), *(["call:look"] * len(group) for group in results), "Done."]
     talk = adapter.talk(plugin, *lines, tools=(look,))
+    if not talk.keeps_equal_messages:
+        requests = [f"{number}. {request}" for number, request in enumerate(requests)]
     asked = 0
     try:
         for request in (*requests, "Find all"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, ModelRequestNode
 from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
 from pydantic_ai.messages import ModelRequest, ModelResponse
 from pydantic_ai_models import ScriptedModel, Stage, history, words
@@ -121,7 +121,9 @@ async def test_the_dependencies_of_the_run_are_those_of_the_policies():
 
 
 @pytest.mark.xfail(
-    strict=True, reason="without instructions, Pydantic AI takes those of the last request, with the added prompt"
+    hasattr(ModelRequestNode, "_apply_before_model_request"),  # earlier releases keep the change in the run's history
+    strict=True,
+    reason="without instructions, Pydantic AI takes those of the last request, with the added prompt",
 )
 async def test_a_prompt_that_a_policy_adds_is_sent_once_if_the_agent_has_no_instructions():
     class Reminds:

@@ -119,6 +119,15 @@ async def test_a_fatal_alert_halts_each_agent_of_a_thread():
     assert stage.received == []
 
 
+async def test_a_fatal_alert_halts_a_thread_that_has_only_a_system_prompt():
+    stage, held = Stage(), ChatHistoryAgentThread(chat_history=ChatHistory(system_message="You note."))
+    service = AssemblyChatCompletion(ScriptedService(stage, "Done."), [AlertPolicy()])
+    await service.context_of(held).send(fatal())
+    with pytest.raises(HaltedError, match="stolen"):
+        await agent(service).get_response("Go", thread=held)
+    assert stage.received == []
+
+
 async def test_the_model_is_that_of_the_requests_settings():
     seen = []
 
