@@ -18,6 +18,7 @@ from otel_assembly.cli import session as session
 from otel_assembly.cli import stack as stack
 from otel_assembly.cli import tree as tree
 from otel_assembly.cli import view as view
+from otel_assembly.cli import watch as watch
 from otel_assembly.cli.export import file_exporter
 from otel_assembly.cli.terminal import discard_output, safe_text
 from otel_assembly.cli.transcripts import Transcript, read_transcripts
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, tree, explain, view, session, doctor, stack, conventions, completion):
+    for module in (demo, watch, replay, tree, explain, view, session, doctor, stack, conventions, completion):
         module.add_parser(commands)
     return root
 

@@ -19,10 +19,15 @@ _EXTRAS: Final = {
     "opentelemetry.exporter.otlp.proto.grpc": "otlp",
     "opentelemetry.exporter.otlp.proto.http": "otlp",
     "opentelemetry.sdk": "cli",
+    "opentelemetry.proto": "watch",
     "rich": "cli",
+    "sse_starlette": "watch",
+    "starlette": "watch",
+    "uvicorn": "watch",
 }
-#: The modules that print tables, and those that write span files.
+#: The modules that print tables, those that serve a live page, and those that write span files.
 TABLES: Final = ("rich",)
+LIVE_PAGE: Final = ("starlette", "uvicorn", "sse_starlette", "opentelemetry.proto")
 SPAN_FILES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.json.file")
 
 

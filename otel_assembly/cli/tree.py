@@ -10,8 +10,10 @@ import io
 import os
 import shutil
 import sys
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_assembly.cli.bars import fill_bar, legend
 from otel_assembly.cli.extras import TABLES, require
@@ -25,19 +27,21 @@ from otel_assembly.telemetry.store_reader import SpanNode
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
     from rich.text import Text
 
     from otel_assembly.telemetry.store_reader import StoredEvent, StoredSpan
 
-__all__ = ["print_tree", "render_tree"]
+__all__ = ["LiveTree", "print_tree", "render_tree"]
 
 _NARROWEST = 40
 _BAR_WIDTH = 60
 _DEEPEST_INDENT = 0.4
 _LONGEST_TEXT = 400
+#: The assemblies that `LiveTree` does not print again.
+_PRINTED = 10_000
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,10 +107,16 @@ def render_tree(
     Returns:
         Lines of at most ``width`` columns, each ending with a newline; an empty string if there are no nodes.
     """
+    stream = io.StringIO()
+    drawing = _Drawing(_console(stream, width, color=color), ASCII if ascii else UNICODE, content)
+    drawing.print(drawing.lines(nodes))
+    return stream.getvalue()
+
+
+def _console(stream: TextIO, width: int, *, color: bool) -> Console:
     from rich.console import Console
 
-    stream = io.StringIO()
-    console = Console(
+    return Console(
         file=stream,
         width=max(width, _NARROWEST),
         height=1,  # without a height, rich ignores the width if TERM is "dumb"
@@ -116,10 +126,48 @@ def render_tree(
         force_jupyter=False,
         legacy_windows=False,
     )
-    for line in _Drawing(console, ASCII if ascii else UNICODE, content).lines(nodes):
-        line.rstrip()
-        console.print(line, markup=False, highlight=False, emoji=False, no_wrap=True, overflow="ignore", crop=False)
-    return stream.getvalue()
+
+
+class LiveTree:
+    """Prints each assembly once, when its spans have arrived, with the legend of the kinds that are new in it.
+
+    Args:
+        stream: The terminal, or a file.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        color = stream.isatty() and "NO_COLOR" not in os.environ
+        ascii_only = "utf" not in (stream.encoding or "").lower()
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        self._drawing = _Drawing(_console(stream, width, color=color), ASCII if ascii_only else UNICODE, content=False)
+        self._stream = stream
+        self._known: set[str] = set()
+        self._printed: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def __call__(self, spans: Sequence[StoredSpan]) -> None:
+        """Print an assembly, the first of the spans, with the spans below it; wait if the span of a step is missing."""
+        from otel_assembly.telemetry.store_reader import span_tree
+
+        assembly = spans[0]
+        key = assembly.trace_id, assembly.span_id
+        steps = sum(span.name.startswith(names.SPAN_APPLY_POLICY) for span in spans[1:])
+        if key in self._printed or steps < (integer(assembly.attributes.get(names.STEPS)) or 0):
+            return
+        self._printed[key] = None
+        while len(self._printed) > _PRINTED:
+            self._printed.popitem(last=False)
+        drawing, attributes = self._drawing, assembly.attributes
+        agent, conversation = (attributes.get(name) for name in (names.GEN_AI_AGENT_NAME, names.GEN_AI_CONVERSATION_ID))
+        heads = [("agent", agent), ("conversation", conversation)]
+        pieces = [drawing.text(f"{name} {value}", "dim") for name, value in heads if value]
+        lines = [*drawing.block(pieces, "", "")] if pieces else []
+        lines += (line for node in span_tree(spans) for line in drawing.tree(node))
+        if drawing.kinds - self._known:
+            lines += drawing.block(legend(drawing.kinds - self._known, drawing.glyphs), "", "")
+            self._known |= drawing.kinds
+        with suppress(OSError):  # the reader of the output has exited
+            drawing.print([*lines, drawing.text("")])
+            self._stream.flush()
 
 
 @dataclass(slots=True)
@@ -137,6 +185,14 @@ class _Drawing:
     glyphs: Glyphs
     content: bool
     kinds: set[str] = field(default_factory=set)
+
+    def print(self, lines: Iterable[Text]) -> None:
+        """Print lines, which are cut to the width already."""
+        for line in lines:
+            line.rstrip()
+            self.console.print(
+                line, markup=False, highlight=False, emoji=False, no_wrap=True, overflow="ignore", crop=False
+            )
 
     def lines(self, nodes: Sequence[SpanNode]) -> Iterator[Text]:
         trace = None

@@ -34,6 +34,7 @@ _SCRIPTS: Final = (
     "side.js",
     "find.js",
     "zoom.js",
+    "live.js",
     "app.js",
 )
 _UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
@@ -41,6 +42,16 @@ _UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 def render_page(model: Mapping[str, Any]) -> str:
     """Return the HTML page of the data that `page_model` returned. The page needs no server and no network."""
+    return _render(model, ())
+
+
+def render_live_page(title: str) -> str:
+    """Return the HTML page of `otel-assembly watch`, which loads its data as server-sent events from ``events``."""
+    model = {"title": title, "live": True, "conversations": [], "problems": [], "texts": []}
+    return _render(model, ("connect-src 'self'",))
+
+
+def _render(model: Mapping[str, Any], sources: tuple[str, ...]) -> str:
     script = _embeddable(_script())
     style = _asset("page.css")
     policy = "; ".join(
@@ -48,6 +59,7 @@ def render_page(model: Mapping[str, Any]) -> str:
             "default-src 'none'",
             f"script-src {_hash(script)}",
             f"style-src {_hash(style)}",
+            *sources,
             "base-uri 'none'",
             "form-action 'none'",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.page.fields import nonempty
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedTurn
 
 
-def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | None) -> dict[str, Any]:
+class SentPrompt(Protocol):
+    """The prompt of a turn: the turn's number, and the prompt's items."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def kept(self) -> Iterable[str]: ...
+
+
+def changes(ledger: LedgerHistory, turn: ReportedTurn, before: SentPrompt | None) -> dict[str, Any]:
     """Return how a turn's prompt differs from the previous one: items that arrived, were injected, dropped and so on.
 
     Each list contains item ids and ranges of them, such as ``3-7``. `before` is the last earlier turn with a prompt.
@@ -50,10 +59,10 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: ReportedTurn | No
 def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
     """Return a JSON object for each item of a ledger, sorted by item id, with the values that its first turn recorded.
 
-    The field `n` has a pair `[index of the turn, tokens]` for each turn in which the item was new or changed.
+    The field `n` has a pair `[number of the turn, tokens]` for each turn in which the item was new or changed.
     """
     rows: dict[str, dict[str, Any]] = {}
-    for place, turn in enumerate(ledger.turns):
+    for turn in ledger.turns:
         for item, arrival in turn.arrived.items():
             first = {
                 "o": item,
@@ -63,7 +72,7 @@ def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
                 "t": arrival.turn,
                 "s": arrival.sources.texts,
             }
-            rows.setdefault(item, nonempty(first) | {"n": []})["n"].append([place, arrival.tokens])
+            rows.setdefault(item, nonempty(first) | {"n": []})["n"].append([turn.number, arrival.tokens])
         contents = as_list(turn.attributes.get(names.ARRIVED_CONTENTS))
         # A text belongs to the item at the same index. If redaction removed some texts, the indexes are wrong.
         if len(contents) == len(turn.arrived):

@@ -149,26 +149,32 @@ def halts_of(span: SpanLike) -> list[dict[str, Any]]:
 def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
     policy = text(span.attributes.get(names.POLICY_NAME))
     for event in getattr(span, "events", ()):
-        attributes = event.attributes
-        if event.name == names.EVENT_ALERT:
-            yield nonempty(
-                {
-                    "what": "alert",
-                    "severity": text(attributes.get(names.ALERT_SEVERITY)),
-                    "source": text(attributes.get(names.ALERT_SOURCE)),
-                    "says": text(attributes.get(names.ALERT_MESSAGE)),
-                    "policy": policy,
-                }
-            )
-        elif event.name == names.EVENT_HALT:
-            yield nonempty(
-                {
-                    "what": "halt",
-                    "source": text(attributes.get(names.HALT_SOURCE)),
-                    "says": text(attributes.get(names.HALT_REASON)),
-                    "policy": policy,
-                }
-            )
+        signal = signal_of(event)
+        if signal is not None:
+            yield signal | nonempty({"policy": policy})
+
+
+def signal_of(event: Any) -> dict[str, Any] | None:
+    """Return the signal of an event with an alert or a halt; None for other events."""
+    attributes = event.attributes
+    if event.name == names.EVENT_ALERT:
+        return nonempty(
+            {
+                "what": "alert",
+                "severity": text(attributes.get(names.ALERT_SEVERITY)),
+                "source": text(attributes.get(names.ALERT_SOURCE)),
+                "says": text(attributes.get(names.ALERT_MESSAGE)),
+            }
+        )
+    if event.name == names.EVENT_HALT:
+        return nonempty(
+            {
+                "what": "halt",
+                "source": text(attributes.get(names.HALT_SOURCE)),
+                "says": text(attributes.get(names.HALT_REASON)),
+            }
+        )
+    return None
 
 
 def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,11 @@ __all__ = ["read_ledgers"]
 
 
 def read_ledgers(
-    spans: Iterable[SpanLike], *, allocations: bool = False, on_problem: Callable[[str], None] | None = None
+    spans: Iterable[SpanLike],
+    *,
+    allocations: bool = False,
+    all_turns: bool = True,
+    on_problem: Callable[[str], None] | None = None,
 ) -> dict[str, LedgerHistory]:
     """Return the ledgers in exported spans, by ledger id.
 
@@ -54,6 +58,7 @@ def read_ledgers(
     Args:
         spans: The spans, in any order.
         allocations: Whether to read allocations outside a chain too; each one is a ledger of one turn.
+        all_turns: Whether these are all spans of each ledger. If False, an item that no turn describes is no problem.
         on_problem: Called with a sentence for each unreadable span that belongs to no ledger, and for each ledger in an
             unsupported format; None: these are ignored. Problems of a ledger's own spans are in
             `LedgerHistory.problems`.
@@ -73,6 +78,8 @@ def read_ledgers(
         raise next(iter(refused.values()))
     unassigned = dict(flaws)
     ledgers = {ledger: _ledger(ledger, by_id.values(), children, unassigned) for ledger, by_id in assemblies.items()}
+    for history in ledgers.values() if all_turns else ():
+        history.problems += _undescribed(history)
     if on_problem is not None:
         for problem in (*unassigned.values(), *refused.values()):
             on_problem(str(problem))
@@ -112,7 +119,7 @@ def _ledger(
             problems.append(f"turn {turn.number}: a second assembly has the same number and is skipped")
     history = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
     turn_problems = (problem for turn in history.turns for problem in _problems(turn))
-    history.problems = [*problems, *turn_problems, *_undescribed(history)]
+    history.problems = [*problems, *turn_problems]
     return history
 
 

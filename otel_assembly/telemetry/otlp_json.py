@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Line", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", "read_line"]
+__all__ = [
+    "Line",
+    "StatusName",
+    "StoredEvent",
+    "StoredLink",
+    "StoredLogEvent",
+    "StoredSpan",
+    "read_line",
+    "read_log_events",
+    "read_request",
+]
 
 StatusName: TypeAlias = Literal["UNSET", "OK", "ERROR"]
 
@@ -45,6 +55,20 @@ class StoredLink(NamedTuple):
     trace_id: str
     span_id: str
     attributes: dict[str, Any]
+
+
+class StoredLogEvent(NamedTuple):
+    """A log record that has an event name.
+
+    Attributes:
+        trace_id: The trace in which the record was emitted, as lower-case hex digits.
+        span_id: The span in which the record was emitted, as lower-case hex digits.
+        event: The name, the time and the attributes of the record.
+    """
+
+    trace_id: str
+    span_id: str
+    event: StoredEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +143,11 @@ def read_line(line: bytes) -> Line:
         return Line(problem=f"not JSON (column {error.colno})")
     except (ValueError, RecursionError):
         return Line(problem="not JSON in UTF-8")
+    return read_request(request)
+
+
+def read_request(request: Any) -> Line:
+    """Read the spans of an export request, the parsed JSON of one line; never raise."""
     if not isinstance(request, dict):
         return Line(problem="not a JSON object")
     if "resourceSpans" not in request:
@@ -141,6 +170,29 @@ def read_line(line: bytes) -> Line:
         problems.append("a resource or scope of the wrong form")
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
     return Line(spans, "; ".join(problems[:_SHOWN]) + more or None)
+
+
+def read_log_events(request: Any) -> list[StoredLogEvent]:
+    """Read the log records with an event name and a span from an export request, the parsed JSON; never raise.
+
+    Unreadable records are skipped.
+    """
+    events: list[StoredLogEvent] = []
+    try:
+        for resource_logs in _objects(request, "resourceLogs"):
+            for scope_logs in _objects(resource_logs, "scopeLogs"):
+                for raw in _objects(scope_logs, "logRecords"):
+                    try:
+                        name = raw.get("eventName")
+                        if name and raw.get("traceId") and raw.get("spanId"):
+                            time_ns = int(raw.get("timeUnixNano") or raw.get("observedTimeUnixNano") or 0)
+                            event = StoredEvent(_text(name), time_ns, _attributes(raw, []))
+                            events.append(StoredLogEvent(_id(raw["traceId"], 16), _id(raw["spanId"], 8), event))
+                    except _UNREADABLE:
+                        continue
+    except _UNREADABLE:
+        return events
+    return events
 
 
 #: The number of problems of one line that are described; the rest is only counted.

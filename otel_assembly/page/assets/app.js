@@ -1,26 +1,40 @@
 // The page: its state (conversation, ledger, turn, item), and the parts that depend on it.
 
 const data = JSON.parse(byId("data").textContent);
-const texts = data.texts;
-const files = new Map();
-for (const { file } of data.conversations) files.set(file, (files.get(file) ?? 0) + 1);
-const conversations = data.conversations.map((recorded, index) => {
-  const seen = new Map();
-  const ledgers = recorded.ledgers.map((raw, number) => {
-    const key = [raw.name, raw.agent].join("\n"), twins = seen.get(key) ?? 0;
-    seen.set(key, twins + 1);
-    return new Ledger(raw, number, twins);
-  });
+const texts = [];
+const conversations = [];
+const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 }, tail: TAIL, chosen: false };
+let charts = [], side = null, named = 0;
+const parts = { tip: el("div", { class: "tip", hidden: true, "aria-hidden": "true" }) };
+
+// Adds the conversations of a patch, which has the form of the embedded data. Returns what has changed.
+function apply(patch) {
+  const files = new Map(), changed = new Map();
+  for (const { file } of patch.conversations ?? []) files.set(file, (files.get(file) ?? 0) + 1);
+  for (const [number, entry] of Object.entries(patch.texts ?? {})) texts[number] = entry;
+  for (const recorded of patch.conversations ?? []) {
+    let conversation = recorded.key === undefined ? undefined : conversations.find(({ key }) => key === recorded.key);
+    if (!conversation) conversations.push(conversation = { ...recorded, ...nameOf(recorded, files), ledgers: [] });
+    for (const raw of recorded.ledgers) {
+      let ledger = conversation.ledgers.find((known) => known.raw.id === raw.id);
+      if (!ledger) {
+        const twins = conversation.ledgers.filter(({ raw: { name, agent } }) => name === raw.name && agent === raw.agent).length;
+        conversation.ledgers.push(ledger = new Ledger(raw, conversation.ledgers.length, twins));
+      }
+      ledger.add(raw.turns, raw.items);
+      changed.set(ledger, new Set([...(changed.get(ledger) ?? []), ...raw.turns.map(({ n }) => n)]));
+    }
+  }
+  return changed;
+}
+
+function nameOf(recorded, files) {
   // If a file has only one conversation, the name of the file is more readable than a generated id.
   const alone = recorded.file !== undefined && /^[0-9a-f-]{16,}$/i.test(recorded.id ?? "") && files.get(recorded.file) === 1;
-  const number = recorded.ledgers[0].agent ? `${recorded.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
+  const agent = recorded.ledgers[0].agent, number = `${agent ? `${agent}, ` : ""}conversation ${++named}`;
   const name = alone ? recorded.file : recorded.id ?? (recorded.file ? (files.get(recorded.file) > 1 ? `${recorded.file}, ${number}` : recorded.file) : number);
-  return { ...recorded, ledgers, name, aside: name === recorded.id ? recorded.file && `in ${recorded.file}` : recorded.id };
-});
-
-const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 } };
-let charts = [], side = null;
-const parts = { tip: el("div", { class: "tip", hidden: true, "aria-hidden": "true" }) };
+  return { name, aside: name === recorded.id ? recorded.file && `in ${recorded.file}` : recorded.id };
+}
 
 const here = () => conversations[now.conversation];
 const active = () => here().ledgers[now.ledger];
@@ -48,25 +62,34 @@ function header() {
   });
   parts.results = el("div", { id: "results", class: "results", role: "listbox", "aria-label": "Items found", hidden: true });
   parts.note = el("p", { class: "results note", hidden: true });
-  const turns = conversations.reduce((sum, conversation) => sum + conversation.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
-  refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), el("p", { class: "dim" }, `${plural(conversations.length, "conversation")}, ${plural(turns, "assembly", "assemblies")}`)),
+  parts.state = data.live ? el("p", { class: "live" }) : null;
+  parts.counts = el("p", { class: "dim" });
+  refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), parts.state, parts.counts),
     el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme));
+  tally();
   theme(remember("theme"));
   dark.addEventListener("change", () => { if (!remember("theme")) { theme(); drawCharts(); } });
 }
 
+function tally() {
+  const turns = conversations.reduce((sum, conversation) => sum + conversation.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
+  refill(parts.counts, `${plural(conversations.length, "conversation")}, ${plural(turns, "assembly", "assemblies")}`);
+}
+
 // Conversations
 
-function choose(index) {
+function choose(index, byUser = false) {
   now.conversation = index;
+  now.chosen = byUser;
   Object.assign(now, { ledger: 0, item: null, open: false });
   for (const conversation of conversations) conversation.shown = conversation === here();
   side?.table.draw(true);
   const ledgers = here().ledgers.filter(({ turns }) => turns.length);
-  const over = ledgers.find(({ overflow }) => overflow);
-  now.turn = over?.overflow.n ?? Math.min(...ledgers.map(({ first }) => first));
+  const over = data.live ? null : ledgers.find(({ overflow }) => overflow);
   now.ledger = (over ?? ledgers[0])?.number ?? 0;
   fit();
+  now.turn = data.live ? active().last : over?.overflow.n ?? active().nearest(Math.max(now.window.from, Math.min(...ledgers.map(({ first }) => first))));
+  reveal();
   conversation();
   point();
   if (side && !side.wide.matches) side.fold.open = false;
@@ -80,11 +103,10 @@ const ends = () => {
 
 function conversation() {
   const { ledgers, name, alike } = here();
-  const kinds = kindsOf(ledgers);
+  const kinds = kindsOf(ledgers), marks = marksOf(ledgers);
   const first = ledgers[0].raw;
-  const marks = Object.keys(MARKS).filter((mark) => ledgers.some((ledger) => ledger.totals().marks[mark]));
-  const problems = [...data.problems.map((problem) => [{ name: "unreadable" }, problem]), ...ledgers.flatMap((ledger) => (ledger.raw.problems ?? []).map((problem) => [ledger, problem]))];
-  const lost = ledgers.reduce((sum, ledger) => sum + (ledger.raw.problemCount ?? 0), data.problems.length);
+  const problems = problemsOf(ledgers);
+  const lost = ledgers.reduce((sum, ledger) => sum + Math.max(0, (ledger.raw.problemCount ?? 0) - (ledger.raw.problems ?? []).length), problems.length);
   parts.charts = el("div", { class: "charts" });
   parts.turn = el("section", { class: "panel turn", "aria-label": "Turn", hidden: true });
   parts.item = el("section", { class: "panel item", "aria-label": "Item", hidden: true });
@@ -95,12 +117,10 @@ function conversation() {
       el("p", { class: "dim" }, [here().aside ? [foreign(here().aside), ", "] : null, first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
         ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Shown side by side because all input items have the same kinds and sizes; there is no conversation id." : null]),
       el("div", { class: "legend" },
-        el("ul", { "aria-label": "Kinds" }, kinds.map((name) => el("li", {}, kindLabel(name)))),
-        el("ul", { "aria-label": "Marks" }, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
-          ledgers.some((ledger) => ledger.totals().ceiling) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null),
+        parts.kinds = el("ul", { "aria-label": "Kinds" }), parts.marks = el("ul", { "aria-label": "Marks" }),
         parts.zoom = el("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
           el("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(2) }, "−"),
-          el("button", { type: "button", "aria-label": "Show all turns", onclick: () => { fit(); moved(); } }, "all"),
+          el("button", { type: "button", "aria-label": "Show all turns", onclick: () => { fit(Infinity); moved(); } }, "all"),
           el("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(0.5) }, "+")))),
     problems.length ? el("details", { class: "problems" }, el("summary", {}, `${plural(lost, "problem")} in the spans; affected values are marked as unknown`),
       el("ul", {}, problems.map(([ledger, problem]) => el("li", {}, ledgers.length > 1 ? `${ledger.name}: ` : "", foreign(problem))),
@@ -111,29 +131,51 @@ function conversation() {
   drawCharts(kinds, marks);
 }
 
-function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).filter((mark) => here().ledgers.some((ledger) => ledger.totals().marks[mark]))) {
+const marksOf = (ledgers) => Object.keys(MARKS).filter((mark) => ledgers.some((ledger) => ledger.totals().marks[mark]));
+
+function problemsOf(ledgers) {
+  const ofTurns = (ledger) => ledger.turns.filter(({ problems }) => problems).flatMap(({ problems }) => problems);
+  return [...data.problems.map((problem) => [{ name: "unreadable" }, problem]),
+    ...ledgers.flatMap((ledger) => [...(ledger.raw.problems ?? []), ...ofTurns(ledger).slice(0, 100)].map((problem) => [ledger, problem]))];
+}
+
+function legend(ledgers, kinds, marks) {
+  refill(parts.kinds, kinds.map((name) => el("li", {}, kindLabel(name))));
+  refill(parts.marks, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
+    ledgers.some((ledger) => ledger.totals().ceiling) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null);
+}
+
+// One scale for all variants, to compare them, unless a variant would be too flat.
+function scales(ledgers) {
+  const tops = ledgers.map(({ top }) => top), most = Math.max(...tops);
+  return tops.map((top) => ({ most: top * 4 < most ? top : most, own: top * 4 < most }));
+}
+
+function drawCharts(kinds = kindsOf(here().ledgers), marks = marksOf(here().ledgers)) {
   const ledgers = here().ledgers;
+  legend(ledgers, kinds, marks);
   parts.tip.hidden = true;
   if (now.table) {
     charts = [];
-    refill(parts.charts, ledgers.map((ledger) => el("section", { class: "panel" }, chartHead(ledger), turnTable(ledger).box)));
+    parts.tables = ledgers.map(turnTable);
+    parts.heads = ledgers.map(chartHead);
+    refill(parts.charts, ledgers.map((ledger, index) => el("section", { class: "panel" }, parts.heads[index], parts.tables[index].box)));
     layout();
     return;
   }
   const height = ledgers.length === 1 ? 250 : ledgers.length === 2 ? 190 : 150;
-  // One scale for all variants, to compare them, unless a variant would be too flat.
-  const tops = ledgers.map(({ top }) => top);
-  const most = Math.max(...tops);
-  charts = ledgers.map((ledger, index) => new Chart(ledger, { height, kinds, marks, most: tops[index] * 4 < most ? tops[index] : most, window: now.window, on: chartEvents }));
+  const scale = scales(ledgers);
+  charts = ledgers.map((ledger, index) => new Chart(ledger, { height, kinds, marks, ...scale[index], window: now.window, on: chartEvents }));
   const seen = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) if (isIntersecting) {
       seen.unobserve(target);
       charts.find(({ box }) => box === target)?.draw();
     }
   }, { rootMargin: "200px" });
-  refill(parts.charts, charts.map((chart) => {
+  parts.heads = ledgers.map(chartHead);
+  refill(parts.charts, charts.map((chart, index) => {
     chart.strips = el("div", { class: "strips" });
-    return el("section", { class: "panel" }, chartHead(chart.ledger), tops[chart.ledger.number] * 4 < most ? el("p", { class: "note" }, "This variant has its own scale.") : null, chart.box, chart.strips);
+    return el("section", { class: "panel" }, parts.heads[index], chart.own ? el("p", { class: "note" }, "This variant has its own scale.") : null, chart.box, chart.strips);
   }));
   for (const chart of charts) seen.observe(chart.box);
   layout();
@@ -155,9 +197,8 @@ function chartHead(ledger) {
 
 function turnTable(ledger) {
   const names = kindsOf([ledger]);
-  const shown = ledger.ordered.map((place) => ledger.turns[place]);
   return new Rows({
-    label: `Turns of ${ledger.name}`, rows: shown, lines: 12, open: (turn) => turn && openTurn(ledger, turn.n), marked: (turn) => (turn.n === now.turn ? "shown" : ""),
+    label: `Turns of ${ledger.name}`, rows: ledger.turns, lines: 12, follow: Boolean(data.live), open: (turn) => turn && openTurn(ledger, turn.n), marked: (turn) => (turn.n === now.turn ? "shown" : ""),
     columns: [
       { title: "Turn", css: "c-turn number", cell: (turn) => turn.n },
       { title: "Tokens", css: "c-tokens number", cell: (turn) => (turn.unsent ? "not sent" : count(turn.out)) },
@@ -208,8 +249,8 @@ function chartKey(ledger, event) {
     go(next.ledger, next.ledger.nearest(now.turn));
   } else if (event.key === "Enter" || event.key === " ") openTurn(ledger, now.turn, true);
   else if (event.key === "n" || event.key === "p") {
-    const order = event.key === "n" ? ledger.ordered : [...ledger.ordered].reverse();
-    const next = order.map((place) => ledger.turns[place]).find((turn) => (event.key === "n" ? turn.n > now.turn : turn.n < now.turn) && ledger.marks(turn).length);
+    const order = event.key === "n" ? ledger.turns : ledger.turns.toReversed();
+    const next = order.find((turn) => (event.key === "n" ? turn.n > now.turn : turn.n < now.turn) && ledger.marks(turn).length);
     if (next) go(ledger, next.n);
     else say("No further mark");
   } else return;
@@ -342,7 +383,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "t") toggleTable();
   else if (event.key === "+" || event.key === "=") zoom(0.5);
   else if (event.key === "-") zoom(2);
-  else if (event.key === "0") { fit(); moved(); }
+  else if (event.key === "0") { fit(Infinity); moved(); }
 });
 document.addEventListener("pointerdown", (event) => { if (!event.target.closest?.(".finder")) closeResults(false); });
 
@@ -350,35 +391,57 @@ function footer() {
   const key = (...names) => names.map((name) => el("kbd", {}, name));
   refill(byId("foot"), el("p", {}, "Keys: ", key("←", "→"), " turn, ", key("↑", "↓"), " variant, ", key("n", "p"), " next or previous mark, ", key("Enter"), " open, ", key("Esc"), " close, ",
     key("+", "−", "0"), " zoom, ", key("/"), " find, ", key("t"), " table."),
-  el("p", {}, "Made by otel-assembly. Nothing is loaded and nothing is sent."));
+  el("p", {}, data.live ? "Made by otel-assembly watch. Only that command receives requests from this page." : "Made by otel-assembly. Nothing is loaded and nothing is sent."));
 }
 
 function start() {
+  if (!data.live) apply(data);
   header();
   footer();
-  if (!conversations.length) {
-    refill(byId("main"), el("p", { class: "note" }, "These spans contain no assemblies."));
-    byId("side").hidden = true;
+  byId("side").hidden = true;
+  new ResizeObserver(() => { for (const chart of charts) chart.resize(); if (charts.length) moved(); }).observe(byId("main"));
+  if (data.live) {
+    refill(byId("main"), el("p", { class: "note" }, "No assembly has arrived yet. A turn is shown here when a program makes a model call."));
+    listen();
     return;
   }
-  if (conversations.length > 1) {
-    side = sideList(conversations, choose);
-    byId("side").append(side.node);
-  } else byId("side").hidden = true;
-  const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
+  if (!conversations.length) {
+    refill(byId("main"), el("p", { class: "note" }, "These spans contain no assemblies."));
+    return;
+  }
+  list();
+  const asked = selection();
   // If the address selects nothing, start with the first overflow.
   const when = (conversation) => conversation.ledgers.reduce((first, { overflow }) => Math.min(first, overflow?.start ?? Infinity), Infinity);
   const first = conversations.reduce((best, conversation, index) => (when(conversation) < when(conversations[best]) ? index : best), 0);
-  choose(number("c") in conversations ? number("c") : first);
+  choose(asked.c in conversations ? asked.c : first);
   if (!location.hash && active().overflow) openTurn(active(), now.turn);
-  const ledger = here().ledgers[number("l") ?? 0];
-  if (ledger?.turn(number("t"))) {
-    if (asked.has("o")) openTurn(ledger, number("t"));
-    else go(ledger, number("t"));
-    if (asked.has("i")) follow(asked.get("i"));
-  }
-  new ResizeObserver(() => { for (const chart of charts) chart.resize(); moved(); }).observe(byId("main"));
+  select(asked);
   document.documentElement.dataset.ready = "";
+}
+
+// The conversation, the ledger, the turn and the item that the address selects.
+function selection() {
+  const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
+  return { c: number("c"), l: number("l"), t: number("t"), open: asked.has("o"), item: asked.get("i") };
+}
+
+function select({ l, t, open, item }) {
+  const ledger = here().ledgers[l ?? 0];
+  if (!ledger?.turn(t)) return;
+  if (open) openTurn(ledger, t);
+  else go(ledger, t);
+  if (item !== null) follow(item);
+}
+
+// Shows the list of conversations if there are several.
+function list() {
+  if (side) side.update();
+  else if (conversations.length > 1) {
+    side = sideList(conversations, (index) => choose(index, true));
+    byId("side").append(side.node);
+    byId("side").hidden = false;
+  }
 }
 
 start();

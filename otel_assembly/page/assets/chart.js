@@ -39,8 +39,8 @@ function line(draw, points) {
 }
 
 class Chart {
-  constructor(ledger, { height, kinds, most, marks, window, on }) {
-    Object.assign(this, { ledger, height, kinds, most, lanes: marks, window, on });
+  constructor(ledger, { height, kinds, most, own, marks, window, on }) {
+    Object.assign(this, { ledger, height, kinds, most, own, lanes: marks, window, on });
     this.canvas = el("canvas", { class: "canvas", "aria-hidden": "true" });
     this.cursor = el("div", { class: "cursor", role: "option", id: `turn-of-${ledger.number}`, "aria-selected": "true" });
     this.layer = el("div", {
@@ -119,18 +119,36 @@ class Chart {
     draw.beginPath();
     draw.rect(EDGE.left, 0, right - EDGE.left, bottom);
     draw.clip();
-    const turns = this.ledger.ordered.map((place) => this.ledger.turns[place]);
-    this.gaps(draw, turns, bottom);
-    const seen = turns.filter(({ n }) => n >= this.window.from - 1 && n <= this.window.to + 1);
-    this.bars(draw, seen);
+    const { turns } = this.ledger, from = this.ledger.place(this.window.from - 1), to = this.ledger.place(this.window.to + 1);
+    const seen = turns.slice(from, to);
+    this.gaps(draw, turns[from - 1]?.n ?? -1, seen, bottom);
+    this.bars(draw, this.binned(seen));
     this.ceilings(draw, seen);
     for (const [lane, mark] of this.lanes.entries()) {
       draw.fillStyle = css(`--mark-${mark}`);
-      for (const turn of seen) if (this.ledger.marks(turn).includes(mark)) draw.fillText(MARKS[mark].symbol, this.x(turn.n), EDGE.top + (lane + 0.5) * LANE);
+      let free = -Infinity;
+      for (const turn of seen) {
+        // Marks that would cover each other are drawn as one.
+        const x = this.x(turn.n);
+        if (x < free || !this.ledger.marks(turn).includes(mark)) continue;
+        draw.fillText(MARKS[mark].symbol, x, EDGE.top + (lane + 0.5) * LANE);
+        free = x + 2;
+      }
     }
     draw.restore();
     this.drawn = width;
     this.box.dataset.drawn = "";
+  }
+
+  // If several turns share a pixel, the one with the most tokens is drawn.
+  binned(turns) {
+    if (this.x(1) - this.x(0) >= 1) return turns;
+    const bins = new Map();
+    for (const turn of turns) {
+      const pixel = Math.round(this.x(turn.n - 0.5)), highest = bins.get(pixel);
+      if (!highest || Math.max(turn.out ?? 0, turn.needs ?? 0) > Math.max(highest.out ?? 0, highest.needs ?? 0)) bins.set(pixel, turn);
+    }
+    return [...bins.values()];
   }
 
   // Wide bars have gaps between them, and patterns.
@@ -183,11 +201,10 @@ class Chart {
   }
 
   // Turns that were not recorded are hatched.
-  gaps(draw, turns, bottom) {
-    let before = -1;
+  gaps(draw, before, turns, bottom) {
     for (const { n } of turns) {
       if (n > before + 1) {
-        const from = this.x(before + 0.5), size = [from, EDGE.top, this.x(n - 0.5) - from, bottom - EDGE.top];
+        const from = Math.max(EDGE.left, this.x(before + 0.5)), size = [from, EDGE.top, this.x(n - 0.5) - from, bottom - EDGE.top];
         draw.globalAlpha = 0.3;
         for (const fill of [css("--line"), hatch("right_diagonal_line")]) {
           draw.fillStyle = fill;

@@ -72,9 +72,9 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
 }
 
 function itemCard(ledger, item, texts, on) {
-  const mates = ledger.raw.items.filter((row) => row.a !== undefined && row.a === item.a && row.o !== item.o).map((row) => row.o);
+  const mates = [...ledger.items.values()].filter((row) => row.a !== undefined && row.a === item.a && row.o !== item.o).map((row) => row.o);
   const last = at(item.n, Infinity);
-  const holders = ledger.raw.items.filter((row) => row.s && row.t <= on.turn && among(parse(row.s), idOf(item.o))).map((row) => row.o);
+  const holders = [...ledger.items.values()].filter((row) => row.s && row.t <= on.turn && among(parse(row.s), idOf(item.o))).map((row) => row.o);
   const turn = ledger.turn(on.turn), holder = holders.findLast((id) => turn && among(ledger.runs(turn).kept, idOf(id))) ?? holders.at(-1);
   const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
   return [
@@ -120,7 +120,7 @@ function search(ledgers, texts, query) {
   const hits = new Map();
   const exactly = [], found = [];
   let total = 0, anyText = false;
-  for (const ledger of ledgers) for (const item of ledger.raw.items) {
+  for (const ledger of ledgers) for (const item of ledger.items.values()) {
     anyText ||= item.x !== undefined;
     let where = -1;
     if (item.x !== undefined) {

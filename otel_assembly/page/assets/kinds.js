@@ -39,8 +39,7 @@ function swatch(name) {
 const kindLabel = (name) => el("span", { class: "kind" }, name === undefined ? "kind unknown" : [swatch(name), words(name)]);
 
 function kindsOf(ledgers) {
-  const names = new Set();
-  for (const ledger of ledgers) for (const turn of ledger.turns) for (const [name] of turn.kinds ?? []) names.add(name);
+  const names = new Set(ledgers.flatMap((ledger) => [...ledger.kinds]));
   return [...names].sort((name, otherName) => kind(name).rank - kind(otherName).rank);
 }
 

@@ -21,12 +21,12 @@ function expand(runs) {
   return ids;
 }
 
-// The last entry at or before a place, the index of a turn. Entries are [place, value], sorted by place.
-function at(entries, place) {
+// The last entry at or before a turn. Entries are [number of the turn, value], sorted by number.
+function at(entries, number) {
   let low = 0, high = (entries ?? []).length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (entries[middle][0] <= place) low = middle + 1;
+    if (entries[middle][0] <= number) low = middle + 1;
     else high = middle;
   }
   return low ? entries[low - 1] : null;
@@ -41,35 +41,85 @@ const MARKS = {
   dropped: { symbol: "▼", label: "dropped" },
 };
 
+// Turns are sorted by number. Each value that depends on all turns is updated when a turn is added.
 class Ledger {
   constructor(raw, number, twins) {
     this.raw = raw;
     this.number = number;
-    this.turns = raw.turns;
-    this.places = new Map(raw.turns.map((turn, place) => [turn.n, place]));
-    this.items = new Map(raw.items.map((item) => [item.o, item]));
+    this.turns = [];
+    this.places = new Map();
+    this.items = new Map();
+    this.kinds = new Set();
+    this.sums = null;
     this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
-    this.first = raw.turns.length ? raw.turns[0].n : 0;
-    this.last = raw.turns.reduce((most, turn) => Math.max(most, turn.n), this.first);
-    this.ordered = [...this.turns.keys()].sort((place, otherPlace) => this.turns[place].n - this.turns[otherPlace].n);
+  }
+
+  get first() {
+    return this.turns.length ? this.turns[0].n : 0;
+  }
+
+  get last() {
+    return this.turns.length ? this.turns.at(-1).n : 0;
+  }
+
+  // Adds turns and items, in any order; a turn or an item that is known is replaced.
+  add(turns, items) {
+    for (const item of items) this.items.set(item.o, item);
+    let sorted = true;
+    for (const turn of turns) {
+      for (const [name] of turn.kinds ?? []) this.kinds.add(name);
+      const place = this.places.get(turn.n);
+      if (place !== undefined) {
+        this.turns[place] = turn;
+        this.sums = null;
+        continue;
+      }
+      sorted &&= !this.turns.length || turn.n > this.turns.at(-1).n;
+      this.places.set(turn.n, this.turns.push(turn) - 1);
+      if (this.sums) this.sum(this.sums, turn);
+    }
+    if (!sorted) this.sort();
+  }
+
+  // Removes the turns before a number, and the items that arrived in them.
+  trim(first) {
+    this.turns = this.turns.filter(({ n }) => n >= first);
+    for (const [id, { t }] of this.items) if (t < first) this.items.delete(id);
+    this.sums = null;
+    this.sort();
+  }
+
+  sort() {
+    this.turns.sort((turn, nextTurn) => turn.n - nextTurn.n);
+    this.places = new Map(this.turns.map(({ n }, place) => [n, place]));
   }
 
   turn(number) {
     return this.turns[this.places.get(number)];
   }
 
-  // The recorded turn that is nearest to a number.
+  // The place of the first turn with at least this number.
+  place(number) {
+    let low = 0, high = this.turns.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.turns[middle].n < number) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  // The recorded turn that is nearest to a number; null if there is none.
   nearest(number) {
-    let best = null;
-    for (const turn of this.turns) if (best === null || Math.abs(turn.n - number) < Math.abs(best - number)) best = turn.n;
-    return best;
+    const place = this.place(number), before = this.turns[place - 1], after = this.turns[place];
+    if (!before || !after) return (before ?? after)?.n ?? null;
+    return number - before.n <= after.n - number ? before.n : after.n;
   }
 
   // The number of the recorded turn that is `by` recorded turns after another one.
   step(number, by) {
-    const numbers = this.numbers ??= this.ordered.map((place) => this.turns[place].n);
-    const here = numbers.indexOf(this.nearest(number));
-    return numbers[Math.max(0, Math.min(numbers.length - 1, here + by))];
+    const here = this.places.get(this.nearest(number));
+    return this.turns[Math.max(0, Math.min(this.turns.length - 1, here + by))].n;
   }
 
   item(id) {
@@ -138,15 +188,14 @@ class Ledger {
   }
 
   tokens(id, place) {
-    return at(this.item(id).n, place)?.[1] ?? null;
+    return at(this.item(id).n, this.turns[place].n)?.[1] ?? null;
   }
 
   // Ranges of turns with the same state of an item; turns that were not recorded have the state undefined.
   stretches(item) {
     const ranges = [];
     let before = null;
-    for (const place of this.ordered) {
-      const turn = this.turns[place];
+    for (const [place, turn] of this.turns.entries()) {
       const state = this.state(item.o, place);
       const from = before === null ? this.first : before + 1;
       if (before !== null && turn.n > from) ranges.push({ from, to: turn.n - 1, state: undefined });
@@ -166,17 +215,21 @@ class Ledger {
   }
 
   totals() {
-    return this.sums ??= this.turns.reduce((sums, turn) => {
-      for (const mark of this.marks(turn)) sums.marks[mark] = (sums.marks[mark] ?? 0) + 1;
-      sums.left += turn.new ?? 0;
-      sums.breaks += isBroken(turn) ? 1 : 0;
-      sums.unsent += turn.unsent ? 1 : 0;
-      if (turn.budget) (turn.used === undefined ? sums.budgets : sums.limits).add(turn.budget);
-      sums.ceiling = Math.max(sums.ceiling, ceiling(turn) ?? 0);
-      sums.peak = Math.max(sums.peak, turn.out ?? 0);
-      sums.needs = Math.max(sums.needs, turn.needs ?? 0);
-      return sums;
-    }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, ceiling: 0, budgets: new Set(), limits: new Set() });
+    if (this.sums) return this.sums;
+    this.sums = { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, ceiling: 0, budgets: new Set(), limits: new Set() };
+    for (const turn of this.turns) this.sum(this.sums, turn);
+    return this.sums;
+  }
+
+  sum(sums, turn) {
+    for (const mark of this.marks(turn)) sums.marks[mark] = (sums.marks[mark] ?? 0) + 1;
+    sums.left += turn.new ?? 0;
+    sums.breaks += isBroken(turn) ? 1 : 0;
+    sums.unsent += turn.unsent ? 1 : 0;
+    if (turn.budget) (turn.used === undefined ? sums.budgets : sums.limits).add(turn.budget);
+    sums.ceiling = Math.max(sums.ceiling, ceiling(turn) ?? 0);
+    sums.peak = Math.max(sums.peak, turn.out ?? 0);
+    sums.needs = Math.max(sums.needs, turn.needs ?? 0);
   }
 
   // The top of the chart's scale. It includes the needed tokens of overflows, up to four times everything else.
@@ -186,7 +239,7 @@ class Ledger {
   }
 
   get overflow() {
-    return this.ordered.map((place) => this.turns[place]).find((turn) => this.marks(turn).includes("overflow"));
+    return this.turns.find((turn) => this.marks(turn).includes("overflow"));
   }
 
   // A turn in one sentence, for screen readers and tooltips.

@@ -3,8 +3,8 @@
 let tables = 0;
 
 class Rows {
-  constructor({ label, columns, rows, height = 28, open, name, lines = 14, marked }) {
-    Object.assign(this, { columns, rows, height, open, name, marked, active: -1, id: `rows${++tables}` });
+  constructor({ label, columns, rows, height = 28, open, name, lines = 14, marked, follow = false }) {
+    Object.assign(this, { columns, rows, height, open, name, marked, follow, active: -1, id: `rows${++tables}` });
     this.head = el("div", { class: "row head", role: "row", "aria-rowindex": "1" },
       columns.map(({ title, css, hint }) => el("div", { role: "columnheader", class: css ?? "", title: hint }, title)));
     this.inner = el("div", { class: "inner", role: "rowgroup" });
@@ -31,6 +31,16 @@ class Rows {
     this.box.scrollTop = 0;
     this.from = -1;
     this.draw();
+  }
+
+  // Shows changed rows in place: the selected row and the scroll position stay, except that the end stays the end.
+  update(rows) {
+    const atEnd = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - this.height;
+    this.rows = rows;
+    this.box.setAttribute("aria-rowcount", rows.length + 1);
+    this.inner.style.setProperty("height", `${rows.length * this.height}px`);
+    if (atEnd && this.follow) this.box.scrollTop = this.box.scrollHeight;
+    this.draw(true);
   }
 
   draw(force = false) {

@@ -1,10 +1,16 @@
 // The visible range of turns, which all charts of a conversation share.
 
-function fit() {
-  Object.assign(now.window, ends());
+// A page opens on the newest turns: all turns of a long conversation are narrower than a pixel.
+const TAIL = 300;
+
+function fit(turns = TAIL) {
+  const { from, to } = ends();
+  Object.assign(now.window, { from: Math.max(from, to - turns), to });
+  now.tail = turns;
 }
 
 function zoom(by) {
+  now.tail = null;
   const all = ends(), span = Math.min(all.to - all.from, Math.max(5, (now.window.to - now.window.from) * by));
   const middle = Math.max(all.from + span / 2, Math.min(all.to - span / 2, now.turn));
   Object.assign(now.window, { from: middle - span / 2, to: middle + span / 2 });
@@ -14,6 +20,7 @@ function zoom(by) {
 function reveal() {
   const { from, to } = now.window, all = ends();
   if (now.turn - 0.5 >= from && now.turn + 0.5 <= to) return;
+  now.tail = null;
   const span = to - from, middle = Math.max(all.from + span / 2, Math.min(all.to - span / 2, now.turn));
   Object.assign(now.window, { from: middle - span / 2, to: middle + span / 2 });
   moved();
@@ -25,8 +32,16 @@ function slid() {
   const all = ends(), span = now.window.to - now.window.from, room = parts.slide.scrollWidth - parts.slide.clientWidth;
   if (room <= 0) return;
   const from = all.from + (parts.slide.scrollLeft / room) * (all.to - all.from - span);
+  now.tail = null;
   Object.assign(now.window, { from, to: from + span });
   moved(true);
+}
+
+// Keeps the newest turns in sight when turns were added, if they were in sight before: `to` was the end.
+function followEnd(to) {
+  const all = ends(), { from, to: right } = now.window;
+  if (now.tail) fit(now.tail);
+  else if (right >= to - 0.01) Object.assign(now.window, { from: Math.max(all.from, all.to - (right - from)), to: all.to });
 }
 
 let frame = null;
