@@ -518,7 +518,7 @@ class Assembler:
                     )
                 )
                 if assembly.in_place:
-                    sync_calls.wait_for(sending)
+                    sync_calls.run_blocking(sending)
                 else:
                     await sending
         except Exception as error:  # noqa: BLE001  # an exception of the stream must not fail a completed assembly

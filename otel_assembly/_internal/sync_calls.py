@@ -27,13 +27,15 @@ def run_in_place(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine that was run in place waited for an event loop")
 
 
-def wait_for(awaitable: Awaitable[T]) -> T:
-    """Run an awaitable to its end on a new event loop, and block until then.
+def run_blocking(awaitable: Awaitable[T]) -> T:
+    """Run an awaitable to its end on a new event loop, and return its result. The caller's thread blocks until then.
 
-    The loop runs in this thread. If this thread runs an event loop already, the new one runs in a daemon thread: a
-    thread has at most one running loop. In both cases the awaitable runs in a copy of the caller's context variables.
+    The new loop runs in the caller's thread. If that thread runs an event loop already, the new loop runs in a daemon
+    thread, because a thread has at most one running loop. The caller's loop is then blocked, too: its other tasks run
+    again when this function returns. The awaitable must not wait for one of them, or both wait forever.
 
-    An interrupt (Ctrl-C) cancels the awaitable, and is raised when that has ended; a second one is raised immediately.
+    The awaitable runs in a copy of the caller's context variables. An interrupt (Ctrl-C) cancels the awaitable, and is
+    raised when the awaitable has ended; a second interrupt is raised immediately.
     """
     loop = asyncio.new_event_loop()
     # With a factory, the runner does not change the thread's default event loop, which belongs to the program.

@@ -258,7 +258,7 @@ async def _decided(policy: Any, step: Step, context: Context, *, in_place: bool)
             reader.set(partial(remember, seen) if watches else None)
         outcome = policy.decide(step.prompts_in, step.view_in, context)
         if isawaitable(outcome):
-            outcome = sync_calls.wait_for(outcome) if in_place and waits(policy, context) else await outcome
+            outcome = sync_calls.run_blocking(outcome) if in_place and waits(policy, context) else await outcome
     finally:
         if watches or before is not None:
             reader.set(before)

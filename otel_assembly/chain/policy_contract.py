@@ -51,7 +51,7 @@ async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *
     try:
         result: Any = policy.apply(prompts, events, context)
         if isawaitable(result):
-            result = sync_calls.wait_for(result) if in_place else await result
+            result = sync_calls.run_blocking(result) if in_place else await result
     finally:
         changed = restore(seen)
     if changed:

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import OnError, function, items_of_type, of_type, one_of, several
-from otel_assembly._internal.sync_calls import wait_for
+from otel_assembly._internal.sync_calls import run_blocking
 from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
@@ -300,7 +300,7 @@ class ContextAssembler:
         The sources and the allocator run on an event loop of their own, in a daemon thread if this thread runs an event
         loop already. The call blocks its thread until the prompt is built. An interrupt (Ctrl-C) cancels the sources.
         """
-        return wait_for(self.assemble(task, user, context))
+        return run_blocking(self.assemble(task, user, context))
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:
         """Calibrate the token counter with the tokens that a provider billed for a prompt.

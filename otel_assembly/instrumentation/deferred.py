@@ -33,16 +33,16 @@ class DeferredReductions:
     Attributes:
         record: Records reductions of an invoking agent as an assembly without a model call. `model_call` sets this
             attribute, because `ModelCall` uses this module.
-        undo_reported: Undoes the reductions that the program reported for messages of a conversation: returns the
+        take_reported: Takes the reductions that the program reported for messages of a conversation: returns the
             messages before them, and the reports. `program_reductions` sets this attribute when it is imported, which
             is before a program can report a reduction.
     """
 
     record: Callable[[Instrumentation, InvokingAgent, Sequence[StepReport]], None]
-    undo_reported: Callable[[Sequence[Any], str | None], tuple[list[Any], list[StepReport]]]
+    take_reported: Callable[[Sequence[Any], str | None], tuple[list[Any], list[StepReport]]]
 
     def __init__(self) -> None:
-        self.undo_reported = lambda messages, conversation_id: (list(messages), [])
+        self.take_reported = lambda messages, conversation_id: (list(messages), [])
         self._by_ledger: Registry[Any, list[StepReport]] = Registry(_MOST_LEDGERS, clear_after_fork=True)
 
     def put(self, invoking_agent: InvokingAgent, report: StepReport) -> None:
@@ -76,7 +76,7 @@ class DeferredReductions:
             The messages before the oldest reduction whose output is among the messages, and a report for each such
             reduction, the oldest first. The reports are about all messages of the call.
         """
-        before, program_reports = self.undo_reported(messages, invoking_agent.conversation_id)
+        before, program_reports = self.take_reported(messages, invoking_agent.conversation_id)
         reports: list[StepReport] = []
         for report in reversed(self.take(invoking_agent)):
             after, places = before, locate(before, report.after or ())

@@ -60,11 +60,16 @@ class AgentRun(ConversationRun):
         with context_value(_AGENT_RUN, self), super().current():
             yield
 
-    def undo_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
-        """Return the messages of a call before the run's reducers, and the reports of these; see `DeferredReductions`.
+    def take_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
+        """Take the reports of the run's reducers, and return the messages before them and the reports.
+
+        Only this call takes reports on a reduction between calls. Each call of the run takes those of the history.
 
         Args:
             messages: The messages of the call's request.
+
+        Returns:
+            The result of `DeferredReductions.undo`.
         """
         of_history = DEFERRED_REDUCTIONS.take(self.history)
         of_call = DEFERRED_REDUCTIONS.take(self.invoking_agent)

@@ -1,11 +1,19 @@
-"""Records each request of a provider's client as the end of one assembly.
+"""Records each request of a provider's client as one assembly.
 
-The program assembles its messages itself, and only the request shows the result. So the input of the assembly is what
-the program had: the messages of the call that this call continues (see `parent_calls`), followed by what is new. What
-the request omits of it is dropped in a step named ``caller``.
+The program prepares its messages itself, and the instrumentation sees only the request. So the assembly is derived from
+the request and from earlier calls:
 
-A request is not recorded here if it already belongs to an assembly: inside a framework's call of its model, after an
-`Assembler` of this library, and for the summarizer of a reducer or policy.
+1. The input is the messages of the parent (the call that this call continues, see `parent_calls`), the parent's answer
+   and the new messages.
+2. Reductions that the agent's framework or the program reports are steps with their own names (see `agent_runs` and
+   `program_reductions`).
+3. Other differences between the input and the request are one step named ``caller``: it drops the messages that the
+   request lacks.
+4. The request is the output.
+
+Three kinds of requests are not recorded here, because they already belong to an assembly: a request inside a
+framework's call of its model, a request with the prompt of an `Assembler` of this library, and the request of a reducer
+or policy that makes a summary.
 """
 
 from __future__ import annotations
@@ -30,7 +38,7 @@ from otel_assembly.instrumentation.provider_clients.conversations import current
 from otel_assembly.instrumentation.provider_clients.omissions import omission_verdicts
 from otel_assembly.instrumentation.provider_clients.own_prompts import OWN_PROMPTS
 from otel_assembly.instrumentation.provider_clients.parent_calls import ParentCalls
-from otel_assembly.instrumentation.provider_clients.program_reductions import PROGRAM_REDUCTIONS, undo_reductions
+from otel_assembly.instrumentation.provider_clients.program_reductions import PROGRAM_REDUCTIONS, take_reductions
 from otel_assembly.instrumentation.provider_clients.provider_edits import provider_edits
 from otel_assembly.instrumentation.provider_clients.recorded_calls import CallPosition, ParentMatch
 from otel_assembly.instrumentation.provider_clients.requests import plain, split_prompts
@@ -111,71 +119,84 @@ class ProviderCall(ClientCall):
                 yield
 
     def _record_request(self, request: ClientRequest) -> ModelCall:
-        """Record the assembly: its input, the step of what the program omitted, and the request."""
+        """Record the assembly: its input, the steps of the framework and the program, and the request."""
         conversation = current_conversation()
         body = self._request_body
-        stored = UnreadItems([], is_all=False)
+        # With these ids, the request has only the new messages. The model also reads those that the provider stores.
+        is_stored_by_provider = body.previous_response_id is not None or body.conversation_id is not None
+        unread = UnreadItems([], is_all=False)
         if body.conversation_id is not None:
-            stored = STORED_CONVERSATIONS.read(body.conversation_id)
-        body = body._replace(messages=[*stored.items, *body.messages])
+            unread = STORED_CONVERSATIONS.read(body.conversation_id)
+        body = body._replace(messages=[*unread.items, *body.messages])
         position = CallPosition(
-            None if conversation.id is None else conversation,
-            trace.get_current_span().get_span_context().trace_id or None,
-            threading.get_ident(),
-            self._client,
+            conversation=None if conversation.id is None else conversation,
+            trace_id=trace.get_current_span().get_span_context().trace_id or None,
+            thread_id=threading.get_ident(),
+            client=self._client,
         )
         match, recorded = PARENT_CALLS.record(body, position)
         self._recorded_call = recorded
-        if stored.is_all:  # the conversation starts here
+        if unread.is_all:  # this is the first call of the stored conversation
             match, recorded.is_incomplete = ParentMatch(), False
+        # Messages that the parent sent are the parent's objects from here on, so that they compare by identity.
         body = body._replace(messages=recorded.messages)
-        known, has_unsent = input_of(match, body)
-        is_held = body.previous_response_id is not None or body.conversation_id is not None
-        sent = known if is_held else body.messages
+        parent_input, has_omissions = input_of(match, body)
+        model_messages = parent_input if is_stored_by_provider else body.messages
+        # The framework's reducers, or else the program, can report what the input was before they reduced it.
+        call_input, has_program_reports = parent_input, False
+        reports: Sequence[StepReport] = ()
         run = current_agent_run()
-        messages, is_reported = known, False
-        reductions: Sequence[StepReport] = ()
         if run is not None:
-            held, reductions = run.undo_reductions(body.messages)
-            if reductions:  # the framework's reducers got these messages, so the program has no others
-                messages, has_unsent = held, False
-        if not reductions and PROGRAM_REDUCTIONS.get():
-            messages, reported = undo_reductions(sent, conversation.id, known=known, read=_without_prompts)
-            reductions = [_with_attempts(report, recorded) for report in reported]
-            is_reported = bool(reported)
-        invoking_agent = InvokingAgent(recorded.thread, "", conversation.agent, conversation.id)
+            reducer_input, reports = run.take_reductions(body.messages)
+            if reports:  # the framework's reducers got these messages, so the program has no others
+                call_input, has_omissions = reducer_input, False
+        if not reports and PROGRAM_REDUCTIONS.get():
+            call_input, program_reports = take_reductions(
+                model_messages, conversation.id, call_input=parent_input, read=_without_prompts
+            )
+            reports = [_with_attempts(report, recorded) for report in program_reports]
+            has_program_reports = bool(program_reports)
         prompts = body.prompts if match.parent is None else list(match.parent.prompts)
-        with context_value(PROGRAM_REDUCTIONS, ()):  # those of this call are among `reductions`
+        with context_value(PROGRAM_REDUCTIONS, ()):  # `ModelCall` takes no reports, because `reports` has them
             call = ModelCall(
                 self._instrumentation if run is None else run.instrumentation,
-                invoking_agent,
-                messages=messages,
+                InvokingAgent(recorded.thread, "", conversation.agent, conversation.id),
+                messages=call_input,
                 prompts=prompts,
                 tools=body.tools,
                 model=body.model,
             )
-        for reduction in reductions:
-            call.replay_deferred(reduction)
-        if is_reported:
-            has_unsent = [*map(id, call.out)] != [*map(id, sent)]
-        elif is_held:
-            sent = call.out
-        if has_unsent or prompts != body.prompts:
-            self._record_omissions(call, call.out, sent, body, recorded)
-        is_unknown = (match.is_unknown and not is_reported) or recorded.is_incomplete
-        held_events = len(sent) - len(self._request_body.messages) if is_held and not is_unknown else None
-        call.client_called(request._replace(messages=sent, unknown=is_unknown, held_events=held_events))
+        for report in reports:
+            call.replay_deferred(report)
+        # Differences between the last report's output and the request are the step `caller`.
+        if has_program_reports:
+            has_omissions = [*map(id, call.out)] != [*map(id, model_messages)]
+        elif is_stored_by_provider:
+            model_messages = call.out
+        if has_omissions or prompts != body.prompts:
+            self._record_omissions(call, before=call.out, after=model_messages, body=body, recorded=recorded)
+        is_unknown = (match.is_unknown and not has_program_reports) or recorded.is_incomplete
+        stored_count = len(model_messages) - len(self._request_body.messages)
+        call.client_called(
+            request._replace(
+                messages=model_messages,
+                unknown=is_unknown,
+                held_events=stored_count if is_stored_by_provider and not is_unknown else None,
+            )
+        )
         self._assembly = call.assembly
         return call
 
     def _record_omissions(
         self,
         call: ModelCall,
+        *,
         before: Sequence[Any],
         after: Sequence[Any],
         body: ProviderRequest,
         recorded: RecordedCall,
     ) -> None:
+        """Record the step ``caller``: the program changed the messages of a call without a report."""
         summarizers = _summarizers(_added(before, after), recorded)
         report = StepReport(
             CALLER,

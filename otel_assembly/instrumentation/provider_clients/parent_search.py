@@ -52,7 +52,20 @@ _EDITED_OVERLAP: Final = 3
 
 
 def find_parent(index: CallIndex, request: ProviderRequest, position: CallPosition) -> ParentMatch:
-    """Return the earlier call that a request continues, by the strongest kind of evidence that there is."""
+    """Return the earlier call that a request continues: its parent.
+
+    The kinds of evidence are tried from the strongest to the weakest one. The first kind that applies decides, even if
+    its result is that the parent is unknown.
+
+    Args:
+        index: The earlier calls.
+        request: The request.
+        position: Where the request is made. If it has a conversation, only calls with this conversation are searched,
+            except by the ids of the provider.
+
+    Returns:
+        The parent and the evidence. Without any evidence, the match has no parent: the request starts a conversation.
+    """
     search = _Search(index, request, position)
     return next((match for find_by in _EVIDENCE if (match := find_by(search)) is not None), ParentMatch())
 
@@ -185,26 +198,30 @@ class _Search:
         return overlap
 
     def best_of(self, candidates: Sequence[_Candidate], evidence: Evidence, *, is_cut: bool) -> ParentMatch:
-        """Return the best candidate as the parent; or that the input is unknown, if others are as good.
+        """Return the best candidate as the parent; or an unknown parent, if candidates with other messages are as good.
+
+        Candidates are tied if they share the best rank. Properties that never change within a conversation, such as
+        the client object, break a tie; among calls of one line, the newest call does. Candidates that are still tied
+        are interchangeable if the request lacks the same messages of each of them.
 
         Args:
             candidates: At least one candidate.
             evidence: The kind of evidence.
-            is_cut: True if there were more candidates, which are forgotten.
+            is_cut: True if the index has forgotten some candidates, which can be better.
         """
         best = max(map(self._rank, candidates))
-        equal = [candidate for candidate in candidates if self._rank(candidate) == best]
+        tied = [candidate for candidate in candidates if self._rank(candidate) == best]
         for name, has_property in PROPERTIES.items():
-            if len(equal) > 1 and name in self.index.constant_properties:
-                equal = [c for c in equal if has_property(c.call, self.request, self.position)] or equal
-        remainder = equal[0].remainder
-        is_certain = equal[0].is_unique or not any(remainder) or self.position.conversation is not None
-        if len(equal) > 1 and len({id(candidate.call.thread) for candidate in equal}) == 1:
-            equal = [candidate for candidate in equal if _is_latest(candidate.call)] or equal
-            remainder = equal[0].remainder
-        if any(candidate.remainder != remainder for candidate in equal) or (is_cut and not is_certain):
-            return ParentMatch(None, evidence, equal[0].answer_index, is_unknown=True)
-        chosen = max(equal, key=self._preference)
+            if len(tied) > 1 and name in self.index.constant_properties:
+                tied = [c for c in tied if has_property(c.call, self.request, self.position)] or tied
+        remainder = tied[0].remainder
+        is_certain = tied[0].is_unique or not any(remainder) or self.position.conversation is not None
+        if len(tied) > 1 and len({id(candidate.call.thread) for candidate in tied}) == 1:
+            tied = [candidate for candidate in tied if _is_latest(candidate.call)] or tied
+            remainder = tied[0].remainder
+        if any(candidate.remainder != remainder for candidate in tied) or (is_cut and not is_certain):
+            return ParentMatch(None, evidence, tied[0].answer_index, is_unknown=True)
+        chosen = max(tied, key=self._preference)
         return ParentMatch(chosen.call, evidence, chosen.answer_index)
 
     def _rank(self, candidate: _Candidate) -> tuple[bool | int, ...]:

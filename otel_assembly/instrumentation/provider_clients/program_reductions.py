@@ -1,6 +1,6 @@
 """Reductions that a program reports itself, with `record_reduction`, between its trimming and its model call.
 
-A report waits in the context of the task or thread that made it, until a model call has the reduced messages. The
+A report is stored in the context of the task or thread that made it, until a model call has the reduced messages. The
 program may report other objects than the model call has: copies, or messages in another format. So messages are found
 by identity, and then by the keys of their content.
 """
@@ -70,15 +70,17 @@ def record_reduction(
     framework. The assembly of the model call then has a step with this policy and reason. Messages that the call lacks
     for another reason remain in the step ``caller`` (``framework`` if a framework is instrumented).
 
-    The report is for the next model call of this task or thread that has at least half of the messages in `after`; if
-    `conversation` names a conversation, only for a call of that conversation. Several reductions before one call are
-    steps in their order. At most 16 reports wait. A report is dropped after eight calls that lack these messages.
-    Nothing is stored if no telemetry provider is configured.
+    The next model call of this task or thread that has at least half of the messages in `after` takes the report. If
+    `after` is empty, the next call takes it, whatever messages it has. If `conversation` names a conversation, calls
+    of other named conversations do not take the report, but a call without a name can. Several reductions before one
+    call are steps in their order. At most 16 reports wait. A report is dropped after eight calls that lack these
+    messages. Nothing is stored if no telemetry provider is configured.
 
     Args:
         before: The messages before the reduction. If the program changes its list in place, pass a copy from before.
-        after: The messages after it. Messages that are equal to those in `before` count as kept, also if they are
-            copies. A new message in the place of removed ones is their summary: they are recorded as compacted.
+        after: The messages after it; empty if all were removed. Messages that are equal to those in `before` count as
+            kept, also if they are copies. A new message in the place of removed ones is their summary: they are
+            recorded as compacted.
         policy: The name of the step, such as ``my_trim``. Use few names: they are values of metric attributes.
         reason: Why messages were removed, a `DecisionReason` or its value, such as ``outside_window``.
 
@@ -118,26 +120,30 @@ def defer_reduction(report: StepReport) -> None:
     PROGRAM_REDUCTIONS.set((*waiting, reduction)[-_MOST_WAITING:])
 
 
-def undo_reductions(
+def take_reductions(
     messages: Sequence[Any],
     conversation_id: str | None,
     *,
-    known: Sequence[Any] | None = None,
+    call_input: Sequence[Any] | None = None,
     read: Callable[[Sequence[Any]], Sequence[Any]] = list,
 ) -> tuple[list[Any], list[StepReport]]:
-    """Find out what messages were before the program reduced them.
+    """Take the reports that belong to a model call, and return the input of the call before these reductions.
+
+    One call takes a report: calls after it do not find the report again. If no call with the reduced messages follows,
+    the report is dropped after eight other calls, after 16 newer reports, or with the context of its task or thread.
 
     Args:
-        messages: The messages of a model call.
-        conversation_id: The conversation of the call.
-        known: The input of the call as far as it is known otherwise, with the identical objects; None: `messages`.
-        read: Returns the messages of a reported list in the form of the call.
+        messages: The messages of the model call.
+        conversation_id: The conversation of the call; None if it has no name, which fits reports of any conversation.
+        call_input: The input of the call without the reports, such as the messages of its parent. Messages that it
+            shares with `messages` are the same objects. None if it is `messages`.
+        read: Converts the messages of a report to the form of the call.
 
     Returns:
-        The input of the call, and a report for each reduction, oldest first. The reports are about all messages of the
-        call: `known` may have messages that no reduction removed, although the call lacks them.
+        The input of the call, and the reports that the call takes, oldest first. The reports are about all messages of
+        the call: `call_input` may have messages that the call lacks, although no reduction removed them.
     """
-    known = messages if known is None else known
+    call_input = messages if call_input is None else call_input
     current = [*messages]
     undone: list[tuple[StepReport, list[Any], list[Any]]] = []
     summaries: list[Any] = []
@@ -161,7 +167,7 @@ def undo_reductions(
         if missing and None not in still_there:
             continue  # the program did not use what this reduction returned
         # The list before the reduction, with the objects of the call for the messages that the call has.
-        rest = iter(zip(missing, still_there, _find_each(missing, _without(known, current)), strict=True))
+        rest = iter(zip(missing, still_there, _find_each(missing, _without(call_input, current)), strict=True))
         original, removed = [], []
         for found in kept:
             if found is not None:
@@ -172,15 +178,16 @@ def undo_reductions(
             if there is None:
                 removed.append(original[-1])
         added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
-        objects = dict(zip(map(id, before), original, strict=True)) | sent_of
+        in_call = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
+        objects = {id(reported): message for reported, message in in_call if message is not None}
         undone.append((_with_objects(report, objects), removed, current))
         summaries += added
         current = _merged([message for message in original if message is not None], _without(current, added))
     if not undone:
-        return [*known], []
-    # What the program edited or added besides is no part of the input.
-    others = _without(_without(messages, known), summaries)
-    whole = current = _merged(_without(known, summaries), _without(current, others))
+        return [*call_input], []
+    # Other messages that the program edited or added are not part of the input.
+    others = _without(_without(messages, call_input), summaries)
+    whole = current = _merged(_without(call_input, summaries), _without(current, others))
     reports = []
     for report, removed, after in reversed(undone):
         reduced = _merged(_without(current, removed), _without(after, others))
@@ -190,7 +197,12 @@ def undo_reductions(
 
 
 def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
-    """Return a report whose verdicts are about a call's own objects, by the `id` of the reported ones."""
+    """Return a report whose verdicts refer to the objects of a call.
+
+    Args:
+        report: The report.
+        objects: The call's object by the `id` of the reported one. Other reported objects remain in the verdicts.
+    """
     verdicts = [
         replace(
             verdict,
@@ -250,4 +262,4 @@ def _merged(earlier: Sequence[Any], now: Sequence[Any]) -> list[Any]:
     return [*merged, *now[start:]]
 
 
-DEFERRED_REDUCTIONS.undo_reported = undo_reductions
+DEFERRED_REDUCTIONS.take_reported = take_reductions

@@ -70,6 +70,8 @@ class RecordedCall:
         answer_messages: Copies of the answer's messages.
         answer_texts: The texts of the answer, stripped.
         thread: The line of calls that this call belongs to.
+        conversation: The name that the program gave the conversation, as in `CallPosition`; None if it gave none. Only
+            calls with an equal name are searched for the parent of a call with a name.
         has_failed: True if the provider returned no answer.
         is_incomplete: True if the provider stores messages in front of these, which are unknown.
     """
