@@ -34,9 +34,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run a program and show its model calls live: each prompt by kind of message, and the dropped messages",
         usage="otel-assembly watch [OPTION ...] [-- COMMAND [ARGUMENT ...]]",
         description="Receive OTLP over HTTP on this machine and serve a page that shows each turn when its model call "
-        "is made: the tokens of the prompt by kind of message, and the dropped messages with policy and reason. COMMAND "
-        "is run with the variables that send its telemetry here, and a Python program under opentelemetry-instrument. "
-        "Without COMMAND, other programs can send. The exit status is that of COMMAND.",
+        "is made: the tokens of the prompt by kind of message, and the dropped messages with policy and reason. "
+        "COMMAND is run with the variables that send its telemetry here, and a Python program under "
+        "opentelemetry-instrument. Without COMMAND, other programs can send. The exit status is that of COMMAND.",
         epilog="The page needs the token of the printed URL. Message content is captured for COMMAND only, and stays "
         "on this machine unless --forward is used.",
     )

@@ -138,9 +138,9 @@ class LivePage:
                     items, first = iter(()), turns[-1][0] + 1
 
     def _keep(self, span: StoredSpan) -> bool:
-        """Keep a span for a while; return False if it was kept before."""
+        """Keep a span for a while; return False if it was kept before, or if it is a turn that is stored already."""
         key = span.trace_id, span.span_id
-        if key in self._spans:
+        if key in self._spans or (_is_turn(span) and self._is_stored(span)):
             return False
         self._spans[key] = span
         self._children.setdefault((span.trace_id, span.parent_id or ""), {})[span.span_id] = span
@@ -153,6 +153,12 @@ class LivePage:
                 del self._children[trace, oldest.parent_id or ""]
             self._characters -= _size(oldest)
         return True
+
+    def _is_stored(self, span: StoredSpan) -> bool:
+        """Return whether the row of a turn is stored. Its spans are forgotten, so the turn cannot be read again."""
+        number = integer(span.attributes.get(names.TURN)) or 0
+        stored = self._rows.turn(str(span.attributes[names.LEDGER_ID]), number)
+        return stored is not None and stored.span == span.span_id
 
     def _assembly_of(self, span: StoredSpan) -> StoredSpan | None:
         """Return the assembly that a span belongs to; None if that has not arrived."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.flushing import FlushOnShutdown, flush, flush_on_sigterm
     from otel_assembly.telemetry.jaeger import read_jaeger
     from otel_assembly.telemetry.ledger_reader import read_ledgers
-    from otel_assembly.telemetry.otlp_json import StoredEvent, StoredSpan, read_line
+    from otel_assembly.telemetry.otlp_json import StoredEvent, StoredLogEvent, StoredSpan, read_line
     from otel_assembly.telemetry.span_values import as_list
     from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
     from otel_assembly.telemetry.store_reader import SpanNode, read_spans, span_tree
@@ -45,6 +45,7 @@ _MODULE_NAMES: Final = {
     "read_ledgers": "ledger_reader",
     "read_jaeger": "jaeger",
     "StoredEvent": "otlp_json",
+    "StoredLogEvent": "otlp_json",
     "StoredSpan": "otlp_json",
     "read_line": "otlp_json",
     "as_list": "span_values",
@@ -135,6 +136,7 @@ __all__ = [
     "SpanFileExporter",
     "SpanNode",
     "StoredEvent",
+    "StoredLogEvent",
     "StoredSpan",
     "TelemetrySettings",
     "TracingMiddleware",
