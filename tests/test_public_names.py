@@ -224,7 +224,7 @@ BEHIND = {
     "otel_assembly.cli.bars": "a test of the tree goes through every kind that has a bar",
     "otel_assembly.cli.conventions": "where the registry lies in an installed package is replaced for a test",
     "otel_assembly.cli.probes": "the stack's tests ask for the doctor's own traces by its name",
-    "otel_assembly.cli.transcript_records": "the size from which a document is refused is lowered for a test",
+    "otel_assembly.transcripts.records": "the size from which a document is refused is lowered for a test",
     "otel_assembly.cli.tree_facts": "the registry's closed lists are compared with what the tree can say",
     "otel_assembly.context_assembler.compaction_cache": "whether one outlives its conversation is to be seen",
     "otel_assembly.messages.provider_rules": "the table of providers' rules is compared with what their clients send",

@@ -21,9 +21,9 @@ from otel_assembly.cli import view as view
 from otel_assembly.cli import watch as watch
 from otel_assembly.cli.export import file_exporter
 from otel_assembly.cli.terminal import discard_output, safe_text
-from otel_assembly.cli.transcripts import Transcript, read_transcripts
 from otel_assembly.cli.tree import render_tree
 from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError, UnknownNameError
+from otel_assembly.transcripts import Transcript, read_transcripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

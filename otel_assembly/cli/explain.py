@@ -180,9 +180,9 @@ def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, st
 
 
 def _texts_of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
-    from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.event_facts import EventKind, describe
+    from otel_assembly.transcripts import read_transcripts
 
     conversation = summary_of(ledger).conversation
     transcripts = []

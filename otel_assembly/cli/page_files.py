@@ -11,8 +11,8 @@ from otel_assembly.messages.event_facts import EventKind, describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.cli.transcripts import Transcript
     from otel_assembly.page import LocalConversation
+    from otel_assembly.transcripts import Transcript
 
 
 def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -27,9 +27,13 @@ def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[d
 
 
 def transcript_label(transcript: Transcript) -> str:
-    """Return a transcript's label on a page: file name and line, or its generated id if the file contains no id."""
+    """Return a transcript's label on a page: file name and line, or its generated id if the file contains no id.
+
+    The label names the parts of the prompts that the file does not contain.
+    """
     name = os.path.basename(transcript.path)
-    return transcript.id if not transcript.named else f"{name}:{transcript.line}" if transcript.line else name
+    label = transcript.id if not transcript.named else f"{name}:{transcript.line}" if transcript.line else name
+    return f"{label} (unknown: {', '.join(transcript.unknown)})" if transcript.unknown else label
 
 
 def local_conversation(transcript: Transcript) -> LocalConversation:
@@ -41,6 +45,7 @@ def local_conversation(transcript: Transcript) -> LocalConversation:
     from otel_assembly.page import LocalConversation
 
     prompts, events = split_prompts(transcript.messages)
+    prompts = [*transcript.prompts, *prompts]
     texts = [describe(event).texts for event in events]
     return LocalConversation(transcript.id if transcript.named else None, transcript_label(transcript), prompts, texts)
 
@@ -51,7 +56,7 @@ def read_local(paths: Sequence[str]) -> list[LocalConversation]:
     Raises:
         TranscriptError: A conversation cannot be read.
     """
-    from otel_assembly.cli.transcripts import read_transcripts
+    from otel_assembly.transcripts import read_transcripts
 
     conversations = []
     for transcript in read_transcripts(paths):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -11,34 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import LARGEST_INTEGER
-from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
 from otel_assembly.cli.extras import SPAN_FILES, TABLES, otlp_modules, require
-from otel_assembly.cli.page_files import split_prompts
 from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.replay_page import ReplayPage
+from otel_assembly.cli.replay_turns import ReplayAssembler
 from otel_assembly.cli.report import make_report
-from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
+from otel_assembly.cli.tally import Gaps, Tally, Variant
 from otel_assembly.cli.terminal import ignore_closed_pipe, safe_text
-from otel_assembly.context import Context
-from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, TranscriptError
-from otel_assembly.history.history import History
-from otel_assembly.messages import broken_pairs
-from otel_assembly.messages.event_facts import EventKind, describe
+from otel_assembly.cli.transcript_replay import replay_transcript
+from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
 from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.tokens import context_window, counter_for, input_price
+from otel_assembly.tokens import context_window, counter_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_assembly.cli.transcripts import Transcript
-    from otel_assembly.decision import DecisionOutcome
     from otel_assembly.policies import AssemblyPolicy
-    from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming
+    from otel_assembly.transcripts import Transcript
 
 #: The most digits of a number on the command line.
 _MOST_DIGITS: Final = 40
@@ -58,10 +51,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "replay",
         help="assemble every turn of recorded conversations again, and print what is dropped and why",
         description="Read recorded conversations (.json, .jsonl, .gz: messages and requests of OpenAI, Anthropic, "
-        "Bedrock and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every assistant "
-        "turn, export the telemetry, and print what was dropped, by which policy and why.",
+        "Bedrock and Gemini, logs of coding agents such as Claude Code and Codex, sessions of frameworks, exports of "
+        "observability tools), assemble the context of every model call, export the telemetry, and print what was "
+        "dropped, by which policy and why.",
         epilog="--budget, --policies and --config may be repeated: each adds a variant, and the variants are compared "
-        "side by side. Without any of them, whole conversations are kept.",
+        "side by side. Without any of them, whole conversations are kept, and logs are shown as recorded.",
     )
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a .json or .jsonl file, optionally gzipped; - is standard input"
@@ -113,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay the conversations and print the results.
 
     Returns:
-        0; 1 if a conversation was unreadable or a span was not exported; 2 if all conversations were unreadable.
+        0; 1 if a conversation was unreadable, a span was not exported, or no conversation has a model call; 2 if all
+        conversations were unreadable.
 
     Raises:
         AssemblyError: No conversation has the id of ``--conversation``.
@@ -121,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     _require(arguments)
     variants = _variants(arguments)
-    unreadable, without_turns = Problems(), Problems()
+    unreadable, without_turns, gaps = Problems(), Problems(), Gaps()
     with ExitStack() as stack:
         page = _page(arguments, stack)
         export = _export(arguments, page, stack)
@@ -132,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         for transcript in _transcripts(arguments, unreadable):
             if page is not None:
                 page.begin(transcript)
-            turns = [asyncio.run(_replay(transcript, variant, recorder)) for variant in variants]
+            turns = [replay_transcript(transcript, variant, recorder) for variant in variants]
             for variant, chain_turns in zip(variants, turns, strict=True):
                 tally = Tally(conversations=1)
                 for turn in chain_turns:
@@ -140,6 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
                 variant.total.add(tally)
                 with ignore_closed_pipe() if export is not None else nullcontext():
                     report.conversation(transcript, variant, tally, chain_turns)
+            gaps.add(transcript)
             if not turns[0]:
                 without_turns.add(f"{transcript.id}: no assistant turn, so nothing was assembled")
             if export is not None:
@@ -149,10 +145,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise AssemblyError(f"no conversation has the id {arguments.conversation!r}")
         if count:
             with ignore_closed_pipe():
-                report.totals(variants)
+                report.totals(variants, gaps)
         if count and page is not None:
             page.write(_title(arguments))
-    return _status(unreadable, without_turns, count, export, arguments)
+    _print_skipped(gaps)
+    has_turns = any(variant.total.turns for variant in variants)
+    return _status(unreadable, without_turns, count, export, arguments) or int(not has_turns)
 
 
 def _require(arguments: argparse.Namespace) -> None:
@@ -176,6 +174,14 @@ def _status(
     if not count:
         return 2
     return 1 if unreadable.count or (export is not None and any(export.lost)) else 0
+
+
+def _print_skipped(gaps: Gaps) -> None:
+    """Print the records and messages that were not understood; they count as ``other``, or are left out."""
+    skipped = Problems()
+    for problem in gaps.problems:
+        skipped.add(f"not understood: {problem}")
+    skipped.print()
 
 
 def _print_exported(export: Export, arguments: argparse.Namespace) -> None:
@@ -215,7 +221,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         counter = counter_for(arguments.model)
         # A replay continues after a halt, because the recorded conversation continued.
         make_assembler = partial(
-            Assembler,
+            ReplayAssembler,
             policies,
             name=name,
             model=arguments.model,
@@ -224,7 +230,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
             counter=counter,
             framing=framing,
         )
-        variants.append(Variant(name, make_assembler, budget, counter))
+        variants.append(Variant(name, make_assembler, budget, counter, keeps_logged_prompts=not arguments.chosen))
     return variants
 
 
@@ -255,79 +261,10 @@ def _title(arguments: argparse.Namespace) -> str:
 
 
 def _transcripts(arguments: argparse.Namespace, unreadable: Problems) -> Iterator[Transcript]:
-    from otel_assembly.cli.transcripts import read_transcripts
+    from otel_assembly.transcripts import read_transcripts
 
     for transcript in read_transcripts(arguments.paths):
         if isinstance(transcript, TranscriptError):
             unreadable.add(transcript)
         elif arguments.conversation is None or transcript.id == arguments.conversation:
             yield transcript
-
-
-async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
-    """Assemble the context of every response of the model again; each user request is one trace."""
-    prompts, messages = split_prompts(transcript.messages)
-    history = History()
-    context = Context(
-        conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
-    )
-    turns: list[ReplayedTurn] = []
-    for request in _requests(messages):
-        span = (
-            recorder.invoke_agent("replay", conversation_id=context.conversation_id)
-            if isinstance(recorder, OpenTelemetryRecorder)
-            else nullcontext()
-        )
-        with span:
-            answering = False
-            for message in request:
-                before, answering = answering, _is_from_model(message)
-                # A chat message is a whole response. Items of the Responses API have a type and can share one.
-                if answering and not (before and "type" in message):
-                    turns.append(await _assemble_turn(variant.assembler, prompts, history, context, len(turns)))
-                history.append(message)
-    return turns
-
-
-def _requests(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Split messages into groups: each begins with a user request and contains the responses to it."""
-    requests: list[list[dict[str, Any]]] = [[]]
-    for message in messages:
-        if describe(message).kind == EventKind.REQUEST and any(map(_is_from_model, requests[-1])):
-            requests.append([])
-        requests[-1].append(message)
-    return requests
-
-
-def _is_from_model(message: dict[str, Any]) -> bool:
-    """Return whether the model wrote a message: a response, or an item that is a tool call."""
-    return describe(message).kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
-
-
-async def _assemble_turn(
-    assembler: Assembler, prompts: list[str], history: History, context: Context, number: int
-) -> ReplayedTurn:
-    overflow: ContextOverflowError | None = None
-    try:
-        assembly = await assembler.assemble(prompts, history, context)
-    except ContextOverflowError as error:
-        overflow, assembly = error, error.assembly
-    exits: dict[tuple[str, DecisionOutcome, str, str], list[int]] = {}
-    for decision in assembly.exits:
-        key = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
-        count = exits.setdefault(key, [0, 0])
-        count[0] += 1
-        count[1] += decision.tokens
-    turn = ReplayedTurn(
-        number=number,
-        assembly=assembly,
-        sent=overflow is None,
-        exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
-        orphans=len(broken_pairs([describe(event) for event in assembly.events])),
-    )
-    price = input_price(assembler.model) if turn.sent and assembler.model is not None else None
-    if price is not None:
-        prompt = assembly.totals.tokens_out
-        turn.cost = price.of_prompt(prompt, assembly.prefix.tokens).total
-        turn.cost_avoided = price.of_left_out(sum(exit_.tokens for exit_ in turn.exits), prompt)
-    return turn

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    from otel_assembly.cli.transcripts import Transcript
     from otel_assembly.page import LocalConversation
+    from otel_assembly.transcripts import Transcript
 
 #: A file size that is never reached, so that the span file is not rotated.
-_NO_ROTATION = 1 << 62
+NO_ROTATION = 1 << 62
 
 
 class ReplayPage:
@@ -49,7 +49,7 @@ class ReplayPage:
         self._folder = TemporaryDirectory(prefix="otel-assembly-")
         self._spans = Path(self._folder.name) / "spans.jsonl"
         self._texts: list[LocalConversation] | None = [] if with_text else None
-        self._labeling = _LabelingExporter(SpanFileExporter(self._spans, max_bytes=_NO_ROTATION))
+        self._labeling = LabelingExporter(SpanFileExporter(self._spans, max_bytes=NO_ROTATION))
         self.exporter: SpanExporter = self._labeling  # type: ignore[assignment]  # it has the methods of an exporter
 
     def begin(self, transcript: Transcript) -> None:
@@ -78,8 +78,13 @@ class ReplayPage:
         self._folder.cleanup()
 
 
-class _LabelingExporter:
-    """An exporter that also records, by trace id, the label that was set when the spans of a trace were exported."""
+class LabelingExporter:
+    """An exporter that also records, by trace id, the label that was set when the spans of a trace were exported.
+
+    Attributes:
+        label: The label of the spans that are exported next.
+        files: The label of each trace.
+    """
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.label = ""
@@ -87,11 +92,14 @@ class _LabelingExporter:
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export spans, and record the label of their traces."""
         self.files.update((f"{span.context.trace_id:032x}", safe_text(self.label)) for span in spans if span.context)
         return self._exporter.export(spans)
 
     def shutdown(self) -> None:
+        """Shut down the exporter."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export the queued spans."""
         return self._exporter.force_flush(timeout_millis)

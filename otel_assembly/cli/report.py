@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from otel_assembly.cli.tally import ReplayedTurn, Tally, Variant
-    from otel_assembly.cli.transcripts import Transcript
+    from otel_assembly.cli.tally import Gaps, ReplayedTurn, Tally, Variant
+    from otel_assembly.transcripts import Transcript
 
 
 #: The characters of a turn's bar, and the narrowest terminal on which bars are shown.
@@ -38,6 +38,10 @@ _COST_NOTE = (
 )
 _NO_COST_NOTE = (
     "No cost is shown: {} has no list price, or the prices are not installed (pip install 'otel-assembly[prices]')."
+)
+
+_UNKNOWN_NOTE = (
+    "Unknown, because the log does not contain them: {}. Their tokens are not counted, so each prompt was larger."
 )
 
 _CACHE_NOTE = (
@@ -62,11 +66,12 @@ class Report(AbstractContextManager["Report"], Protocol):
         """
         ...
 
-    def totals(self, variants: Sequence[Variant]) -> None:
+    def totals(self, variants: Sequence[Variant], gaps: Gaps) -> None:
         """Print the totals of all conversations, for each policy chain.
 
         Args:
             variants: The policy chains that were replayed, each with its totals.
+            gaps: The parts of the prompts that the transcripts do not contain.
         """
         ...
 
@@ -92,15 +97,20 @@ class JsonReport:
     ) -> None:
         """Do nothing: only the totals are printed."""
 
-    def totals(self, variants: Sequence[Variant]) -> None:
+    def totals(self, variants: Sequence[Variant], gaps: Gaps) -> None:
         """Print one chain's totals as a JSON object; for several chains, an array with an object for each chain.
 
-        The objects in the array also contain the chain's name and budget.
+        The objects in the array also contain the chain's name and budget. If the transcripts do not contain all parts
+        of the prompts, each object has a list ``unknown``.
         """
+        unknown = {"unknown": gaps.unknown_parts} if gaps.unknown else {}
         if len(variants) == 1:
-            print(json.dumps(variants[0].total.as_json()))
+            print(json.dumps(variants[0].total.as_json() | unknown))
             return
-        rows = [{"name": variant.name, "budget": variant.budget, **variant.total.as_json()} for variant in variants]
+        rows = [
+            {"name": variant.name, "budget": variant.budget, **variant.total.as_json(), **unknown}
+            for variant in variants
+        ]
         print(json.dumps(rows))
 
 
@@ -156,7 +166,7 @@ class TextReport:
             turns = ()
         self._results.append((transcript, variant, tally, () if self._turns else turns))
 
-    def totals(self, variants: Sequence[Variant]) -> None:
+    def totals(self, variants: Sequence[Variant], gaps: Gaps) -> None:
         """Print the tables of turns and conversations that are still missing, then the totals of each policy chain."""
         self._progress.stop()
         for transcript, variant, _, turns in self._results:
@@ -165,6 +175,8 @@ class TextReport:
         if not self._turns and self._conversations > 1 and not self._several:
             self._print_conversations()
         self._print_totals(variants)
+        if gaps.unknown:
+            self._console.print(_UNKNOWN_NOTE.format(", ".join(gaps.unknown_parts)), style="yellow", markup=False)
         if not self._turns and self._conversations > 1:
             self._console.print(
                 "To print every turn, add --turns, or --conversation ID for one conversation.",

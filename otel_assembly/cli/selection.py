@@ -142,7 +142,7 @@ def _ledgers_of_transcript(ledgers: Sequence[LedgerHistory], path: str, source: 
 
     A ledger and a conversation match by conversation id or, if the file has no id, by the messages' sizes in bytes.
     """
-    from otel_assembly.cli.transcripts import read_transcripts
+    from otel_assembly.transcripts import read_transcripts
 
     ids: set[str] = set()
     sizes: list[list[int]] = []

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
+    from otel_assembly.cli.replay_turns import ReplayAssembler
     from otel_assembly.tokens import TokenCounter
+    from otel_assembly.transcripts import Transcript
 
 #: A turn is steady if its prompt begins with at least this share of the previous prompt.
 STEADY = 0.9
@@ -186,14 +188,44 @@ def _mean(values: list[float] | list[bool]) -> float | None:
 
 
 @dataclass(slots=True)
+class Gaps:
+    """The parts of prompts that transcripts do not contain, and what was not understood in them."""
+
+    unknown: set[str] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, transcript: Transcript) -> None:
+        """Add the gaps of one transcript."""
+        self.unknown.update(transcript.unknown)
+        self.skipped.update({f"{transcript.path}: {what}": count for what, count in transcript.skipped.items()})
+
+    @property
+    def unknown_parts(self) -> list[str]:
+        """The names of the parts, sorted."""
+        return sorted(self.unknown)
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each kind of content that was not understood."""
+        return [f"{what} ({count:,} times)" if count > 1 else what for what, count in self.skipped.items()]
+
+
+@dataclass(slots=True)
 class Variant:
     """A policy chain with which the conversations are replayed, and the totals of all conversations."""
 
     name: str
     #: Creates the assembler, which needs the recorder to report problems with the order of its policies.
-    make_assembler: Callable[..., Assembler]
+    make_assembler: Callable[..., ReplayAssembler]
     #: The smallest token limit of the chain's policies; None if there is none.
     budget: int | None
     counter: TokenCounter
+    #: True if no chain was chosen: prompts that a log states are then replayed without any policy.
+    keeps_logged_prompts: bool = False
     total: Tally = field(default_factory=Tally)
-    assembler: Assembler = field(init=False)
+    assembler: ReplayAssembler = field(init=False)
+
+    def assembler_for(self, transcript: Transcript) -> Assembler:
+        """Return the assembler with which a transcript is replayed."""
+        is_unchanged = self.keeps_logged_prompts and transcript.calls is not None
+        return self.assembler.without_policies() if is_unchanged else self.assembler

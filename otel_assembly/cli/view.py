@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
+from otel_assembly.cli.logged_spans import is_span_file, spans_of_transcripts
 from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.selection import add_selection_options, has_selection, select_ledgers
 from otel_assembly.cli.terminal import safe_text
@@ -28,13 +29,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "view",
         help="write an HTML page that shows what filled the budget on each turn, and what was dropped and why",
-        description="Read spans from files (OTLP JSON lines) or a Jaeger and write one self-contained HTML page. It "
-        "shows the turns of each conversation, what filled each prompt, what was dropped, by which policy and why. The "
-        "page loads nothing.",
+        description="Read spans from files (OTLP JSON lines) or a Jaeger, or transcripts such as a log of Claude Code, "
+        "and write one self-contained HTML page. It shows the turns of each conversation, what filled each prompt, "
+        "what was dropped, by which policy and why. The page loads nothing.",
         epilog="The page contains texts only if content capture was on when the spans were recorded, or if --with-text "
         "names the transcripts.",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="a span file (OTLP JSON lines); several are merged")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="a span file (OTLP JSON lines) or a transcript; several are merged"
+    )
     parser.add_argument("--jaeger", metavar="URL", help="read the spans from a Jaeger, such as http://localhost:16686")
     add_selection_options(parser)
     parser.add_argument(
@@ -46,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--with-text",
         action="append",
         metavar="FILE",
-        help="show the texts of the items from the transcript that was replayed; may be repeated",
+        help="show the texts of the items from the transcript that was replayed, or is shown; may be repeated",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", default=_OUTPUT, help=f"the page to write (default: {_OUTPUT}); - is stdout"
@@ -134,6 +137,11 @@ class _SpanFiles(Problems):
 
         if Path(path).is_dir():
             raise TranscriptError(path, None, "is a folder; name the span files in it")
+        if not is_span_file(path):
+            replayed = spans_of_transcripts(path, self.files.setdefault, self.add)
+            if replayed is not None:
+                yield from replayed
+                return
         for span in read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}")):
             self.files.setdefault(span.trace_id, safe_text(Path(path).name))
             yield span

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import otel_assembly.cli.transcript_records as records_module
+import otel_assembly.transcripts.records as records_module
 from otel_assembly import describe
 from otel_assembly.cli import Transcript, read_transcripts
 from otel_assembly.errors import TranscriptError
@@ -351,14 +351,14 @@ BAD = {
     "deep": ('{"messages": ' + "[" * 100_000, "nested more than 100 levels deep"),
     "deeper": (f'[{{"role": "user", "x": {"[" * 99}{"]" * 99}}}]', "nested more than 100 levels deep"),
     "control": ('[{"role": "user", "content": "\x01"}]', "not JSON: Invalid control character (column 31)"),
-    "number": ("7", "a number, expected a conversation: a list of messages, or an object with"),
+    "number": ("7", "a number, expected a conversation"),
     "null": ("null", "null, expected a conversation"),
     "keys": (f'{{"a": 1, "{LONG}": 2}}', "an object with 'a', 'secret secret secret secret secret sec…, expected"),
     "empty": ('{"messages": []}', "a conversation without messages, expected at least one"),
     "none": ("[]", "a conversation without messages, expected at least one"),
     "type": ('{"messages": {"a": 1}}', "'messages' is an object, expected a list of messages"),
     "item": ('{"messages": [{"role": "user", "content": ""}, 3]}', "message 1: is a number, expected an object"),
-    "norole": ('[{"role": "user"}, {"content": "x"}]', "message 1: it has no role, expected one of system, "),
+    "norole": ('[{"content": "x"}, {"content": "y"}]', "message 0: it has no role, expected one of system, "),
     "role": (json.dumps([{"role": LONG}]), "message 0: its 'role' is 'secret secret secret secret secret sec…, exp"),
     "roles": ('[{"role": ["user"]}]', "message 0: its 'role' is a list, expected one of system, "),
     "content": ('[{"role": "user", "content": 5}]', "message 0: its 'content' is a int, expected a string, a list or"),
@@ -436,11 +436,27 @@ def test_a_bad_conversation_of_a_document_costs_only_itself(file):
     assert ids(read(file("a.json", f"[{items}\n{{"))) == ["a.json:1", 2, 3, "a.json:4", 5]
 
 
-@pytest.mark.parametrize("bad", ["{", '{"role": "narrator"}', "3"])
+@pytest.mark.parametrize("bad", ["{", '{"role": "user", "content": 5}', "3"])
 def test_a_bad_message_spoils_the_conversation_that_the_file_is(file, bad):
     error = problem(file("a.jsonl", lines(*CHAT[:2], bad, *CHAT[2:])))
     assert error.line == 3
     assert error.problem.startswith("message 2: ")
+
+
+@pytest.mark.parametrize("odd", [{"role": "narrator", "content": "x"}, {"content": "x"}, {"type": "mood", "level": 3}])
+def test_a_message_of_an_unknown_kind_is_counted_as_other(file, odd):
+    for path in (file("a.jsonl", lines(*CHAT, odd)), file("b.jsonl", lines({"messages": [*CHAT, odd]}))):
+        found = one(path)
+        assert found.messages[:-1] == CHAT
+        assert describe(found.messages[-1]).kind == "other"
+        assert sum(found.skipped.values()) == 1
+
+
+@pytest.mark.parametrize("end", ['{"role": "us', '{"role": "user", "content": "x\n'])
+def test_a_message_that_is_being_written_is_left_out(file, end):
+    found = one(file("a.jsonl", lines(*CHAT) + end))
+    assert found.messages == CHAT
+    assert found.skipped == {"incomplete last message": 1}
 
 
 def test_an_unreadable_beginning_spoils_the_conversation_that_the_file_is(file):

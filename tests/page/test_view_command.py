@@ -70,7 +70,7 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
         (["spans.jsonl", "--jaeger", "http://localhost:1"], 2, "name either span files or --jaeger URL"),
         (["spans.jsonl", "--service", "shop"], 2, "--jaeger"),
         (["nowhere.jsonl"], 2, "nowhere.jsonl: no such file"),
-        (["talks.jsonl"], 2, "talks.jsonl:1"),
+        (["odd.jsonl"], 2, "odd.jsonl:1"),
         (["."], 2, "is a folder"),
         (["spans.jsonl", "-o", "no/such/folder/page.html"], 2, "the page cannot be written"),
         (["spans.jsonl", "--conversation", "third"], 1, "no conversation has the id 'third'; there are: first, second"),
@@ -79,6 +79,7 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
     ],
 )
 def test_what_is_wrong_is_one_line(otel_assembly, spans, arguments, status, says):
+    spans.with_name("odd.jsonl").write_text('{"neither": "spans nor a conversation"}\n')
     ran = otel_assembly("view", *arguments)
     assert ran.status == status
     assert says in ran.err

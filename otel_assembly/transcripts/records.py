@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from otel_assembly.cli.transcript_json import MalformedError, parse, skip_space, value_at
+from otel_assembly.transcripts.json_values import MalformedError, parse, skip_space, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

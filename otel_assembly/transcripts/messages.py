@@ -1,23 +1,34 @@
-"""Convert recorded messages of all supported formats into messages that `otel_assembly.messages` reads.
+"""Convert recorded messages into messages that `otel_assembly.messages` reads.
 
-Two formats are converted: AutoGen's ``LLMMessage`` in saved states, and the messages of OpenTelemetry's GenAI
-conventions (``role`` and typed ``parts``). Fields that were never sent to the model are removed, such as AutoGen's
-``is_error`` and the ``thought`` of a text message, so that the tokens are those of the request. Other formats stay
-unchanged: OpenAI's chat messages and Responses items, and messages of Anthropic, Bedrock and Gemini.
+Three forms are converted: AutoGen's ``LLMMessage`` in saved states, the messages of OpenTelemetry's GenAI conventions
+(``role`` and typed ``parts``), and the tool parts of Vercel's AI SDK. Fields that were never sent to the model are
+removed, such as AutoGen's ``is_error`` and the ``thought`` of a text message, so that the tokens are those of the
+request. Other messages stay unchanged: OpenAI's chat messages and Responses items, and messages of Anthropic, Bedrock
+and Gemini. A message of an unknown kind becomes an item of the kind ``other``.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
-from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages import ITEMS, ROLES
+from otel_assembly.messages import ITEMS, ROLES, spelled
 from otel_assembly.messages.event_facts import describe
+from otel_assembly.transcripts.json_values import MalformedError, excerpt, kind_of
 
-__all__ = ["AUTOGEN_TYPES", "Converter", "as_name", "is_item"]
+__all__ = [
+    "AUTOGEN_TYPES",
+    "Converter",
+    "as_name",
+    "as_text",
+    "call_message",
+    "function_call",
+    "is_item",
+    "readable",
+    "unknown_role",
+]
 
 AUTOGEN_TYPES = ("SystemMessage", "UserMessage", "AssistantMessage", "FunctionExecutionResultMessage")
 
@@ -29,9 +40,13 @@ class Converter:
 
     Some providers, such as Gemini, have no ids of tool calls. A tool result without an id is assigned to the oldest
     tool call without an id that has no result yet.
+
+    Attributes:
+        skipped: The number of messages of unknown kinds, by description.
     """
 
     def __init__(self) -> None:
+        self.skipped: Counter[str] = Counter()
         self._calls = 0
         self._unanswered: deque[str] = deque()
 
@@ -39,14 +54,18 @@ class Converter:
         """Convert a recorded message into messages: one for each tool result in it, and one for its other content.
 
         Raises:
-            MalformedError: The format is not supported, or a field has a wrong type.
+            MalformedError: A field has a wrong type.
         """
         if not isinstance(message, dict):
             raise MalformedError(f"is {kind_of(message)}, expected an object with a 'role'")
+        if not _is_known(message):
+            return [_other_item(message, self.skipped)]
         if "role" not in message and message.get("type") in AUTOGEN_TYPES:
             converted = _from_autogen(message)
         elif "parts" in message and message.get("content") is None and not _is_gemini_parts(message["parts"]):
             converted = self._from_parts(message)
+        elif _has_vercel_parts(message):
+            converted = [_from_vercel(message)]
         else:
             converted = [message]
         for result in converted:
@@ -91,7 +110,7 @@ class Converter:
             self._calls += 1
             call_id = f"unnamed_call_{self._calls}"
             self._unanswered.append(call_id)
-        return _call(call_id, _field(part, "name", str, "a string"), part.get("arguments"))
+        return function_call(call_id, _field(part, "name", str, "a string"), part.get("arguments"))
 
     def _result(self, part: dict[str, Any]) -> dict[str, Any]:
         key = "response" if "response" in part else "result"
@@ -101,7 +120,7 @@ class Converter:
         if call_id is None and self._unanswered:
             call_id = self._unanswered.popleft()
         call = {} if call_id is None else {"tool_call_id": call_id}
-        return {"role": "tool", **call, "content": _as_text(part[key])}
+        return {"role": "tool", **call, "content": as_text(part[key])}
 
 
 def is_item(value: Any) -> bool:
@@ -116,18 +135,90 @@ def _is_gemini_parts(parts: Any) -> bool:
     return isinstance(parts, list) and any(isinstance(part, dict) and "type" not in part for part in parts)
 
 
-def _check(message: dict[str, Any]) -> None:
+def _is_known(message: dict[str, Any]) -> bool:
+    """Return whether a message has a role of a provider, or a type of an item that has no role."""
     role = message.get("role")
-    is_supported = is_item(message) or (role == "model" and _is_gemini_parts(message.get("parts")))
-    if not is_supported and (not isinstance(role, str) or role not in ROLES):
-        role_text = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
-        raise MalformedError(
-            f"{role_text if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}"
-        )
+    if "role" in message:
+        return isinstance(role, str) and (role in ROLES or (role == "model" and _is_gemini_parts(message.get("parts"))))
+    return is_item(message) or message.get("type") in AUTOGEN_TYPES
+
+
+def unknown_role(message: dict[str, Any]) -> str:
+    """Return the problem of a message of an unknown kind, for an error message."""
+    if "role" not in message:
+        problem = "it has no role"
+    else:
+        role = message["role"]
+        problem = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
+    return f"{problem}, expected one of {', '.join(ROLES)}"
+
+
+def _other_item(message: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+    """Return an item of the kind ``other`` for a message of an unknown kind, and count it by its role or type."""
+    key = next((key for key in ("role", "type") if isinstance(message.get(key), str)), None)
+    name = f"{key} {excerpt(message[key])}" if key is not None else "neither a role nor a type"
+    skipped[f"message with {name}"] += 1
+    return {
+        "type": f"unknown {name}",
+        **{name: value for name, value in message.items() if name not in ("role", "type")},
+    }
+
+
+def readable(message: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+    """Return a message, or, if it cannot be read, an item of the kind ``other`` in place of it, which is counted."""
+    try:
+        describe(message)
+    except DescribeError as error:
+        skipped[f"message that cannot be read: {error.problem}"] += 1
+        return {"type": "unreadable message", "text": spelled(message)}
+    return message
+
+
+def _check(message: dict[str, Any]) -> None:
     try:
         describe(message)
     except DescribeError as error:
         raise MalformedError(error.problem) from None
+
+
+def _has_vercel_parts(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(isinstance(part, dict) and _kind(part) in _VERCEL for part in content)
+
+
+def _from_vercel(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message of Vercel's AI SDK with its tool parts in the form of Anthropic.
+
+    Version 4 has ``args`` and ``result``; version 5 and later have ``input``, and ``output`` with a type and a value.
+    """
+    content = [convert(part) if (convert := _VERCEL.get(_kind(part))) else part for part in message["content"]]
+    return {**message, "content": content}
+
+
+def _kind(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _vercel_call(part: dict[str, Any]) -> dict[str, Any]:
+    arguments = part.get("input", part.get("args"))
+    call_id = _field(part, "toolCallId", str, "a string")
+    return {"type": "tool_call", "id": call_id, "name": part.get("toolName"), "arguments": arguments}
+
+
+def _vercel_result(part: dict[str, Any]) -> dict[str, Any]:
+    output = part.get("output", part.get("result"))
+    if isinstance(output, dict) and isinstance(output.get("type"), str) and "value" in output:
+        output = output["value"]
+    if isinstance(output, list):
+        content: Any = [item for item in output if isinstance(item, dict)] or as_text(output)
+    else:
+        content = as_text(output)
+    return {"type": "tool_result", "tool_use_id": _field(part, "toolCallId", str, "a string"), "content": content}
+
+
+#: The conversions of the parts of Vercel's AI SDK, by type.
+_VERCEL = {"tool-call": _vercel_call, "tool-result": _vercel_result}
 
 
 def _from_autogen(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -144,7 +235,7 @@ def _from_autogen(message: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"role": "user", **name, "content": content}]
         case "AssistantMessage" if isinstance(content, list):
             calls = [
-                _call(
+                function_call(
                     _field(call, "id", str, "a string"),
                     _field(call, "name", str, "a string"),
                     _field(call, "arguments", str, "a string"),
@@ -190,7 +281,7 @@ def _part(part: Any) -> dict[str, Any]:
         # Remove the bytes, which are not text; the tokens of media are estimated.
         return {key: value for key, value in part.items() if key not in ("content", "text", "refusal")}
     content = part.get("content")
-    return _text(content if isinstance(content, str) else _as_text(part))
+    return _text(content if isinstance(content, str) else as_text(part))
 
 
 def _joined_content(content: list[dict[str, Any]], calls: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
@@ -206,13 +297,20 @@ def _text(text: str, kind: str = "text") -> dict[str, Any]:
     return {"type": kind, "text": text}
 
 
-def _call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    text = "" if arguments is None else _as_text(arguments)
+def function_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """Return a tool call in the form of OpenAI's chat messages; arguments that are no text become JSON."""
+    text = "" if arguments is None else as_text(arguments)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value as text: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def call_message(content: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an assistant's message in the form of OpenAI's chat messages, with its tool calls."""
+    return {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
 
 
 def as_name(value: Any) -> str | None:

@@ -26,11 +26,13 @@ class MalformedError(ValueError):
     Attributes:
         at: The position of the error in the text, in characters from 0; None if unknown.
         end: The end of the value, if the value is well-formed JSON but not accepted; else None.
+        line: The line of the error in the file, from 1; None if unknown.
     """
 
-    def __init__(self, problem: str, *, at: int | None = None, end: int | None = None) -> None:
+    def __init__(self, problem: str, *, at: int | None = None, end: int | None = None, line: int | None = None) -> None:
         self.at = at
         self.end = end
+        self.line = line
         super().__init__(problem)
 
 

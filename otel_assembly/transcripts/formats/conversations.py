@@ -1,23 +1,23 @@
-"""Find the conversations in a record, one JSON value of a transcript file. Its keys determine its format."""
+"""Conversations in general: lists of messages, messages under a common key, requests to providers, saved agents.
+
+The keys of a record determine where its messages are. This format is used if no more specific format is recognized.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of, parse
-from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter, as_name, is_item
+from otel_assembly.transcripts.conversation import Conversation
+from otel_assembly.transcripts.json_values import MalformedError, excerpt, kind_of, parse
+from otel_assembly.transcripts.messages import AUTOGEN_TYPES, Converter, as_name, is_item, unknown_role
+from otel_assembly.transcripts.transcript_format import Check, TranscriptFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["EXPECTED", "Conversation", "conversations", "is_conversation", "is_message"]
+    from otel_assembly.transcripts.records import Record
 
-#: The supported formats, for the end of an error message.
-EXPECTED = (
-    "a conversation: a list of messages, or an object with 'messages', 'input', 'contents', 'traj', 'history' or "
-    "'llm_context'"
-)
+__all__ = ["CONVERSATIONS", "conversations", "convert", "is_message"]
 
 _LISTS = ("messages", "traj", "history")
 #: The keys of messages in requests to OpenAI's Responses API and to Gemini. Because these are common words, the value
@@ -35,25 +35,25 @@ _SYSTEMS = {
 _TOOLS = ("tools", "gen_ai.tool.definitions", "tool_definitions")
 _TOOL_CONFIGS = ("toolConfig", "config")
 _STATES = ("agent_states", "agent_state", "inner_team_state", "llm_context")
-_IDS = ("id", "conversation_id", "gen_ai.conversation.id", "session_id", "thread_id")
+_IDS = ("id", "custom_id", "conversation_id", "gen_ai.conversation.id", "session_id", "thread_id")
 _HOLDERS = frozenset((*_LISTS, *_INPUTS, *_OUTPUTS, *_STATES))
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """One conversation of a record.
-
-    Attributes:
-        id: The record's id; None if it has none.
-        agent: The agent's name, if the record is the saved state of a team; else empty.
-        messages: The messages, in a form that `otel_assembly.messages` reads.
-        tools: The tool schemas of the record.
-    """
-
-    id: str | None
-    agent: str
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
+#: Keys of a request's settings, which identify a request: its messages were sent even if no answer is recorded.
+_SETTINGS = frozenset(
+    [
+        "model",
+        "modelId",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "temperature",
+        "stream",
+        "inferenceConfig",
+        "toolConfig",
+        "generationConfig",
+        "systemInstruction",
+        "config",
+    ]
+)
 
 
 def is_message(value: Any) -> bool:
@@ -63,11 +63,6 @@ def is_message(value: Any) -> bool:
         and ("role" in value or value.get("type") in AUTOGEN_TYPES or is_item(value))
         and _HOLDERS.isdisjoint(value)
     )
-
-
-def is_conversation(value: Any) -> bool:
-    """Return whether a value looks like a conversation, although its messages may still be unreadable."""
-    return isinstance(value, list) or (isinstance(value, dict) and bool(_holders(value)))
 
 
 def conversations(record: Any) -> Iterator[Conversation | MalformedError]:
@@ -83,14 +78,19 @@ def conversations(record: Any) -> Iterator[Conversation | MalformedError]:
         tools = next(filter(None, map(_tools, reversed(objects))), no_tools)
         contexts = [] if isinstance(holder, list) else list(_contexts(holder))
         if not contexts:
-            yield Conversation(name, "", _convert(_labeled_messages(holder)), tools)
+            conversation = convert(name, _labeled_messages(holder))
+            conversation.tools = tools
+            conversation.is_request = isinstance(holder, dict) and _is_request(record, holder)
+            yield conversation
             return
     except MalformedError as error:
         yield error
         return
     for agent, messages in contexts:
         try:
-            yield Conversation(name, agent, _convert(_messages(messages, "messages", "message")), tools)
+            conversation = convert(name, _messages(messages, "messages", "message"))
+            conversation.agent, conversation.tools = agent, tools
+            yield conversation
         except MalformedError as error:
             yield MalformedError(f"agent {excerpt(agent)}: {error}" if agent else str(error))
 
@@ -102,11 +102,8 @@ def _holder(record: Any) -> dict[str, Any]:
         MalformedError: No object, or more than one, contains messages.
     """
     if not isinstance(record, dict):
-        raise MalformedError(f"{kind_of(record)}, expected {EXPECTED}")
+        raise MalformedError(f"{kind_of(record)}, expected a conversation")
     match _holders(record):
-        case []:
-            keys = ", ".join(excerpt(key) for key in list(record)[:4]) or "no keys"
-            raise MalformedError(f"an object with {keys}{', …' if len(record) > 4 else ''}, expected {EXPECTED}")
         case [holder]:
             return holder
     keys = " and ".join(excerpt(key) for key in [key for key, item in record.items() if _has_messages(item)][:2])
@@ -120,7 +117,10 @@ def _holders(record: dict[str, Any]) -> list[dict[str, Any]]:
 def _has_messages(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    return not _HOLDERS.isdisjoint(value) or any(isinstance(value.get(key), list) for key in _REQUESTS)
+    if not _HOLDERS.isdisjoint(value) or any(isinstance(value.get(key), list) for key in _REQUESTS):
+        return True
+    # A text is an input only in a request, which has settings.
+    return any(isinstance(value.get(key), str) for key in _REQUESTS) and not _SETTINGS.isdisjoint(value)
 
 
 def _contexts(state: Any, agent: str = "") -> Iterator[tuple[str, Any]]:
@@ -149,6 +149,7 @@ def _labeled_messages(holder: Any) -> Iterator[tuple[str, Any]]:
         yield from _messages(holder, "", "message")
         return
     key = next((key for key in (*_LISTS, *_REQUESTS) if isinstance(holder.get(key), list)), None)
+    key = key or next((key for key in _REQUESTS if isinstance(holder.get(key), str)), None)
     key = key or next((key for key in (*_LISTS, *_INPUTS) if key in holder), None)
     output = next((name for name in _OUTPUTS if name in holder), None) if key not in (*_LISTS, *_REQUESTS) else None
     if key is None and output is None:
@@ -185,6 +186,8 @@ def _system_prompt(holder: dict[str, Any], key: str) -> Iterator[tuple[str, Any]
 def _messages(value: Any, key: str, noun: str) -> Iterator[tuple[str, Any]]:
     # Span attributes cannot contain lists of objects, so exporters write them as a JSON string.
     messages = _parse_nested(value, key) if key in (*_INPUTS, *_OUTPUTS) else value
+    if isinstance(messages, str) and key in _REQUESTS:
+        messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list):
         raise MalformedError(f"'{key}' is {kind_of(messages)}, expected a list of messages")
     for index, message in enumerate(messages):
@@ -200,17 +203,36 @@ def _parse_nested(value: Any, key: str) -> Any:
         raise MalformedError(f"'{key}': {error}") from None
 
 
-def _convert(labeled: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+def convert(name: str | None, labeled: Iterable[tuple[str, Any]]) -> Conversation:
+    """Return the conversation of some recorded messages.
+
+    Args:
+        name: The conversation's id; None if it has none.
+        labeled: The messages, each with a label for error messages.
+
+    Raises:
+        MalformedError: A message is malformed, or there is none.
+    """
     converter = Converter()
-    messages: list[dict[str, Any]] = []
+    conversation = Conversation(name, [], skipped=converter.skipped)
+    first: tuple[str, Any] | None = None
     for label, message in labeled:
+        first = first or (label, message)
         try:
-            messages += converter.convert(message)
+            conversation.messages += converter.convert(message)
         except MalformedError as error:
             raise MalformedError(f"{label}: {error}") from None
-    if not messages:
+    if first is None:
         raise MalformedError("a conversation without messages, expected at least one")
-    return messages
+    if converter.skipped.total() == len(conversation.messages):  # nothing in it is a message
+        raise MalformedError(f"{first[0]}: {unknown_role(first[1])}")
+    return conversation
+
+
+def _is_request(record: Any, holder: dict[str, Any]) -> bool:
+    has_output = any(holder.get(name) or record.get(name) for name in (*_OUTPUTS, "output", "response"))
+    is_body = not _SETTINGS.isdisjoint(holder) or "contents" in holder or "custom_id" in record
+    return is_body and not has_output
 
 
 def _id(record: dict[str, Any]) -> str | None:
@@ -240,3 +262,28 @@ def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(tool, dict):
             raise MalformedError(f"'{key}' contains {kind_of(tool)}, expected objects")
     return tools
+
+
+def _is_conversation(value: Any) -> bool:
+    if isinstance(value, list):
+        is_list_of_conversations = not is_message(value[0] if value else None) and any(map(_is_conversation, value))
+        return not is_list_of_conversations
+    return isinstance(value, dict) and bool(_holders(value))
+
+
+def _read(records: Iterator[Record]) -> Iterator[Conversation | MalformedError]:
+    for record in records:
+        yield from conversations(record.value)
+
+
+CONVERSATIONS = TranscriptFormat(
+    "conversations",
+    (
+        Check(
+            "a list of messages, or an object with 'messages', 'input', 'contents' or 'history'",
+            lambda sample: all(map(_is_conversation, sample.values)),
+        ),
+    ),
+    _read,
+    is_general=True,
+)

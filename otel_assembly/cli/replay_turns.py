@@ -1,0 +1,151 @@
+"""The turns of a transcript: the input of each model call, and the reductions that a log records between calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from otel_assembly.assembler import Assembler
+from otel_assembly.cli.page_files import split_prompts
+from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
+from otel_assembly.history.history import History
+from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.messages.event_facts import EventKind, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.transcripts import LoggedCall, LoggedReduction, Transcript
+
+__all__ = ["ReplayAssembler", "TurnInput", "turn_inputs"]
+
+
+@dataclass(slots=True)
+class TurnInput:
+    """The input of one turn.
+
+    Attributes:
+        prompts: The system prompts.
+        events: The messages: a `History` that later turns extend, or, if a log states the messages of each call, a list
+            of them.
+        starts_run: True if a new user request begins with this turn.
+        reduction: The reduction that the log records directly before the call; None if there was none.
+        edits: The provider's edits of the request, by type.
+    """
+
+    prompts: Sequence[str]
+    events: History | list[dict[str, Any]]
+    starts_run: bool
+    reduction: ReplayedReduction | None
+    edits: Mapping[str, Mapping[str, int]]
+
+
+def turn_inputs(transcript: Transcript) -> Iterator[TurnInput]:
+    """Yield the inputs of a transcript's turns in order; the events are valid until the next one is requested."""
+    if transcript.calls is None:
+        yield from _inputs_of_messages(transcript)
+    else:
+        yield from _inputs_of_calls(transcript.prompts, transcript.calls)
+
+
+def _inputs_of_messages(transcript: Transcript) -> Iterator[TurnInput]:
+    prompts, messages = split_prompts(transcript.messages)
+    prompts = [*transcript.prompts, *prompts]
+    history = History()
+    starts_run, has_answer, is_answer = True, False, False
+    for message in messages:
+        kind = describe(message).kind
+        was_answer, is_answer = is_answer, kind in _ANSWERS
+        if kind == EventKind.REQUEST and has_answer:
+            starts_run, has_answer = True, False
+        # A chat message is a whole response. Items of the Responses API have a type and can share one.
+        if is_answer and not (was_answer and "type" in message):
+            yield TurnInput(prompts, history, starts_run, None, {})
+            starts_run = False
+        has_answer = has_answer or is_answer
+        history.append(message)
+    if transcript.is_request and not is_answer:
+        yield TurnInput(prompts, history, starts_run, None, {})
+
+
+#: The kinds of messages that a model writes: a response, or an item that is a tool call.
+_ANSWERS: Final = (EventKind.RESPONSE, EventKind.TOOL_CALL)
+
+
+def _inputs_of_calls(prompts: Sequence[str], calls: Sequence[LoggedCall]) -> Iterator[TurnInput]:
+    request: dict[str, Any] | None = None
+    for number, call in enumerate(calls):
+        leading, messages = split_prompts(call.messages)
+        kinds = [describe(message).kind for message in messages]
+        newest = next((at for at in reversed(range(len(kinds))) if kinds[at] == EventKind.REQUEST), None)
+        newest_request = messages[newest] if newest is not None else None
+        reduction, events = None, messages
+        if call.reduction is not None:
+            reduction = ReplayedReduction(call.reduction, messages)
+            events = reduction.input_messages()
+        yield TurnInput(
+            [*prompts, *leading], events, not number or newest_request is not request, reduction, call.edits
+        )
+        request = newest_request
+
+
+class ReplayedReduction:
+    """A policy that repeats a reduction of a log: its output is the messages that the model received.
+
+    Args:
+        reduction: The reduction.
+        messages: The messages that the model received directly after it, without leading system messages.
+    """
+
+    kind = "reduction"
+
+    def __init__(self, reduction: LoggedReduction, messages: Sequence[dict[str, Any]]) -> None:
+        self.name = reduction.policy
+        self.config = dict(reduction.settings)
+        self._reduction = reduction
+        self._messages = list(messages)
+
+    def input_messages(self) -> list[dict[str, Any]]:
+        """Return the messages before the reduction, with those that arrived after it."""
+        before = split_prompts(self._reduction.before)[1]
+        known = {*map(id, before), *map(id, self._reduction.created)}
+        return [*before, *(message for message in self._messages if id(message) not in known)]
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return the messages that the model received, with the messages that the summary replaces."""
+        kept = set(map(id, self._messages))
+        removed = [event for event in events if id(event) not in kept]
+        created = [message for message in self._reduction.created if id(message) in kept]
+        if not created:
+            verdict = Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY)
+            return Outcome(prompts, self._messages, [verdict])
+        if not self._reduction.is_summary:  # each of them replaces one message in its place
+            return Outcome(prompts, self._messages)
+        verdict = Verdict(removed, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, created[0])
+        return Outcome(prompts, self._messages, [verdict], compactions=[Compaction(removed, created[0])])
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
+        """Return the messages that the model received."""
+        return prompts, self._messages
+
+
+class ReplayAssembler(Assembler):
+    """An assembler whose input may be the output of the previous turn, as in a log with compactions.
+
+    Lists of messages get a ledger that recognizes the summaries of earlier turns in the input, and their provenance.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._logged: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
+
+    def without_policies(self) -> ReplayAssembler:
+        """Return a copy of this assembler with an empty chain; both use the same ledgers."""
+        return self._with(())
+
+    def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
+        if isinstance(events, History):
+            return super()._ledger(events, context)
+        return self._logged.setdefault(context, Ledger(observed=True))

@@ -1,0 +1,80 @@
+"""Replay one transcript with one policy chain."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from otel_assembly.cli.replay_turns import turn_inputs
+from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn
+from otel_assembly.context import Context
+from otel_assembly.errors import ContextOverflowError
+from otel_assembly.messages import broken_pairs
+from otel_assembly.messages.event_facts import describe
+from otel_assembly.telemetry import OpenTelemetryRecorder
+from otel_assembly.tokens import input_price
+
+if TYPE_CHECKING:
+    from otel_assembly.assembler import Assembler
+    from otel_assembly.cli.replay_turns import TurnInput
+    from otel_assembly.cli.tally import Variant
+    from otel_assembly.decision import DecisionOutcome
+    from otel_assembly.recorder import Recorder
+    from otel_assembly.transcripts import Transcript
+
+
+def replay_transcript(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
+    """Assemble the input of every model call of a transcript again; each user request is one trace.
+
+    Args:
+        transcript: The transcript.
+        variant: The policy chain.
+        recorder: Receives the record of each turn.
+    """
+    return asyncio.run(_replay(transcript, variant, recorder))
+
+
+async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
+    assembler = variant.assembler_for(transcript)
+    context = Context(
+        conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
+    )
+    turns: list[ReplayedTurn] = []
+    with ExitStack() as run:
+        for turn in turn_inputs(transcript):
+            if turn.starts_run:
+                run.close()
+                if isinstance(recorder, OpenTelemetryRecorder):
+                    run.enter_context(recorder.invoke_agent("replay", conversation_id=context.conversation_id))
+            turns.append(await _assemble_turn(assembler, turn, context, len(turns)))
+    return turns
+
+
+async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: Context, number: int) -> ReplayedTurn:
+    overflow: ContextOverflowError | None = None
+    if turn_input.reduction is not None:
+        assembler = assembler.reducing_first([turn_input.reduction])
+    try:
+        assembly = await assembler.assemble(turn_input.prompts, turn_input.events, context)
+    except ContextOverflowError as error:
+        overflow, assembly = error, error.assembly
+    exits: dict[tuple[str, DecisionOutcome, str, str], list[int]] = {}
+    for decision in assembly.exits:
+        key = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
+        count = exits.setdefault(key, [0, 0])
+        count[0] += 1
+        count[1] += decision.tokens
+    turn = ReplayedTurn(
+        number=number,
+        assembly=assembly,
+        sent=overflow is None,
+        exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
+        orphans=len(broken_pairs([describe(event) for event in assembly.events])),
+    )
+    price = input_price(assembler.model) if turn.sent and assembler.model is not None else None
+    if price is not None:
+        prompt = assembly.totals.tokens_out
+        turn.cost = price.of_prompt(prompt, assembly.prefix.tokens).total
+        turn.cost_avoided = price.of_left_out(sum(exit_.tokens for exit_ in turn.exits), prompt)
+    return turn

@@ -1,0 +1,369 @@
+"""Claude Code's session logs: ``~/.claude/projects/*/*.jsonl``.
+
+Each line has a ``uuid`` and its ``parentUuid``; together they form a tree, whose branches are rewinds and parallel tool
+calls. One response of the model is several lines with the same message id. A compaction is a line of type ``system``
+and subtype ``compact_boundary``; the next line is the summary. Lines of subagents have ``isSidechain``.
+
+Versions differ: since 2.0, the boundary has no parent but a ``logicalParentUuid``; some versions keep the newest
+messages (``preservedSegment``); ``microcompact_boundary`` clears single tool results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.messages import ChatSummary
+from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
+from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in
+from otel_assembly.transcripts.messages import readable
+from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.transcripts.records import Record
+
+__all__ = ["CLAUDE_CODE"]
+
+_IN_TREE = frozenset({"user", "assistant", "system", "attachment", "progress"})
+#: Records about the session, which no model receives.
+_SESSION_RECORDS = frozenset(
+    [
+        "agent-color",
+        "agent-name",
+        "agent-setting",
+        "ai-title",
+        "attribution-snapshot",
+        "custom-title",
+        "file-history-delta",
+        "file-history-snapshot",
+        "last-prompt",
+        "mode",
+        "permission-mode",
+        "pr-link",
+        "queue-operation",
+        "started-agent",
+        "summary",
+        "tag",
+        "task-summary",
+        "worktree-state",
+    ]
+)
+#: Reasoning of earlier responses; whether a later request repeats it is not in the log.
+_REASONING = frozenset({"thinking", "redacted_thinking"})
+_CLEARED = "[Old tool result content cleared]"
+#: The model of responses that Claude Code made itself, such as messages about errors.
+_SYNTHETIC = "<synthetic>"
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    position: int
+    uuid: str
+    parent: str | None
+    kind: str
+    data: dict[str, Any]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        message = self.data.get("message")
+        return message if isinstance(message, dict) else {}
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        return objects_in(self.message.get("content"))
+
+    @property
+    def is_boundary(self) -> bool:
+        return self.kind == "system" and self.data.get("subtype") == "compact_boundary"
+
+    @property
+    def cleared_calls(self) -> frozenset[str]:
+        if self.kind != "system" or self.data.get("subtype") != "microcompact_boundary":
+            return frozenset()
+        metadata = self.data.get("microcompactMetadata")
+        ids = metadata.get("compactedToolIds") if isinstance(metadata, dict) else None
+        return frozenset(name for name in ids if isinstance(name, str)) if isinstance(ids, list) else frozenset()
+
+    @property
+    def is_response(self) -> bool:
+        is_error = self.data.get("isApiErrorMessage") is True or self.message.get("model") == _SYNTHETIC
+        return self.kind == "assistant" and not is_error
+
+    @property
+    def response_key(self) -> tuple[Any, ...]:
+        """The agent and the id of the response that this line is a part of."""
+        response = self.message.get("id")
+        return _text(self.data, "agentId"), response if isinstance(response, str) else self.uuid
+
+
+def _text(holder: dict[str, Any], key: str) -> str | None:
+    value = holder.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+@dataclass(slots=True)
+class _Branch:
+    """The lines that a request is made of, from the last compaction on.
+
+    Attributes:
+        lines: The lines, from the oldest to the newest.
+        boundary: The compaction before these lines; None if there was none.
+        cleared: The ids of the tool calls whose results were cleared.
+        clearing: The last line that cleared results; None if there was none.
+    """
+
+    lines: list[_Line]
+    boundary: _Line | None = None
+    cleared: frozenset[str] = frozenset()
+    clearing: _Line | None = None
+
+
+@dataclass(slots=True)
+class _Session:
+    """The lines of one file, and the messages that were made of them."""
+
+    lines: dict[str, _Line] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    session_id: str | None = None
+    responses: dict[tuple[Any, ...], list[_Line]] = field(default_factory=dict)
+    results: dict[str, list[_Line]] = field(default_factory=dict)
+    messages: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, record: dict[str, Any]) -> None:
+        kind, uuid = record.get("type"), _text(record, "uuid")
+        if kind not in _IN_TREE or uuid is None:
+            if kind not in _SESSION_RECORDS and kind not in _IN_TREE:
+                count_unknown(self.skipped, "record", kind)
+            return
+        if uuid in self.lines:  # a resumed session repeats earlier lines
+            return
+        line = _Line(len(self.lines), uuid, _text(record, "parentUuid"), str(kind), record)
+        self.lines[uuid] = line
+        self.session_id = self.session_id or _text(record, "sessionId")
+        if line.is_response:
+            self.responses.setdefault(line.response_key, []).append(line)
+        elif kind == "user":
+            for block in line.blocks:
+                if isinstance(call_id := block.get("tool_use_id"), str):
+                    self.results.setdefault(call_id, []).append(line)
+
+    def branch(self, newest: str | None, before: int) -> _Branch:
+        """Return the branch that ends at a line, with the parts of responses and results that are on other branches.
+
+        Args:
+            newest: The uuid of the newest line; None for an empty branch.
+            before: Parallel results count only if their line is before this position.
+        """
+        lines: list[_Line] = []
+        known: set[str] = set()
+        boundary: _Line | None = None
+        cleared: frozenset[str] = frozenset()
+        clearing: _Line | None = None
+        uuid = newest
+        while uuid in self.lines and uuid not in known:
+            line = self.lines[uuid]
+            if line.is_boundary:
+                boundary = line
+                break
+            if line.cleared_calls:
+                cleared |= line.cleared_calls
+                clearing = clearing or line
+            known.add(line.uuid)
+            lines.append(line)
+            uuid = line.parent
+        lines.reverse()
+        return _Branch(self._kept(boundary) + self._complete(lines, known, before), boundary, cleared, clearing)
+
+    def _complete(self, lines: list[_Line], known: set[str], before: int) -> list[_Line]:
+        """Add the other lines of each response, and the results of parallel tool calls, which are on other branches."""
+        found = list(lines)
+        for line in lines:
+            if line.is_response:
+                found += [part for part in self.responses[line.response_key] if part.uuid not in known]
+                known.update(part.uuid for part in self.responses[line.response_key])
+        for line in list(found):
+            for block in line.blocks if line.is_response else ():
+                for result in self.results.get(str(block.get("id")), ()):
+                    if result.uuid not in known and result.position < before:
+                        known.add(result.uuid)
+                        found.append(result)
+        return sorted(found, key=lambda line: line.position)
+
+    def _kept(self, boundary: _Line | None) -> list[_Line]:
+        """Return the lines that a compaction kept unchanged; they follow its summary."""
+        metadata = boundary.data.get("compactMetadata") if boundary is not None else None
+        segment = metadata.get("preservedSegment") if isinstance(metadata, dict) else None
+        if not isinstance(segment, dict):
+            return []
+        kept: list[_Line] = []
+        uuid, head = _text(segment, "tailUuid"), _text(segment, "headUuid")
+        while uuid in self.lines and not self.lines[uuid].is_boundary:
+            line = self.lines[uuid]
+            kept.append(line)
+            uuid = None if line.uuid == head else line.parent
+        return kept[::-1]
+
+    def prompt(self, branch: _Branch, cleared: frozenset[str]) -> list[dict[str, Any]]:
+        """Return the messages of a branch, as the request contained them."""
+        summaries = [line for line in branch.lines if line.data.get("isCompactSummary") is True]
+        others = [line for line in branch.lines if line.data.get("isCompactSummary") is not True]
+        groups: list[list[_Line]] = []
+        for line in [*summaries, *others]:
+            is_part = line.is_response or (line.kind == "user" and bool(line.message))
+            if not is_part:
+                continue
+            same_role = bool(groups) and groups[-1][-1].kind == line.kind
+            if same_role and (line.is_response or (_has_blocks(line) and _has_blocks(groups[-1][-1]))):
+                groups[-1].append(line)
+            else:
+                groups.append([line])
+        return [message for group in groups if (message := self._message(group, cleared)) is not None]
+
+    def _message(self, group: Sequence[_Line], cleared: frozenset[str]) -> dict[str, Any] | None:
+        ids = [block.get("tool_use_id") for line in group for block in line.blocks]
+        key = *(line.uuid for line in group), *sorted(name for name in ids if name in cleared)
+        if key in self.messages:
+            return self.messages[key]
+        content = group[0].message.get("content")
+        if len(group) > 1 or isinstance(content, list):
+            blocks = [_cleared(block, cleared) for line in group for block in line.blocks]
+            content = [block for block in blocks if block.get("type") not in _REASONING]
+            if not content:
+                return None
+        message: dict[str, Any] = {"role": group[0].kind, "content": content}
+        is_summary = group[0].data.get("isCompactSummary") is True
+        message = readable(ChatSummary(message) if is_summary else message, self.skipped)
+        self.messages[key] = message
+        return message
+
+
+def _has_blocks(line: _Line) -> bool:
+    return isinstance(line.message.get("content"), list)
+
+
+def _cleared(block: dict[str, Any], cleared: frozenset[str]) -> dict[str, Any]:
+    return {**block, "content": _CLEARED} if block.get("tool_use_id") in cleared else block
+
+
+def _read(records: Iterator[Record]) -> Iterator[Conversation]:
+    session = _Session()
+    for record in log_objects(records, session.skipped):
+        session.add(record)
+    agents: dict[str, list[LoggedCall]] = {"": []}
+    reported: set[tuple[str, str]] = set()
+    for response in sorted(session.responses.values(), key=lambda lines: lines[0].position):
+        first = response[0]
+        branch = session.branch(first.parent, first.position)
+        agent = _agent(first, branch)
+        messages = session.prompt(branch, branch.cleared)
+        reduction = None
+        for marker in (branch.clearing, branch.boundary):
+            if marker is not None and (agent, marker.uuid) not in reported:
+                reported.add((agent, marker.uuid))
+                reduction = _reduction(session, branch, marker, messages)
+        call = LoggedCall(str(first.message.get("id") or first.uuid), messages, reduction, _edits(response))
+        agents.setdefault(agent, []).append(call)
+    attachments = sum(line.kind == "attachment" for line in session.lines.values())
+    unknown = ("system prompt", "tools", *["attachments"][: bool(attachments)])
+    newest = next((line for line in reversed(session.lines.values()) if line.data.get("isSidechain") is not True), None)
+    pending = session.branch(newest.uuid, len(session.lines)) if newest is not None else _Branch([])
+    for agent, calls in agents.items():
+        if calls or not agent:
+            yield Conversation(
+                session.session_id,
+                arrived_messages(calls, session.prompt(pending, pending.cleared) if not agent else ()),
+                agent=agent,
+                calls=calls,
+                unknown=unknown,
+                skipped=session.skipped if agent == next(iter(agents)) else Counter(),
+            )
+
+
+def _agent(first: _Line, branch: _Branch) -> str:
+    """Return the id of the subagent that received a response; empty for the main agent."""
+    if first.data.get("isSidechain") is not True:
+        return ""
+    oldest = branch.lines[0] if branch.lines else first
+    return _text(first.data, "agentId") or oldest.uuid
+
+
+def _reduction(
+    session: _Session, branch: _Branch, marker: _Line, messages: Sequence[dict[str, Any]]
+) -> LoggedReduction:
+    if not marker.is_boundary:
+        before = session.prompt(branch, branch.cleared - marker.cleared_calls)
+        same = set(map(id, before))
+        created = [message for message in messages if id(message) not in same]
+        return LoggedReduction(
+            "microcompact", before, created, is_summary=False, settings=_numbers(marker, "microcompactMetadata")
+        )
+    earlier = session.branch(marker.parent or _text(marker.data, "logicalParentUuid"), marker.position)
+    before = session.prompt(earlier, earlier.cleared)
+    made = {id(session.messages[line.uuid,]) for line in branch.lines if _is_summary(line, session)}
+    created = [message for message in messages if id(message) in made]
+    return LoggedReduction("compact", before, created, settings=_numbers(marker, "compactMetadata"))
+
+
+def _is_summary(line: _Line, session: _Session) -> bool:
+    return line.data.get("isCompactSummary") is True and (line.uuid,) in session.messages
+
+
+def _numbers(marker: _Line, key: str) -> dict[str, int | float]:
+    """Return the numbers of a reduction; `preTokens` becomes ``logged_tokens_before``."""
+    metadata = marker.data.get(key)
+    names = {
+        "preTokens": "logged_tokens_before",
+        "postTokens": "logged_tokens_after",
+        "tokensSaved": "logged_tokens_saved",
+    }
+    values = metadata.items() if isinstance(metadata, dict) else ()
+    return {
+        names[name]: value
+        for name, value in values
+        if name in names and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _edits(response: Sequence[_Line]) -> dict[str, dict[str, int]]:
+    """Return the edits of Anthropic's context management that the provider applied to a request."""
+    for line in response:
+        management = line.message.get("context_management") or line.data.get("context_management")
+        applied = objects_in(management.get("applied_edits")) if isinstance(management, dict) else []
+        if applied:
+            return {
+                str(edit.get("type")): {
+                    name: value
+                    for name, value in edit.items()
+                    if isinstance(value, int) and not isinstance(value, bool)
+                }
+                for edit in applied
+            }
+    return {}
+
+
+def _is_session_line(sample: Sample) -> bool:
+    return any(
+        isinstance(value, dict)
+        and value.get("type") in ("user", "assistant", "system", "attachment")
+        and isinstance(value.get("uuid"), str)
+        and "parentUuid" in value
+        for value in sample.values
+    )
+
+
+def _has_session(sample: Sample) -> bool:
+    return any(isinstance(value, dict) and isinstance(value.get("sessionId"), str) for value in sample.values)
+
+
+CLAUDE_CODE = TranscriptFormat(
+    "Claude Code",
+    (
+        Check("a record with 'sessionId'", _has_session),
+        Check("a record with 'uuid', 'parentUuid' and a 'type' such as 'user'", _is_session_line),
+    ),
+    _read,
+    is_log=True,
+)

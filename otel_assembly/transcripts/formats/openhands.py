@@ -1,0 +1,282 @@
+"""OpenHands' events: those of the software agent SDK (version 1), and those of earlier versions (0.x).
+
+Version 1 has events with a ``kind``; an event of the model has the ``llm_response_id`` of its response. Version 0 has
+events with an ``action`` or an ``observation``. In both, a condensation names the events that it removes, and its
+summary is inserted at ``summary_offset``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.messages import ChatSummary
+from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
+from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, texts_of
+from otel_assembly.transcripts.messages import as_name, as_text, call_message, function_call, readable
+from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from otel_assembly.transcripts.records import Record
+
+    Event = dict[str, Any]
+
+__all__ = ["OPENHANDS", "OPENHANDS_0"]
+
+#: Events of version 1 that no model receives.
+_SILENT = frozenset(
+    {
+        "CondensationRequest",
+        "ConversationErrorEvent",
+        "ConversationStateUpdateEvent",
+        "HookExecutionEvent",
+        "LLMCompletionLogEvent",
+        "PauseEvent",
+        "TokenEvent",
+    }
+)
+#: Actions and observations of version 0 that no model receives.
+_SILENT_0 = frozenset({"agent_state_changed", "change_agent_state", "condensation_request", "null", "recall", "loaded"})
+
+
+class _Events:
+    """The events of the next request, while a log is read."""
+
+    def __init__(
+        self, message_of: Callable[[Event], dict[str, Any] | None], response_of: Callable[[Event], str]
+    ) -> None:
+        self.skipped: Counter[str] = Counter()
+        self.calls: list[LoggedCall] = []
+        self._message_of = message_of
+        self._response_of = response_of
+        self._view: list[Event] = []
+        self._responses: set[str] = set()
+        self._merged: dict[tuple[int, ...], dict[str, Any]] = {}
+        self._reduction: LoggedReduction | None = None
+
+    def add(self, event: Event) -> None:
+        """Add an event to the view; the first event of a response is a call."""
+        response = self._response_of(event)
+        if response and response not in self._responses:
+            self._responses.add(response)
+            self.calls.append(LoggedCall(response, self.messages(), self._reduction))
+            self._reduction = None
+        self._view.append(event)
+
+    def condense(self, forgotten: Iterable[Any], summary: Any, offset: Any, call_id: str) -> None:
+        """Remove the events of a condensation, and insert its summary."""
+        before = self.messages()
+        removed = {str(name) for name in forgotten}
+        self._responses.add(call_id)
+        self._view = [event for event in self._view if str(event.get("id")) not in removed]
+        created: list[dict[str, Any]] = []
+        if isinstance(summary, str) and summary:
+            message = ChatSummary({"role": "user", "content": summary})
+            place = offset if isinstance(offset, int) and offset >= 0 else len(self._view)
+            self._view.insert(place, {"summary message": message})
+            created.append(message)
+        self._reduction = LoggedReduction("condensation", before, created, call_id=call_id)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the messages of the events in the view."""
+        groups: list[list[Event]] = []
+        for event in self._view:
+            response = self._response_of(event)
+            if groups and response and self._response_of(groups[-1][-1]) == response:
+                groups[-1].append(event)
+            else:
+                groups.append([event])
+        return [message for group in groups if (message := self._message(group)) is not None]
+
+    def _message(self, group: list[Event]) -> dict[str, Any] | None:
+        if "summary message" in group[0]:
+            message: dict[str, Any] = group[0]["summary message"]
+            return message
+        key = tuple(map(id, group))
+        if key not in self._merged:
+            parts = [part for event in group if (part := self._message_of(event)) is not None]
+            if not parts:
+                return None
+            merged = dict(parts[0])
+            for part in parts[1:]:
+                merged.setdefault("tool_calls", []).extend(part.get("tool_calls", ()))
+            self._merged[key] = readable(merged, self.skipped)
+        return self._merged[key]
+
+
+def _message_1(event: Event) -> dict[str, Any] | None:
+    """Return the message of an event of version 1; parts without text, such as images, are kept."""
+    call_id = as_name(event.get("tool_call_id"))
+    match event.get("kind"):
+        case "SystemPromptEvent":
+            texts = filter(None, (texts_of(event.get(key)) for key in ("system_prompt", "dynamic_context")))
+            return {"role": "system", "content": "\n\n".join(texts)}
+        case "MessageEvent":
+            message = fields_of(event.get("llm_message"))
+            content = [*objects_in(message.get("content")), *objects_in(event.get("extended_content"))]
+            return {"role": message.get("role"), "content": _joined(content)}
+        case "ActionEvent":
+            call = event.get("tool_call")
+            arguments = call.get("arguments") if isinstance(call, dict) else event.get("action")
+            call = function_call(call_id or "", str(event.get("tool_name")), arguments)
+            return call_message(texts_of(event.get("thought")) or None, [call])
+        case "ObservationEvent":
+            observation = event.get("observation")
+            result = observation.get("content") if isinstance(observation, dict) else observation
+            return {"role": "tool", "tool_call_id": call_id, "content": _joined(result)}
+        case "AgentErrorEvent":
+            return {"role": "tool", "tool_call_id": call_id, "content": as_text(event.get("error"))}
+        case "UserRejectObservation":
+            return {"role": "tool", "tool_call_id": call_id, "content": as_text(event.get("rejection_reason"))}
+    return None
+
+
+def _joined(content: Any) -> Any:
+    parts = objects_in(content)
+    is_text = all(isinstance(part.get("text"), str) for part in parts)
+    return texts_of(content) if is_text else parts
+
+
+def _response_1(event: Event) -> str:
+    return as_name(event.get("llm_response_id")) or ""
+
+
+_KINDS_1 = frozenset(
+    {
+        "ActionEvent",
+        "AgentErrorEvent",
+        "MessageEvent",
+        "ObservationEvent",
+        "SystemPromptEvent",
+        "UserRejectObservation",
+    }
+)
+
+
+def _read_1(records: Iterator[Record]) -> Iterator[Conversation]:
+    events = _Events(_message_1, _response_1)
+    for event in log_objects(records, events.skipped):
+        kind = event.get("kind")
+        if kind == "Condensation":
+            forgotten = event.get("forgotten_event_ids")
+            forgotten = forgotten if isinstance(forgotten, list) else []
+            events.condense(forgotten, event.get("summary"), event.get("summary_offset"), _response_1(event))
+        elif kind in _KINDS_1:
+            events.add(event)
+        elif kind not in _SILENT:
+            count_unknown(events.skipped, "event", kind)
+    yield _conversation(events)
+
+
+def _conversation(events: _Events) -> Conversation:
+    has_system = any(message["role"] == "system" for call in events.calls[:1] for message in call.messages[:1])
+    return Conversation(
+        None,
+        arrived_messages(events.calls, events.messages()),
+        calls=events.calls,
+        unknown=("tools",) if has_system else ("system prompt", "tools"),
+        skipped=events.skipped,
+    )
+
+
+def _message_0(event: Event) -> dict[str, Any] | None:
+    """Return the message of an event of version 0."""
+    arguments = fields_of(event.get("args"))
+    metadata = fields_of(event.get("tool_call_metadata"))
+    call_id = as_name(metadata.get("tool_call_id"))
+    if "observation" in event:
+        content = event.get("content") if event.get("content") is not None else event.get("message")
+        call_id = call_id or as_name(event.get("answered call"))
+        if call_id is None:
+            return {"role": "user", "content": as_text(content)}
+        return {"role": "tool", "tool_call_id": call_id, "content": as_text(content)}
+    if event.get("action") == "system":
+        return {"role": "system", "content": as_text(arguments.get("content"))}
+    if event.get("source") == "user":
+        return {"role": "user", "content": as_text(arguments.get("content", event.get("message")))}
+    thought = next((text for key in ("thought", "final_thought", "content") if (text := arguments.get(key))), None)
+    if call_id is None:
+        return {"role": "assistant", "content": as_text(thought if thought is not None else event.get("message"))}
+    rest = {key: value for key, value in arguments.items() if key != "thought"}
+    call = function_call(call_id, str(metadata.get("function_name")), _logged_arguments(metadata) or rest)
+    return call_message(thought, [call])
+
+
+def _logged_arguments(metadata: dict[str, Any]) -> Any:
+    """Return the arguments of a call in the response that the metadata contains; None if it does not contain them."""
+    for choice in objects_in(fields_of(metadata.get("model_response")).get("choices")):
+        for call in objects_in(fields_of(choice.get("message")).get("tool_calls")):
+            if call.get("id") == metadata.get("tool_call_id"):
+                return fields_of(call.get("function")).get("arguments")
+    return None
+
+
+def _response_0(event: Event) -> str:
+    """Return the id of the response of an action; the event's own id if the action states none."""
+    if event.get("source") != "agent" or "action" not in event or event.get("action") == "system":
+        return ""
+    response = fields_of(fields_of(event.get("tool_call_metadata")).get("model_response"))
+    return as_name(response.get("id")) or f"event {event.get('id')}"
+
+
+def _read_0(records: Iterator[Record]) -> Iterator[Conversation]:
+    events = _Events(_message_0, _response_0)
+    call_ids: dict[str, str] = {}
+    for event in log_objects(records, events.skipped):
+        kind = event.get("action", event.get("observation"))
+        arguments = fields_of(event.get("args"))
+        if kind == "condensation":
+            forgotten = arguments.get("forgotten_event_ids")
+            first, last = arguments.get("forgotten_events_start_id"), arguments.get("forgotten_events_end_id")
+            if not isinstance(forgotten, list):
+                forgotten = range(first, last + 1) if isinstance(first, int) and isinstance(last, int) else ()
+            events.condense(forgotten, arguments.get("summary"), arguments.get("summary_offset"), "")
+        elif not isinstance(kind, str):
+            count_unknown(events.skipped, "event", kind)
+        elif kind not in _SILENT_0:
+            if call_id := as_name(fields_of(event.get("tool_call_metadata")).get("tool_call_id")):
+                call_ids[str(event.get("id"))] = call_id
+            if "observation" in event and (cause := call_ids.get(str(event.get("cause")))):
+                event = {**event, "answered call": cause}
+            events.add(event)
+    yield _conversation(events)
+
+
+def _has_kinds(sample: Sample) -> bool:
+    return any(isinstance(value, dict) and value.get("kind") in _KINDS_1 for value in sample.values)
+
+
+def _has_source(sample: Sample) -> bool:
+    return any(
+        isinstance(value, dict) and value.get("source") in ("user", "agent", "environment") for value in sample.values
+    )
+
+
+def _has_actions(sample: Sample) -> bool:
+    return any(
+        isinstance(value, dict) and ("observation" in value or ("action" in value and "args" in value))
+        for value in sample.values
+    )
+
+
+OPENHANDS = TranscriptFormat(
+    "OpenHands",
+    (
+        Check("an event with 'source'", _has_source),
+        Check("an event of kind 'MessageEvent' or 'ActionEvent'", _has_kinds),
+    ),
+    _read_1,
+    is_log=True,
+)
+OPENHANDS_0 = TranscriptFormat(
+    "OpenHands 0",
+    (
+        Check("an event with 'source'", _has_source),
+        Check("an event with 'action' and 'args', or with 'observation'", _has_actions),
+        Check("events without 'kind'", lambda sample: not _has_kinds(sample)),
+    ),
+    _read_0,
+    is_log=True,
+)

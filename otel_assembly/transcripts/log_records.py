@@ -1,0 +1,64 @@
+"""Helpers for formats whose records together are one log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.transcripts.json_values import MalformedError, excerpt
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Iterator
+
+    from otel_assembly.transcripts.records import Record
+
+__all__ = ["count_unknown", "fields_of", "log_objects", "objects_in", "texts_of"]
+
+
+def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records that are objects, and count the others.
+
+    A last line that is not JSON is counted separately, because a program may still be writing the log.
+    """
+    bad: Record | None = None
+    for record in records:
+        if bad is not None:
+            skipped["line that is not JSON"] += 1
+            bad = None
+        if isinstance(record.value, MalformedError):
+            bad = record
+        elif isinstance(record.value, dict):
+            yield record.value
+        else:
+            skipped["record that is not an object"] += 1
+    if bad is not None:
+        skipped["incomplete last line"] += 1
+
+
+def count_unknown(skipped: Counter[str], what: str, kind: Any) -> None:
+    """Count a record or part of an unknown type.
+
+    Args:
+        skipped: The counts by description.
+        what: The noun, such as ``record``.
+        kind: The type, usually a string.
+    """
+    skipped[f"{what} of type {excerpt(kind)}" if isinstance(kind, str) else f"{what} without a type"] += 1
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return a value that is an object; an empty object for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; an empty list for any other value."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def texts_of(content: Any) -> str:
+    """Return the text of a content: a string, or the texts of its parts, joined."""
+    if isinstance(content, str):
+        return content
+    parts = [content] if isinstance(content, dict) else objects_in(content)
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
