@@ -24,6 +24,7 @@ from otel_assembly import (
     ConversationPolicy,
     EpisodicMemoryPolicy,
     History,
+    ModelResponse,
     SlidingWindowPolicy,
     Task,
     TokenBudgetPolicy,
@@ -341,6 +342,80 @@ async def gathered(seed, telemetry):
     return answers
 
 
+def long_conversation(r):
+    """A few hundred events, then a few more at a time; some calls await an approval, and some are repeated alone."""
+    size, bulk, turns = r.randint(120, 400), [], []
+    chat = r.random() < 0.4
+    while len(bulk) < size or len(turns) < 6:
+        for words in script(r):
+            made = []
+            for event, word in zip(conversation(*words), words, strict=True):
+                if isinstance(event, ModelResponse) and event.tool_calls and r.random() < 0.1:
+                    waiting = [call.model_copy(update={"awaiting_approval": True}) for call in event.tool_calls]
+                    event = event.model_copy(update={"tool_calls": tuple(waiting)})
+                made.append(as_chat(event, word) if chat else event)
+                if not chat and isinstance(event, ModelResponse) and event.tool_calls and r.random() < 0.2:
+                    made.append(event.tool_calls[0])
+            if len(bulk) < size:
+                bulk += made
+            elif len(turns) < 6:
+                turns.append(made)
+    return [bulk, *turns]
+
+
+async def gathered_long(seed, telemetry):
+    """Questions over a long conversation of which little fits, with the decision on every item."""
+    r = random.Random(f"gathered long {seed}")
+    assembler = ContextAssembler(
+        system="You are the support desk of a shop.",
+        window=r.choice((300, 450, 900, 4_000)),
+        output_reserve=100,
+        scopes=lambda user, task: {"public"},
+        retrievers=[Passages(r)] if r.random() < 0.5 else (),
+        state=(lambda task, scopes: r.choice(TEXTS)) if r.random() < 0.4 else None,
+        examples=r.choice((None, None, "One example.", conversation("ask: like this?", "answer: like this"))),
+        compact=r.choice(COMPACT),
+        floors=r.choice(({}, {"recent": 60}, {"recent": 150, "older": 40}, {"older": 200, "evidence": 40})),
+        order=r.choice(("attention", "cache", "cache")),
+        step_tokens=r.choice((0, 20, 60, 1_000)),
+        counter=WordCounter() if r.random() < 0.5 else None,
+    )
+    context = Context(agent_name="desk", provider=r.choice((None, None, "anthropic")))
+    form, summary = r.choice(("history", "history", "older history", "list", "split")), r.choice((None, "so far"))
+    answers, events, history = [], [], History()
+    with telemetry.as_default():
+        for turn in long_conversation(r):
+            events += turn
+            history.extend(turn)
+            if r.random() < 0.1:
+                summary = r.choice(TEXTS)
+            border = r.randint(0, len(events))
+            recent, older = {
+                "history": (history, ()),
+                "older history": ((), history),
+                "list": (events, ()),
+                "split": (events[border:], events[:border]),
+            }[form]
+            task = Task(r.choice(TEXTS), recent=recent, older=older, summary=summary)
+            try:
+                given = await assembler.assemble(task, "u", context)
+            except AssemblyError as error:
+                answers.append((type(error).__name__, str(error)))
+                continue
+            answers.append([str(getattr(message, "id", message)) for message in given.messages])
+            if r.random() < 0.6:
+                decided = [
+                    (i.block, i.index, i.kind, i.tokens, i.bytes, i.atom, str(i.outcome), str(i.reason))
+                    for i in given.allocation.items
+                ]
+                blocks = [
+                    (d.block.name, len(d.block.items), str(d.outcome), str(d.reason), d.room, d.tokens_in, d.tokens_out)
+                    for d in given.allocation.decisions
+                ]
+                answers.append((blocks, decided, answer_of(given.assembly), given.prompt.breakpoints))
+    return answers
+
+
 @cache
 def transcripts():
     lines = TRANSCRIPTS.read_text(encoding="utf-8").splitlines() if TRANSCRIPTS.exists() else ()
@@ -367,4 +442,5 @@ FAMILIES = {
     "observed": observed,
     "allocated": allocated,
     "gathered": gathered,
+    "gathered_long": gathered_long,
 }

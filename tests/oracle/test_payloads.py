@@ -20,7 +20,13 @@ from seeded import FAMILIES, TRANSCRIPTS, transcripts
 
 DIGESTS = Path(__file__).parent / "digests.json"
 #: Seeds of each family: those that every run compares, and all.
-SEEDS = {"assembled": (50, 3_000), "observed": (50, 3_000), "allocated": (100, 4_000), "gathered": (50, 500)}
+SEEDS = {
+    "assembled": (50, 3_000),
+    "observed": (50, 3_000),
+    "allocated": (100, 4_000),
+    "gathered": (50, 500),
+    "gathered_long": (50, 300),
+}
 GROUP = 50
 
 
