@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import whole_number
@@ -115,10 +116,16 @@ class BlockItem:
 
 
 _TEXTS: Final = (str, CompactedBlock)
+_CONTENT: Final = attrgetter("content")
 
 
-def _is_text(item: BlockItem) -> bool:
-    return isinstance(item.content, _TEXTS)
+class LazyItems(Sequence[BlockItem]):
+    """The items of a block that are created only when they are read; all of them are message objects.
+
+    A block of this content costs the same, however many items it has.
+    """
+
+    __slots__ = ()
 
 
 Content = str | CompactedBlock | Sequence[Any]
@@ -168,6 +175,8 @@ class Block:
     is_plain_text: bool = field(init=False, repr=False, compare=False)
     #: Whether an item is a message object, which is sent as a separate message.
     has_events: bool = field(init=False, repr=False, compare=False)
+    #: Whether an item is a text.
+    has_texts: bool = field(init=False, repr=False, compare=False)
     #: Whether the block contains turns of the conversation. The allocator drops turns oldest first, over all blocks.
     has_turns: bool = field(init=False, repr=False, compare=False)
 
@@ -201,7 +210,11 @@ class Block:
         set_field(self, "order", f"{self.priority}{rank:09d}{self.name}")
         set_field(self, "content", self._checked_content())
         set_field(self, "is_plain_text", isinstance(self.content, str) and not self.restated)
-        set_field(self, "has_events", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
+        types = set(map(type, map(_CONTENT, self.content))) if isinstance(self.content, tuple) else ()
+        are_texts = {issubclass(content_type, _TEXTS) for content_type in types}
+        is_lazy = not isinstance(self.content, (tuple, *_TEXTS))
+        set_field(self, "has_events", is_lazy or False in are_texts)
+        set_field(self, "has_texts", not is_lazy and are_texts != {False})
 
     def _invalid_field(self, rule: str, value: object) -> ConfigurationError:
         return ConfigurationError(f"block {self.name!r}: {rule}, got {value!r}")
@@ -216,7 +229,7 @@ class Block:
 
     def _checked_content(self) -> Content:
         content: Any = self.content
-        if isinstance(content, str | CompactedBlock):
+        if isinstance(content, (*_TEXTS, LazyItems)):
             return content
         if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
             raise ConfigurationError(
@@ -227,14 +240,15 @@ class Block:
         return tuple(item if isinstance(item, BlockItem) else BlockItem(item) for item in content)
 
     @property
-    def items(self) -> tuple[BlockItem, ...]:
+    def items(self) -> Sequence[BlockItem]:
         """The block's items. A block with a single text has one item; a block with an empty text has none."""
-        content = self.content
-        if isinstance(content, tuple):
-            return content
+        content: Any = self.content
+        if isinstance(content, str):
+            return (BlockItem(content),) if content else ()
         if isinstance(content, CompactedBlock):
             return (BlockItem(content),) if content.summary else ()
-        return (BlockItem(content),) if content else ()
+        items: Sequence[BlockItem] = content
+        return items
 
     @property
     def lossy(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from otel_assembly._internal.arguments import items_of_type, one_of
@@ -30,6 +31,8 @@ Order: TypeAlias = Literal["attention", "cache"]
 
 #: The separator of messages in a prompt that is sent as one text.
 _MESSAGE_SEPARATOR: Final = "\n\n"
+_CONTENT: Final = attrgetter("content")
+_ZONES: Final = tuple(Zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +252,7 @@ def _in_order(
             f"query_block: no block is named {query_block!r}; the blocks are: {', '.join(names) or 'none'}"
         )
     evidence: list[tuple[Block, Section, T]] = []
-    by_zone: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in Zone}
+    by_zone: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in _ZONES}
     query_parts: list[tuple[Block, Section, T]] = []
     for block in ordered:
         for section, part in parts_of(block):
@@ -262,7 +265,7 @@ def _in_order(
     ranked = sorted(evidence, key=lambda part: (part[0].order, part[1].strength))
     zones = _for_attention(ranked, by_zone) if order == "attention" else _for_cache(ranked, by_zone)
     zones = {**zones, Zone.PREFIX: by_zone[Zone.PREFIX], Zone.QUERY: [*by_zone[Zone.QUERY], *query_parts]}
-    return [(block, section, part, zone) for zone in Zone for block, section, part in zones[zone]]
+    return [(block, section, part, zone) for zone in _ZONES for block, section, part in zones[zone]]
 
 
 _Part: TypeAlias = tuple["Block", Section, T]
@@ -310,21 +313,23 @@ def _piece(block: Block, section: Section, texts: Sequence[Sequence[str]], zone:
     items = block.items
     restated = block.restated if texts and texts[-1][-1] is block.restated else ""
     part = block
-    if section.items != tuple(range(len(items))) or restated != block.restated:
+    everything = range(len(items))
+    is_whole = section.items in (everything, tuple(everything))
+    if not is_whole or restated != block.restated:
         part = replace(block, content=[items[index] for index in section.items], restated=restated)
     messages = tuple(_messages(block, section, texts, "user" if zone is Zone.QUERY else "system"))
     profile = block.kind is EventKind.MEMORY and all(items[index].profile for index in section.items)
     return Piece(part, zone, messages, profile)
 
 
-def _messages(block: Block, section: Section, texts: Sequence[Sequence[str]], role: str) -> Iterator[Any]:
-    """Yield the messages of a section: `texts` as messages with the given role, and message objects as they are."""
+def _messages(block: Block, section: Section, texts: Sequence[Sequence[str]], role: str) -> list[Any]:
+    """Return the messages of a section: `texts` as messages with the given role, and message objects as they are."""
     items = block.items
-    remaining = iter(texts)
-    if any(not is_text(items[index]) for index in section.items):
-        for index in section.items:
-            if is_text(items[index]):
-                yield _Text(role=role, content=block.separator.join(next(remaining)))
-            else:
-                yield items[index].content
-    yield from (_Text(role=role, content=block.separator.join(joined)) for joined in remaining)
+    rendered = [_Text(role=role, content=block.separator.join(joined)) for joined in texts]
+    if not block.has_texts:
+        return [*map(_CONTENT, map(items.__getitem__, section.items)), *rendered]
+    if not block.has_events or all(is_text(items[index]) for index in section.items):
+        return rendered
+    remaining = iter(rendered)
+    messages = [next(remaining) if is_text(item) else item.content for item in map(items.__getitem__, section.items)]
+    return [*messages, *remaining]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from otel_assembly.budget.measure import Measure
 
 _DROPPED = DecisionOutcome.DROPPED
+#: The types of a block's content that is one text.
+_SINGLE: Final = (str, CompactedBlock)
 _PENDING: Final[ItemOutcome] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
 #: The entry for pending calls of cuttable blocks in `ContextOverflowError.costs`.
 _PENDING_COST: Final = "pending_tool_calls"
@@ -176,7 +178,7 @@ class _Rule:
 
     def _exclude(self) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
         """Find the items that must not be sent (duplicates and orphans), and the blocks with pending calls."""
-        multi_item = [read for read in self._read if isinstance(read.block.content, tuple)]
+        multi_item = [read for read in self._read if not isinstance(read.block.content, _SINGLE)]
         if not multi_item:
             return {}, frozenset()
         excluded = duplicates([read.block for read in multi_item])
@@ -359,11 +361,14 @@ class _Rule:
         """
         if outcome is None or (outcome.made is not None and not outcome.kept and not outcome.item_outcomes):
             return False  # kept whole, or compacted whole
+        excluded = self._excluded_from(read.block)
+        if not excluded and not outcome.item_outcomes:
+            return len(outcome.kept) < len(read.items)
         not_dropped = {
             *outcome.kept,
             *(index for index, (kept, *_) in outcome.item_outcomes.items() if kept is not _DROPPED),
         }
-        return len(not_dropped.union(self._excluded_from(read.block))) < len(read.items)
+        return len(not_dropped.union(excluded)) < len(read.items)
 
     def _kept(self, read: ReadBlock) -> BlockOutcome:
         """Return the outcome of a block that fits and is kept without the items that must not be sent."""
@@ -373,7 +378,7 @@ class _Rule:
         if not indexes:
             return BlockOutcome(_DROPPED, next(iter(item_outcomes.values()))[1], item_outcomes=item_outcomes)
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.with_content([read.items[index] for index in indexes])
+        result = block.with_content(read.items_at(indexes))
         return BlockOutcome(
             DecisionOutcome.KEPT, reason, indexes, item_outcomes, result=result, rendered=read.rendered(indexes)
         )
@@ -387,7 +392,7 @@ class _Rule:
             kept,
             dict.fromkeys(kept, _PENDING),
             (_DROPPED, reason),
-            read.block.with_content([read.items[index] for index in kept]),
+            read.block.with_content(read.items_at(kept)),
             read.rendered(kept),
         )
 
@@ -450,7 +455,7 @@ class _Rule:
         block = read.block
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
         pending = self._pending.get(block.name, ())
-        fitting, next_atom, kept, rendered = self._fitting(read, room, len(pending))
+        fitting, next_atom, kept, rendered = read.fitting(self._excluded_from(block), room, len(pending))
         item_outcomes: dict[int, ItemOutcome] = {}
         summary: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
@@ -470,47 +475,13 @@ class _Rule:
                 )
                 block_outcome.attempts = attempts
                 return block_outcome
-            result = block.with_content([read.items[index] for index in kept])
+            result = block.with_content(read.items_at(kept))
         item_outcomes.update(dict.fromkeys(_in_order(pending), _PENDING))
         outcome = DecisionOutcome.KEPT if summary is None else DecisionOutcome.COMPACTED
         block_reason = reason if summary is None else DecisionReason.COMPACTED
         return BlockOutcome(
             outcome, block_reason, kept, item_outcomes, (_DROPPED, reason), result, rendered, summary, attempts
         )
-
-    def _fitting(
-        self, read: ReadBlock, room: int, pinned: int
-    ) -> tuple[list[Sequence[int]], Sequence[int] | None, list[int], Rendered]:
-        """Select the most important atoms of a block that fit together.
-
-        Args:
-            read: The block.
-            room: The available tokens, including those of the pinned atoms.
-            pinned: How many of the first atoms are kept even if they do not fit.
-
-        Returns:
-            The selected atoms, the first atom that does not fit, the indexes of the selected items (ascending), and
-            their tokens.
-        """
-        excluded = self._excluded_from(read.block)
-        indexes = (index for index in range(len(read.items)) if index not in excluded)
-        charge = read.charging(has_only_texts=read.has_only_texts(indexes))
-        remaining = room
-        fitting: list[Sequence[int]] = []
-        next_atom: Sequence[int] | None = None
-        for number, atom in enumerate(read.survivors(excluded), start=1):
-            remaining -= sum(map(charge, atom)) if remaining >= 0 else 0
-            if remaining < 0 and number > pinned:
-                next_atom = atom
-                break
-            fitting.append(atom)
-        while True:
-            kept = _in_order(fitting)
-            rendered = read.rendered(kept)
-            # A counter may return more for a joined text than for its parts.
-            if rendered.tokens <= room or len(fitting) <= pinned:
-                return fitting, next_atom, kept, rendered
-            next_atom = fitting.pop()
 
     def _next_compacted(
         self, read: ReadBlock, whole: Sequence[Sequence[int]], atom: Sequence[int], room: int
@@ -553,7 +524,7 @@ def _charged_tokens(read: ReadBlock, block_outcome: BlockOutcome) -> int:
     """
     if block_outcome.made is not None or not block_outcome.kept:
         return block_outcome.rendered.tokens
-    return max(block_outcome.rendered.tokens, sum(read.charges(block_outcome.kept)))
+    return max(block_outcome.rendered.tokens, read.charge(block_outcome.kept))
 
 
 def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_assembly.budget.keep_order import atoms_of, pairing_of, survivors_of
 from otel_assembly.budget.sections import is_text, item_text
@@ -28,6 +28,22 @@ def orphan_reason(pairing: Pairing, position: int) -> DecisionReason:
     return DecisionReason.ORPHANED_TOOL_CALL if is_call else DecisionReason.ORPHANED_TOOL_RESULT
 
 
+class Fitting(NamedTuple):
+    """The items of a block that fit in a number of tokens.
+
+    Attributes:
+        atoms: The atoms that fit, the most important first.
+        next_atom: The most important atom that does not fit; None if there is none, or if it is no single text.
+        kept: The indexes of the items that fit, ascending; a range if they follow each other.
+        rendered: Their tokens.
+    """
+
+    atoms: Sequence[Sequence[int]]
+    next_atom: Sequence[int] | None
+    kept: Sequence[int]
+    rendered: Rendered
+
+
 class ReadBlock:
     """A block with the properties (`EventFacts`) and the token count of each item, which are read once and cached.
 
@@ -41,7 +57,7 @@ class ReadBlock:
         items: The block's items.
     """
 
-    __slots__ = ("_facts", "_item_tokens", "_latest_pairing", "_measure", "block", "items")
+    __slots__ = ("_facts", "_item_tokens", "_latest_pairing", "_measure", "_whole", "block", "items")
 
     def __init__(self, block: Block, measure: Measure) -> None:
         self.block = block
@@ -49,6 +65,7 @@ class ReadBlock:
         self._measure = measure
         self._facts: Sequence[EventFacts | None] | None = None
         self._item_tokens: dict[int, int] = {}
+        self._whole: Rendered | None = None
         #: The arguments and the result of the latest call of `_pairing`.
         self._latest_pairing: tuple[Sequence[int], Pairing] | None = None
 
@@ -168,6 +185,37 @@ class ReadBlock:
         leader_of = {index: leader for leader, atom in atoms.items() for index in atom}
         return [leader_of[index] for index in range(len(self.items))]
 
+    def fitting(self, excluded: Collection[int], room: int, pinned: int) -> Fitting:
+        """Select the most important atoms that fit together.
+
+        Args:
+            excluded: Indexes of items that must not be sent.
+            room: The available tokens, including those of the pinned atoms.
+            pinned: How many of the first atoms are kept even if they do not fit.
+        """
+        indexes = (index for index in range(len(self.items)) if index not in excluded)
+        charge = self.charging(has_only_texts=self.has_only_texts(indexes))
+        remaining = room
+        atoms: list[Sequence[int]] = []
+        next_atom: Sequence[int] | None = None
+        for number, atom in enumerate(self.survivors(excluded), start=1):
+            remaining -= sum(map(charge, atom)) if remaining >= 0 else 0
+            if remaining < 0 and number > pinned:
+                next_atom = atom
+                break
+            atoms.append(atom)
+        while True:
+            kept = sorted(index for atom in atoms for index in atom)
+            rendered = self.rendered(kept)
+            # A counter may return more for a joined text than for its parts.
+            if rendered.tokens <= room or len(atoms) <= pinned:
+                return Fitting(atoms, next_atom, kept, rendered)
+            next_atom = atoms.pop()
+
+    def items_at(self, indexes: Sequence[int]) -> Sequence[BlockItem]:
+        """Return the items at these indexes."""
+        return [self.items[index] for index in indexes]
+
     # Tokens
 
     def item_tokens(self, index: int) -> int:
@@ -192,6 +240,10 @@ class ReadBlock:
         charge = self.charging(has_only_texts=self.has_only_texts(order))
         return [charge(index) for index in order]
 
+    def charge(self, order: Sequence[int]) -> int:
+        """Return the sum of the charges of items in the given order."""
+        return sum(self.charges(order))
+
     def has_only_texts(self, indexes: Iterable[int]) -> bool:
         """Return whether these items are all texts."""
         return not self.block.has_events or all(is_text(self.items[index]) for index in indexes)
@@ -210,4 +262,6 @@ class ReadBlock:
 
     def whole(self) -> Rendered:
         """Return the tokens of the block with all items, split into items, framing and separators."""
-        return self.rendered(self._not_excluded(()))
+        if self._whole is None:
+            self._whole = self.rendered(range(len(self.items)))
+        return self._whole

@@ -53,12 +53,12 @@ class Section:
     If all of them are texts, they are joined into one message.
 
     Attributes:
-        items: Indexes of the items in the block, in the order of the prompt.
+        items: Indexes of the items in the block, in the order of the prompt; a range if they follow each other.
         zone: The zone in which the section is placed. For evidence, `strength` decides instead.
         strength: For evidence: 0 if the section is the block's best item, 1 if it is the second best, 2 for the rest.
     """
 
-    items: tuple[int, ...]
+    items: Sequence[int]
     zone: Zone
     strength: int = 0
 
@@ -108,8 +108,8 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
     zone = zone_of(block)
     # Message objects keep their order, because a tool result must follow its call.
     has_parts = is_split(block) or _separates_profile(block)
-    if not has_parts or (block.has_events and not all(is_text(items[index]) for index in kept)):
-        return [Section(tuple(kept), zone)]
+    if not has_parts or (block.has_events and not (block.has_texts and all(is_text(items[index]) for index in kept))):
+        return [Section(kept if isinstance(kept, range) else tuple(kept), zone)]
     if is_split(block):
         ranked = by_rank(items, kept)
         parts = [Section((ranked[0],), zone, 0)]
@@ -143,7 +143,9 @@ def sections_with_texts(
     `Block.restated` is appended to the block's last text, or is a separate last message if there is no text. Tokens are
     counted from this result and the prompt is rendered from it, so that both agree.
     """
-    parts = [(section, messages(items, section)) for section in sections(block, items, kept)]
+    parts: list[tuple[Section, list[list[str]]]] = [
+        (section, messages(items, section) if block.has_texts else []) for section in sections(block, items, kept)
+    ]
     if block.restated and parts:
         last = next((texts for _, texts in reversed(parts) if texts), None)
         if last is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import lt
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -114,18 +114,22 @@ class AllocatorPolicy(DecidingPolicy):
         prompt = order_for_attention_and_cache(allocation, order=self._order)
         session.result = allocation, prompt
         decided = allocation.decided
-        prompt_events, positions, shortened = _prompt_events(prompt, layout, decided)
-        kept = {block.read.block.name: to_runs(block.outcome.kept) for block in decided}
-        in_order = not shortened and all(map(lt, positions, positions[1:])) and layout.keeps_echoed_events(kept)
+        sent, shortened = _sent(prompt, layout, decided)
+        runs = [run for run in sent if not isinstance(run, BlockEvent)]
+        in_order = (
+            not shortened
+            and all(stop <= start for (_, stop), (start, _) in pairwise(runs))
+            and layout.keeps_echoed_events({block.read.block.name: _runs(block.outcome.kept) for block in decided})
+        )
         pick = (
             partial(_view_at, events) if in_order and isinstance(events, View) else partial(_events_at, layout.events)
         )
         return Outcome(
             prompts=prompts,
-            events=pick(to_runs(positions)) if in_order else prompt_events,
+            events=pick(runs) if in_order else _events_of(sent, layout),
             decisions=[
-                Verdict(pick(runs), outcome, reason, shortened.get(into) if into is not None else None)
-                for (outcome, reason, into), runs in _runs_by_outcome(decided, layout).items()
+                Verdict(pick(positions), outcome, reason, shortened.get(into) if into is not None else None)
+                for (outcome, reason, into), positions in _runs_by_outcome(decided, layout).items()
             ],
             budget=allocation.budget,
             fixed=allocation.fixed,
@@ -164,31 +168,46 @@ def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
     return replace(report, entries=tuple(entries))
 
 
-def _prompt_events(
+def _sent(
     prompt: OrderedPrompt, layout: Layout, decided: Sequence[DecidedBlock]
-) -> tuple[list[Any], list[int], dict[str, BlockEvent]]:
+) -> tuple[list[Run | BlockEvent], dict[str, BlockEvent]]:
     """Find the events of a prompt's items.
 
     Returns:
-        The events in the order of the prompt; their positions in the policy's input (−1 for a shortened text, which is
-        a new event); and the event of each block's shortened text, by the block's name.
+        The runs of positions in the policy's input, in the order of the prompt, with a new event for each shortened
+        text; and these events by the block's name.
     """
-    places: dict[int, int] = {}
-    for decided_block in decided:
-        positions = layout.places.get(decided_block.read.block.name, ())
-        kept = decided_block.outcome.kept
-        places.update((id(decided_block.read.items[index]), positions[index]) for index in kept)
-    events: list[Any] = []
-    event_positions: list[int] = []
+    decided_by_name = {block.read.block.name: block for block in decided}
+    sent: list[Run | BlockEvent] = []
     shortened: dict[str, BlockEvent] = {}
     for block in prompt:
+        read, outcome = decided_by_name[block.name].read, decided_by_name[block.name].outcome
+        if block is outcome.result and outcome.made is None:
+            sent += layout.runs(block, _runs(outcome.kept))
+            continue
+        positions = layout.places.get(block.name, ())
+        places = {id(read.items[index]): positions[index] for index in outcome.kept}
         for item in block.items:
             position = places.get(id(item))
             if position is None:
-                shortened[block.name] = BlockEvent(item, facts_in(block, item))
-            events.append(shortened[block.name] if position is None else layout.events[position])
-            event_positions.append(-1 if position is None else position)
-    return events, event_positions, shortened
+                sent.append(shortened.setdefault(block.name, BlockEvent(item, facts_in(block, item))))
+            else:
+                sent.append((position, position + 1))
+    return sent, shortened
+
+
+def _events_of(sent: Sequence[Run | BlockEvent], layout: Layout) -> list[Any]:
+    """Return the events that `_sent` found."""
+    events: list[Any] = []
+    for found in sent:
+        events += [found] if isinstance(found, BlockEvent) else layout.events[found[0] : found[1]]
+    return events
+
+
+def _runs(indexes: Sequence[int]) -> list[Run]:
+    if isinstance(indexes, range):
+        return [(indexes.start, indexes.stop)] if indexes else []
+    return to_runs(indexes)
 
 
 def _runs_by_outcome(
@@ -210,7 +229,7 @@ def _runs_by_outcome(
 
 def _block_runs_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Run]]:
     item_outcomes, count = decided.outcome.item_outcomes, len(decided.read.items)
-    kept = to_runs(decided.outcome.kept)
+    kept = _runs(decided.outcome.kept)
     indexes_by_outcome: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
     for index in sorted(item_outcomes):
         indexes_by_outcome.setdefault(item_outcomes[index][:2], []).append(index)

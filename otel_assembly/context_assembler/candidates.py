@@ -14,21 +14,22 @@ from otel_assembly._internal.arguments import of_type, whole_number
 from otel_assembly.budget.compacted_block import CompactedBlock  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import History
+from otel_assembly.history.view import View
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 
-class HistoryTurns(tuple[Any, ...]):
-    """A tuple of all events of a `History` at the time when a task was created.
+class HistoryTurns(View):
+    """All events of a `History` at the time when a task was created.
 
-    A history's events never change, so cached facts about them stay valid.
-
-    Attributes:
-        history: The history that contains the events.
+    A history's events never change, so they need not be copied, and cached facts about them stay valid.
     """
 
-    history: History
+    __slots__ = ()
+
+    def __hash__(self) -> int:  # type: ignore[override]  # a task with turns that have a hash has one
+        return hash(tuple(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return tuple, (tuple(self),)
@@ -36,9 +37,7 @@ class HistoryTurns(tuple[Any, ...]):
 
 def _turns(value: Any) -> Any:
     if isinstance(value, History):
-        turns = HistoryTurns(value)
-        turns.history = value
-        return turns
+        return HistoryTurns(value, value.view().segments)
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
         # pydantic makes a ValidationError of a ValueError, but not of a TypeError.
         raise ValueError(f"give a sequence of turns, not a {type(value).__name__}")  # noqa: TRY004

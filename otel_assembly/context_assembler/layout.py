@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.measure import Measure
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context_assembler.turn_log import Turns
+    from otel_assembly.history.read_events import Part
     from otel_assembly.history.view import Run, View
 
 #: Identifies an item across turns: a text by its block, source, id, version and content; a message by its identity.
@@ -65,23 +66,29 @@ class Layout:
     ) -> None:
         self.blocks = [block for block in blocks if block.items]
         self._turns = turns
-        self.events = ReadEvents()
+        parts: list[Part] = []
         self.places: dict[str, Sequence[int]] = {}
         previous_others = dict(previous.others)
         others: dict[_Name, BlockEvent] = {}
+        first = 0
         for block, section in parts_in_order(blocks, order):
-            first = len(self.events)
+            count = len(section.items)
             if turns is not None and block.name in turns[1]:
                 start = turns[1][block.name]
-                self.events += turns[0].view.history.events[start : start + len(block.items)]
-                self.places[block.name] = range(first, len(self.events))
+                parts.append((turns[0].view.history.events, start, start + count))
+                self.places[block.name] = range(first, first + count)
+                first += count
                 continue
+            own: list[BlockEvent] = []
             places = self.places.setdefault(block.name, [-1] * len(block.items))
             for position, index in enumerate(section.items, first):
                 name, event = _event(block, block.items[index], previous_others)
                 others.setdefault(name, event)
-                self.events.append(event)
+                own.append(event)
                 places[index] = position  # type: ignore[index]  # a list for blocks that are not turns
+            parts.append((own, 0, count))
+            first += count
+        self.events = ReadEvents(parts)
         previous.others = others
 
     @property

@@ -8,16 +8,17 @@ task depends on the new turns and on the window, and not on the length of the co
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from operator import is_, is_not
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from otel_assembly._internal.fork_safety import new_lock
-from otel_assembly.budget.block import BlockItem
+from otel_assembly.budget.block import BlockItem, LazyItems
 from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.budget.measure import NOTHING, Rendered
-from otel_assembly.budget.read_block import ReadBlock, orphan_reason
+from otel_assembly.budget.measure import Rendered
+from otel_assembly.budget.read_block import Fitting, ReadBlock, orphan_reason
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.context_assembler.block_event import BlockEvent
 from otel_assembly.context_assembler.candidates import HistoryTurns
@@ -30,7 +31,7 @@ from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.measure import Measure
@@ -52,20 +53,77 @@ class Turns:
 
     Attributes:
         view: The turns as events of an assembly.
-        items: The turns as items of blocks.
+        known: The turns as items of blocks, to which the log appends later turns.
         border: How many of the turns, from the first on, are older turns; the others are recent turns.
         pairing: The tool pairs among the turns.
+        orphans: The positions of results without a call, ascending, to which the log appends later ones.
         grouped: How many of the turns, from the first on, are grouped into steps that are kept or dropped whole; see
             `in_steps`.
+        pending: The atoms with a pending tool call, which are in no step.
         step_bytes: The size of a step in bytes; 0 if turns are not grouped.
     """
 
     view: View
-    items: tuple[BlockItem, ...]
+    known: list[BlockItem]
     border: int
     pairing: Pairing
+    orphans: Sequence[int]
     grouped: int
+    pending: frozenset[int]
     step_bytes: int
+
+    @property
+    def items(self) -> TurnItems:
+        """All turns as the items of a block."""
+        return TurnItems(self, range(len(self.view)))
+
+    def item(self, position: int) -> BlockItem:
+        """Return a turn as an item of a block, in the group that it was in at the time of the task."""
+        item, group = self.known[position], None
+        atom, history = self.pairing.atoms[position], self.view.history
+        if self.step_bytes and atom not in self.pending:
+            step = history.offset(atom) // self.step_bytes
+            if step < history.offset(len(self.view)) // self.step_bytes - 1:
+                group = f"{STEP}{step}"
+        return item if item.group == group else replace(item, group=group)
+
+
+class TurnItems(LazyItems):
+    """Consecutive turns as the items of a block.
+
+    Args:
+        turns: All turns of the conversation.
+        positions: The positions of these turns.
+    """
+
+    __slots__ = ("positions", "turns")
+
+    def __init__(self, turns: Turns, positions: range) -> None:
+        self.turns = turns
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> BlockItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> TurnItems: ...
+    def __getitem__(self, index: int | slice) -> BlockItem | TurnItems:
+        positions = self.positions[index]
+        return TurnItems(self.turns, positions) if isinstance(positions, range) else self.turns.item(positions)
+
+    def __iter__(self) -> Iterator[BlockItem]:
+        return map(self.turns.item, self.positions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} turns>"
 
 
 class TurnLog:
@@ -88,7 +146,11 @@ class TurnLog:
         self._contents: list[Any] = []
         self._history = ListHistory()
         self._items: list[BlockItem] = []
+        #: The positions of results without a call.
+        self._orphans: list[int] = []
         self._grouped = 0
+        #: How many turns `_group` has looked at, and the newest step at that time.
+        self._looked_at, self._newest_step = 0, 0
         #: The atoms with a pending tool call, which are not grouped into steps.
         self._pending: set[int] = set()
         self._changes = 0
@@ -108,14 +170,16 @@ class TurnLog:
         Raises:
             DescribeError: A turn has an unregistered type.
         """
-        turns = [*older, *recent]
         source = recent.history if isinstance(recent, HistoryTurns) and not older else None
         with self._lock:
-            same = source is not None and source is self._source and len(turns) >= len(self._turns)
-            if not (same or self._continues(turns)):
-                self._begin()
-            known = len(self._turns)
-            if known < len(turns) and not self._read(turns[known:], examples):
+            if source is not None and source is self._source and len(recent) >= len(self._turns):
+                new = source.events[len(self._turns) : len(recent)]
+            else:
+                turns = [*older, *recent]
+                if not self._continues(turns):
+                    self._begin()
+                new = turns[len(self._turns) :]
+            if new and not self._read(new, examples):
                 return None
             self._source = source
             history = self._history
@@ -125,10 +189,12 @@ class TurnLog:
                 border = atom
             return Turns(
                 history.view(),
-                tuple(self._items),
+                self._items,
                 border,
                 history.pairing.frozen(),
+                self._orphans,
                 self._grouped,
+                frozenset(self._pending),
                 self._step_bytes,
             )
 
@@ -163,6 +229,8 @@ class TurnLog:
         history.take([BlockEvent(item, of_item) for item, of_item in zip(items, facts, strict=True)], facts)
         for index in history.echoes[bisect_left(history.echoes, first) :]:
             items[index - first] = replace(items[index - first], echo=True)
+        orphans = bytes(history.pairing.flags[first:]).translate(_IS_ORPHAN)
+        self._orphans += compress(range(first, len(history)), orphans)
         self._items += items
         self._turns += new
         self._contents += copies
@@ -178,13 +246,16 @@ class TurnLog:
         pending = {atoms[index] for index in history.pairing.pending_calls(-1)}
         joined = filter(history.pairing.joined.__contains__, history.pairing.changed[self._changes :])
         regrouped = {index for atom in {*joined, *(pending ^ self._pending)} for index in history.pairing.members(atom)}
-        for index in (*regrouped, *range(self._grouped, len(items))):
+        # Older turns are grouped when a step begins; until then, only a new turn may be part of an older atom.
+        first = self._grouped if newest > self._newest_step else self._looked_at
+        for index in (*regrouped, *range(first, len(items))):
             step = history.offset(atoms[index]) // size
             group = f"{STEP}{step}" if step < newest - 1 and atoms[index] not in pending else None
             if items[index].group != group:
                 items[index] = replace(items[index], group=group)
         self._grouped = history.behind((newest - 1) * size)
         self._pending, self._changes = pending, len(history.pairing.changed)
+        self._looked_at, self._newest_step = len(items), newest
 
 
 class TurnsBlock(ReadBlock):
@@ -230,13 +301,15 @@ class TurnsBlock(ReadBlock):
 
     def _newest_response(self) -> int:
         flags = self._pairs.flags
+        if self._start <= self._pairs.last_response < self._stop:
+            return self._pairs.last_response
         return next((index for index in range(self._stop - 1, self._start - 1, -1) if flags[index] & RESPONSE), -1)
 
     def unpaired(self, excluded: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
         pairs, start, stop = self._pairs, self._start, self._stop
         newest = stop if answered_later else self._newest_response()
-        orphans = bytes(pairs.flags[start:stop]).translate(_IS_ORPHAN)
-        orphaned = list(compress(range(start, stop), orphans))
+        orphans = self._turns.orphans
+        orphaned = list(orphans[bisect_left(orphans, start) : bisect_left(orphans, stop)])
         for atom, members in pairs.incomplete.items():
             if start <= atom < stop and not pairs.is_sendable(atom, newest):
                 orphaned += members
@@ -281,31 +354,115 @@ class TurnsBlock(ReadBlock):
                 yield sorted(step)
             end = first + start
 
+    def fitting(self, excluded: Collection[int], room: int, pinned: int) -> Fitting:
+        """Find the oldest turn from which the newer ones fit, by bisection in the sums of tokens.
+
+        The sums contain what is not sent anyway, and what is sent with an older turn. So the first cut that they give
+        may be too new, and the search goes on from there, turn by turn or step by step. Older turns are never read.
+        """
+        pending_atoms = self.pending_atoms(excluded)
+        if len(pending_atoms) != pinned:
+            return super().fitting(excluded, room, pinned)
+        turns, start, stop, atoms = self._turns, self._start, self._stop, self._pairs.atoms
+        pending = sorted(index for atom in pending_atoms for index in atom)
+        remaining = room - self.tokens(pending)
+        apart = sorted(start + index for index in (*excluded, *pending)) if excluded or pending else []
+        ungrouped = min(stop, max(start, turns.grouped))
+        cut = stop
+        if remaining >= 0:
+            tokens, sums = self._counts()
+            enough = bisect_left(sums, sums[stop] - remaining, start, stop)
+            cut = max(enough, ungrouped)
+            older, used = self._across(cut, apart)
+            while cut > ungrouped:
+                position = cut - 1
+                atom = atoms[position]
+                if not _holds(apart, position):
+                    older[atom] = older.get(atom, 0) + tokens[position]
+                    if atom == position:
+                        used += older.pop(atom)
+                        if used > remaining:
+                            break
+                cut = position
+            if cut == ungrouped > start:
+                offset, behind, size = turns.view.history.offset, turns.view.history.behind, turns.step_bytes
+                if enough < cut:
+                    cut = min(cut, behind(-(-offset(enough) // size) * size))
+                while cut > start:
+                    step = max(start, behind(offset(cut - 1) // size * size))
+                    if self._across(step, apart)[1] > remaining:
+                        break
+                    cut = step
+        kept: Sequence[int] = range(cut - start, stop - start)
+        span = self._pairs.span
+        if (apart and apart[-1] >= cut) or pending or any(atom < cut for atom in atoms[cut : min(stop, cut + span)]):
+            left_out = set(apart)
+            fits = (at - start for at in range(cut, stop) if atoms[at] >= cut and at not in left_out)
+            kept = sorted([*pending, *fits])
+        fitting = [*pending_atoms, kept] if len(kept) > len(pending) else pending_atoms
+        return Fitting(fitting, None, kept, self.rendered(kept))
+
+    def _across(self, cut: int, apart: Sequence[int]) -> tuple[dict[int, int], int]:
+        """Add up the tokens of the atoms that are whole from a position on.
+
+        Args:
+            cut: The position.
+            apart: The positions that do not count, ascending.
+
+        Returns:
+            The tokens, from the position on, of each atom that begins before it, by the atom; and those of all others.
+        """
+        (tokens, sums), stop, atoms = self._counts(), self._stop, self._pairs.atoms
+        older: dict[int, int] = {}
+        for position, atom in enumerate(atoms[cut : min(stop, cut + self._pairs.span)], cut):
+            if atom < cut and not _holds(apart, position):
+                older[atom] = older.get(atom, 0) + tokens[position]
+        not_sent = sum(map(tokens.__getitem__, apart[bisect_left(apart, cut) :])) if apart else 0
+        return older, sums[stop] - sums[cut] - not_sent - sum(older.values())
+
+    def items_at(self, indexes: Sequence[int]) -> Sequence[BlockItem]:
+        known, start = self._turns.known, self._start
+        if isinstance(indexes, range):
+            return known[start + indexes.start : start + indexes.stop]
+        return [known[start + index] for index in indexes]
+
+    def charge(self, order: Sequence[int]) -> int:
+        return self.tokens(order)
+
     def charging(self, *, has_only_texts: bool) -> Callable[[int], int]:
         return self.item_tokens
 
     def has_only_texts(self, indexes: object) -> bool:
         return False
 
-    def item_tokens(self, index: int) -> int:
-        if self._tokens is None:
+    def _counts(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the tokens of each turn, and the tokens before each turn and before the end."""
+        if self._tokens is None or self._sums is None:
             view = self._turns.view
             table = self._measure.exact_table(view)
             self._tokens, self._sums = table.arrive(view.end), table.sums(view.history.all)
-        return self._tokens[self._start + index]
+        return self._tokens, self._sums
+
+    def item_tokens(self, index: int) -> int:
+        return self._counts()[0][self._start + index]
 
     def tokens(self, kept: Sequence[int]) -> int:
-        return sum(map(self.item_tokens, kept))
+        if not kept:
+            return 0
+        tokens, sums = self._counts()
+        if isinstance(kept, range):
+            return sums[self._start + kept.stop] - sums[self._start + kept.start]
+        return sum([tokens[self._start + index] for index in kept])
 
     def rendered(self, kept: Sequence[int]) -> Rendered:
         tokens = self.tokens(kept)
-        return Rendered(tokens, tokens, 0, 0) if kept else NOTHING
+        return Rendered(tokens, tokens, 0, 0)
 
     def cost(self, excluded: Collection[int]) -> int:
         return self.whole().tokens - self.tokens(list(excluded))
 
-    def whole(self) -> Rendered:
-        self.item_tokens(0)
-        sums = self._sums
-        tokens = sums[self._stop] - sums[self._start] if sums is not None else 0
-        return Rendered(tokens, tokens, 0, 0)
+
+def _holds(positions: Sequence[int], position: int) -> bool:
+    """Return whether a position is one of these, which are ascending."""
+    place = bisect_left(positions, position)
+    return place < len(positions) and positions[place] == position

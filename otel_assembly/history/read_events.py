@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.history.history import History, ListHistory
@@ -31,8 +34,47 @@ def _(event: ReadEvent) -> EventFacts:
     return event.facts
 
 
-class ReadEvents(list[ReadEvent]):
-    """Such events, one turn's; nobody changes the list."""
+#: Consecutive events of a list that only grows: the list, the index of the first event, and the index after the last.
+Part: TypeAlias = tuple[list[Any], int, int]
+
+
+class ReadEvents(Sequence[Any]):
+    """The read events of one turn, as parts of lists; a long conversation is not copied on each turn.
+
+    Args:
+        parts: The parts, none of which is empty.
+
+    Attributes:
+        parts: The parts.
+        starts: The index of each part's first event, and the number of events.
+    """
+
+    __slots__ = ("parts", "starts")
+
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
+        self.parts = parts
+        self.starts = [0, *accumulate(stop - start for _, start, stop in parts)]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            low, high, step = index.indices(len(self))
+            found: list[Any] = []
+            for first, (events, start, stop) in zip(self.starts, self.parts, strict=False):
+                found += events[start + max(0, low - first) : max(start, min(stop, start + high - first))]
+            return found if step == 1 else list(self)[index]
+        position = range(len(self))[index]
+        part = bisect_right(self.starts, position) - 1
+        return self.parts[part][0][self.parts[part][1] + position - self.starts[part]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(events[start:stop] for events, start, stop in self.parts)
 
 
 class ReadHistory(ListHistory):
@@ -43,7 +85,7 @@ class ReadHistory(ListHistory):
     """
 
     def __init__(self, events: ReadEvents) -> None:
-        self.events: list[Any] = events
+        self.events = cast("list[Any]", events)  # which is only read
         self.all = Column(self)
         self.lock = new_lock(self, ReadHistory._read_again)
         self.strict = False

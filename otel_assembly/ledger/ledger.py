@@ -242,10 +242,11 @@ class Ledger:
     def _open_read(self, events: ReadEvents) -> LedgerInput:
         """Read what was laid out for this turn, and read already: it costs what is new."""
         old, numbered = self._numbered, numbered_read(self._numbered, events, self.take)
-        self._numbered, self._contents, self._last_list = numbered, events, events
+        given: Any = events  # like a list, but only read
+        self._numbered, self._contents, self._last_list = numbered, given, given
         if old is not None and (self._told or self.leaves):
             self._forget(old, old.history.events, numbered)
-        return LedgerInput(numbered, numbered.history.view(), events)
+        return LedgerInput(numbered, numbered.history.view(), given)
 
     def _open_list(self, events: list[Any]) -> Slices[LedgerInput]:
         numbered = self._numbered

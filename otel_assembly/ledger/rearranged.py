@@ -9,18 +9,17 @@ from functools import partial
 from operator import attrgetter, is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.read_events import ReadEvent, ReadHistory
+from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, to_runs
 from otel_assembly.ledger.made_items import changed_since_made, made_before
 from otel_assembly.ledger.snapshot import ItemIds, NumberedHistory
 from otel_assembly.matching.event_index import EventMatcher
-from otel_assembly.matching.sequence_diff import SequenceDiff, diff_sequences
+from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from otel_assembly.history.read_events import ReadEvents
     from otel_assembly.history.view import Run
     from otel_assembly.ledger.made_items import Read
     from otel_assembly.ledger.snapshot import Snapshot
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     Said = tuple[NumberedHistory, Sequence[Any]]
 
 _FACTS: Final = attrgetter("facts")
+#: The ends of a part that two turns share, which are compared.
+_ENDS: Final = 2
 
 
 def renewed(numbered: NumberedHistory, fresh: Sequence[Any], said: list[Any], described: DescribedEvents) -> bool:
@@ -134,31 +135,87 @@ def numbered_read(old: NumberedHistory | None, events: ReadEvents, take: Callabl
     if old is None:
         numbered.item_ids.extend(len(events), take(len(events)))
         return numbered
-    diff = diff_sequences(old.history.events, events, read=_FACTS)
-    found = [at for at in diff.middle if at is not None]
-    if not all(map(lt, found, found[1:])):  # what has no id is known by what stands around it
-        matcher = EventMatcher(old.history.events, read=_FACTS, by_identity=False)
-        diff = SequenceDiff(diff.length, 0, 0, matcher.match(events))
-    numbered.item_ids.extend_from(old.item_ids, 0, diff.front)
-    for at, stop in _runs_of(diff.middle):
+    before: Sequence[Any] = old.history.events
+    shared = _shared_parts(before, events) if isinstance(before, ReadEvents) else []
+    found = _found_between(before, events, shared)
+    if found is None:
+        found = _found_between(before, events, []) or []
+    for at, count in found:
         if at is None:
-            numbered.item_ids.extend(stop, take(stop))
+            numbered.item_ids.extend(count, take(count))
         else:
-            numbered.item_ids.extend_from(old.item_ids, at, stop)
-    numbered.item_ids.extend_from(old.item_ids, diff.length - diff.back, diff.length)
+            numbered.item_ids.extend_from(old.item_ids, at, at + count)
     return numbered
 
 
-def _runs_of(found: Sequence[int | None]) -> Iterator[tuple[int | None, int]]:
-    """Places in a row as ``(first, stop)``; of what has none, None and how many."""
-    at: int | None = None
-    stop = 0
-    for place in found:
-        if stop and (place is None if at is None else place == stop):
-            stop += 1
+def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int, int]]:
+    """The long parts that two turns share: where each begins before and now, and its length.
+
+    A list of which a turn has several parts is not shared: events go over from one part to the other.
+    """
+    (known, places), shared = (_single_parts(before), _single_parts(events)), list[tuple[int, int, int]]()
+    for name, (place, start, stop) in places.items():
+        at, start_before, stop_before = known.get(name, (0, -1, 0))
+        count = min(stop, stop_before) - start
+        if start == start_before and count > _ENDS and (not shared or at > shared[-1][0]):
+            shared.append((at, place, count))
+    return shared
+
+
+def _single_parts(events: ReadEvents) -> dict[int, tuple[int, int, int]]:
+    """The place, the start and the stop of each part whose list has no other part, by the identity of the list."""
+    lists = [id(part) for part, _, _ in events.parts]
+    return {
+        name: (place, start, stop)
+        for name, place, (_, start, stop) in zip(lists, events.starts, events.parts, strict=False)
+        if lists.count(name) == 1
+    }
+
+
+def _found_between(
+    before: Sequence[Any], events: Sequence[Any], shared: Sequence[tuple[int, int, int]]
+) -> list[tuple[int | None, int]] | None:
+    """Find events among those of the turn before, and compare only the ends of the parts that both share.
+
+    Returns:
+        Runs of events that follow each other in both, each with the place of its first event before, or None if its
+        events are new, and its length. None if a part between its ends may not be found where it was.
+    """
+    old, old_places = _ends_only(before, [(at, count) for at, _, count in shared])
+    new, new_places = _ends_only(events, [(place, count) for _, place, count in shared])
+    diff = diff_sequences(old, new, read=_FACTS)
+    found = diff.found()
+    middle = [at for at in diff.middle if at is not None]
+    if not all(map(lt, middle, middle[1:])):  # what has no id is known by what stands around it
+        found = EventMatcher(old, read=_FACTS, by_identity=False).match(new)
+    parts = {place: (at, count) for at, place, count in shared}
+    ends = {place + count - 1: at + count - 1 for at, place, count in shared}
+    runs: list[tuple[int | None, int]] = []
+    newest = -1
+    for place, found_at in zip(new_places, found, strict=True):
+        at = None if found_at is None else old_places[found_at]
+        expected, count = parts.get(place, (ends.get(place, at), 1))
+        # Matching goes on behind what was matched: a part in front of that is not found as a whole.
+        if at != expected or (place in parts and at is not None and newest > at):
+            return None
+        newest = max(newest, -1 if at is None else at)
+        first, length = runs[-1] if runs else (None, 0)
+        if place in ends:  # it is in the run of its part
             continue
-        if stop:
-            yield at, stop
-        at, stop = place, 1 if place is None else place + 1
-    if stop:
-        yield at, stop
+        if length and (at is None if first is None else at == first + length):
+            runs[-1] = first, length + count
+        else:
+            runs.append((at, count))
+    return runs
+
+
+def _ends_only(events: Sequence[Any], parts: Sequence[tuple[int, int]]) -> tuple[list[Any], list[int]]:
+    """Return events without those between the first and the last event of some parts; and the place of each."""
+    left: list[Any] = []
+    places: list[int] = []
+    at = 0
+    for first, count in (*parts, (len(events) - 1, 1)):
+        left += events[at : first + 1]
+        places += range(at, first + 1)
+        at = first + count - 1
+    return left, places
