@@ -51,19 +51,29 @@ def answers(url: str) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float, what: str, every: float = 0.1) -> object:
-    """What the condition says as soon as that is true.
+def wait_until(
+    condition: Callable[[], object], *, seconds: float, what: str | Callable[[], str], every: float = 0.1
+) -> object:
+    """Return the result of a condition as soon as it is true.
+
+    Args:
+        condition: Called again and again.
+        seconds: The longest wait.
+        what: The awaited state, for the error. A function is called when the time is over, so it can describe the
+            state at that time.
+        every: The seconds between two calls.
 
     Raises:
-        TimeoutError: it was not within that many seconds.
+        TimeoutError: The condition was not true in time. The message has the last result of the condition.
     """
     end = time.monotonic() + seconds
     while True:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {seconds:g} seconds: {what}")
+            awaited = what() if callable(what) else what
+            raise TimeoutError(f"not within {seconds:g} seconds: {awaited}; the last result was {result!r}")
         time.sleep(every)
 
 

@@ -24,6 +24,8 @@ SHORT_WAITS = {
     "OTEL_METRIC_EXPORT_INTERVAL": "300",
     "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
 }
+#: With these settings, an agent also loses no span if a slow machine takes seconds for an export.
+WITHOUT_LOSS = {"OTEL_EXPORTER_OTLP_TIMEOUT": "40", "OTEL_BSP_MAX_QUEUE_SIZE": "10000"}
 
 
 class DrivenAgent:

@@ -12,6 +12,10 @@ from local_stack import COLLECTORS, Collector, wait_until
 
 COUNTED = {"OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": "true"}
 TRACES_TIMEOUT = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"
+#: With this time-out, the SDK attempts an export six times, and the last attempt is 25 to 37 seconds after the first.
+SIX_ATTEMPTS = {TRACES_TIMEOUT: "60"}
+#: The spans of 64 turns, so that a short burst of turns fills the queue.
+SMALL_QUEUE = {"OTEL_BSP_MAX_QUEUE_SIZE": str(64 * SPANS_A_TURN), "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "64"}
 LOST = "AssemblySpansLost"
 MIB = 2**20
 
@@ -43,10 +47,45 @@ def assemblies(prometheus, service):
     return prometheus.value(f'sum(assembly_duration_seconds_count{{job="{service}"}})')
 
 
-def all_accounted_for(prometheus, service, spans):
-    numbers = counted(prometheus, service)
-    known = numbers["taken"] + numbers["failed"] + numbers["queue full"]
-    return numbers if numbers["started"] == known == spans else None
+def all_accounted_for(prometheus, service, turns):
+    """Wait until Prometheus has every span of these turns once, and return the numbers."""
+
+    def found():
+        numbers = counted(prometheus, service)
+        known = numbers["taken"] + numbers["failed"] + numbers["queue full"]
+        return numbers if numbers["started"] == known == turns * SPANS_A_TURN else None
+
+    return wait_until(
+        found, seconds=120, what=lambda: f"{turns * SPANS_A_TURN} spans in {counted(prometheus, service)}"
+    )
+
+
+def losing_settings(collector):
+    """Return the settings for `lose_spans`.
+
+    Metrics are sent by HTTP: the connections of gRPC exporters to one address share a wait before they reconnect, which
+    grows to two minutes. And a log filter of the gRPC exporters hides the failures of one behind those of the other.
+    """
+    return {
+        **COUNTED,
+        **SIX_ATTEMPTS,
+        **SMALL_QUEUE,
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{collector.otlp_http}/v1/metrics",
+    }
+
+
+def lose_spans(agent):
+    """Make 100 turns without a Collector, more than the queue holds, during the attempts of a single export.
+
+    The SDK counts a span as lost that it keeps, if an export empties a full queue at that moment (SDK 1.45,
+    `BatchProcessor.emit`). In about one of fifty runs, the sum was larger than the number of spans. So no export may
+    begin while the queue is full.
+    """
+    agent.ask("turns", 1)
+    wait_until(lambda: "exporting traces" in agent.complaints(), seconds=30, what="the first failed attempt")
+    agent.ask("turns", 99)
+    assert "Failed to export traces" not in agent.complaints(), "the turns took longer than the attempts of an export"
 
 
 def overflowed(jaeger, service):
@@ -99,57 +138,53 @@ def test_a_collector_that_hangs_does_not_hold_up_a_turn(collector, tmp_path):
 
 def test_what_was_lost_before_the_collector_came_is_a_number_in_prometheus(collector, stack, tmp_path):
     service, prometheus = "lost-at-first", stack.prometheus
-    with DrivenAgent(service, tmp_path, collector.otlp_grpc, settings=COUNTED) as agent:
-        agent.ask("turns", 1_200)
+    with DrivenAgent(service, tmp_path, collector.otlp_grpc, settings=losing_settings(collector)) as agent:
+        lose_spans(agent)
         collector.start()
+        # The queue is empty then, so that it has room for the spans of further turns.
+        all_accounted_for(prometheus, service, 100)
         agent.ask("turns", 50)
-        numbers = wait_until(
-            lambda: all_accounted_for(prometheus, service, 1_250 * SPANS_A_TURN),
-            seconds=60,
-            what=f"every span accounted for: {counted(prometheus, service)}",
-        )
+        numbers = all_accounted_for(prometheus, service, 150)
         assert numbers["queue full"] > 0
-        # Metrics are cumulative: of the assemblies none is missing, although most of their spans are.
-        assert assemblies(prometheus, service) == 1_250
-        arrived = wait_until(
-            lambda: len(spans_in(stack.jaeger, service)) == numbers["taken"], seconds=30, what="the spans in Jaeger"
+        # Metrics are cumulative: every assembly is counted, although many spans are lost.
+        assert assemblies(prometheus, service) == 150
+        wait_until(
+            lambda: len(spans_in(stack.jaeger, service)) == numbers["taken"],
+            seconds=60,
+            what=lambda: f"{len(spans_in(stack.jaeger, service))} spans in Jaeger, {numbers}",
         )
-        assert arrived
         assert agent.end() == 0
 
 
 def test_what_was_lost_while_the_collector_was_away_is_a_number_in_prometheus(collector, stack, tmp_path):
     service, prometheus = "lost-meanwhile", stack.prometheus
     collector.start()
-    with DrivenAgent(service, tmp_path, collector.otlp_grpc, settings=COUNTED) as agent:
-        agent.ask("turns", 100)
-        wait_until(lambda: len(spans_in(stack.jaeger, service)) >= 100, seconds=30, what="the first spans in Jaeger")
-        collector.kill()
-        agent.ask("turns", 1_200)
-        collector.start()
+    with DrivenAgent(service, tmp_path, collector.otlp_grpc, settings=losing_settings(collector)) as agent:
         agent.ask("turns", 50)
-        numbers = wait_until(
-            lambda: all_accounted_for(prometheus, service, 1_350 * SPANS_A_TURN),
-            seconds=60,
-            what="every span accounted for",
-        )
+        wait_until(lambda: len(spans_in(stack.jaeger, service)) >= 50, seconds=60, what="the first spans in Jaeger")
+        collector.kill()
+        lose_spans(agent)
+        collector.start()
+        all_accounted_for(prometheus, service, 150)
+        agent.ask("turns", 50)
+        numbers = all_accounted_for(prometheus, service, 200)
         assert numbers["queue full"] > 0
-        assert assemblies(prometheus, service) == 1_350
-        # What the Collector had taken when it was killed, but had not said so, is sent twice or counted as failed.
+        assert assemblies(prometheus, service) == 200
+        # A batch that the killed Collector accepted, but did not acknowledge, is sent twice or counted as failed.
         wait_until(
             lambda: numbers["taken"] <= len(spans_in(stack.jaeger, service)) <= numbers["taken"] + numbers["failed"],
-            seconds=30,
-            what="the spans in Jaeger",
+            seconds=60,
+            what=lambda: f"{len(spans_in(stack.jaeger, service))} spans in Jaeger, {numbers}",
         )
         assert agent.end() == 0
 
 
-def test_a_collector_that_is_away_for_twenty_seconds_costs_an_overflow_its_trace_and_that_pages_unless_exports_wait(
+def test_a_collector_that_is_away_for_twelve_seconds_costs_an_overflow_its_trace_and_that_pages_unless_exports_wait(
     collector, stack, tmp_path
 ):
     prometheus = stack.prometheus
     default, patient = "away-default", "away-patient"
-    # By HTTP: gRPC waits before it connects anew, for longer and longer.
+    # By HTTP: gRPC waits before it reconnects, for longer and longer.
     how = COUNTED | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.otlp_http,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -157,7 +192,7 @@ def test_a_collector_that_is_away_for_twenty_seconds_costs_an_overflow_its_trace
     collector.start()
     with (
         DrivenAgent(default, tmp_path, collector.otlp_grpc, settings=how | {TRACES_TIMEOUT: "10"}) as one,
-        DrivenAgent(patient, tmp_path, collector.otlp_grpc, settings=how | {TRACES_TIMEOUT: "60"}) as other,
+        DrivenAgent(patient, tmp_path, collector.otlp_grpc, settings=how | SIX_ATTEMPTS) as other,
     ):
         for agent in (one, other):
             agent.ask("turns", 10)
@@ -166,9 +201,10 @@ def test_a_collector_that_is_away_for_twenty_seconds_costs_an_overflow_its_trace
         collector.kill()
         for agent in (one, other):
             agent.ask("overflow")
-            agent.tell("turns", 40, 2)
+            agent.tell("turns", 24, 2)
         for agent in (one, other):
             agent.hear()
+        # The attempts of one have ended, after 8.4 seconds at most. Those of the other end after 25 seconds at least.
         collector.start()
         wait_until(lambda: overflowed(stack.jaeger, patient), seconds=60, what="the overflow of the patient one")
         both = {(LOST, "critical"), (LOST, "warning")}

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from driving import SPANS_A_TURN, DrivenAgent, all_in, spans_in
+from driving import SPANS_A_TURN, WITHOUT_LOSS, DrivenAgent, all_in, spans_in
 from local_stack import COLLECTORS, Collector, Jaeger, wait_until
 
 KILLS = 4
@@ -65,13 +65,13 @@ def test_what_waits_for_jaeger_outlives_the_collector_that_took_it(new_collector
     service = "backlog"
     collector = new_collector(jaeger)
     collector.start()
-    with DrivenAgent(service, tmp_path, collector.otlp_grpc, notes=True) as agent:
+    with DrivenAgent(service, tmp_path, collector.otlp_grpc, notes=True, settings=WITHOUT_LOSS) as agent:
         for backlog in (1, 2, 3):
             agent.ask("turns", 300, 300)
             wait_until(
                 lambda backlog=backlog: len(agent.acknowledged()) == backlog * 300 * SPANS_A_TURN,
-                seconds=30,
-                what="all spans acknowledged",
+                seconds=60,
+                what=lambda: f"all spans acknowledged: {len(agent.acknowledged())}",
             )
             collector.kill()
             collector.start()
@@ -84,10 +84,14 @@ def test_a_collector_that_is_killed_again_and_again_while_it_starts_keeps_its_qu
     service, moments = "crash-loop", random.Random()
     collector = new_collector(jaeger)
     collector.start()
-    small_batches = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "16", "OTEL_BSP_SCHEDULE_DELAY": "20"}
+    small_batches = WITHOUT_LOSS | {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "16", "OTEL_BSP_SCHEDULE_DELAY": "20"}
     with DrivenAgent(service, tmp_path, collector.otlp_grpc, notes=True, settings=small_batches) as agent:
         agent.ask("turns", 500, 300)
-        wait_until(lambda: len(agent.acknowledged()) == 500 * SPANS_A_TURN, seconds=30, what="all spans acknowledged")
+        wait_until(
+            lambda: len(agent.acknowledged()) == 500 * SPANS_A_TURN,
+            seconds=60,
+            what=lambda: f"all spans acknowledged: {len(agent.acknowledged())}",
+        )
         assert agent.end() == 0
     collector.kill()
     for _ in range(6):

@@ -80,7 +80,7 @@ def test_every_metric_of_a_rule_is_ours_or_emitted_by_the_servers_and_the_sdk(st
     def missing() -> set[str]:
         return {name for name in foreign if not stack.prometheus.query(name)}
 
-    wait_until(lambda: not missing(), seconds=SECONDS, what=f"{missing()} in Prometheus")
+    wait_until(lambda: not missing(), seconds=SECONDS, what=lambda: f"{missing()} in Prometheus")
     assert foreign >= {"up", "otelcol_exporter_queue_size", "otel_sdk_processor_span_processed_total"}
 
 
