@@ -277,10 +277,10 @@ def test_hooks_in_packages_of_others_wait_for_the_framework():
     "imports",
     [
         "from openai.resources.responses import responses",
-        "from openai.resources.responses import responses; import agents",
         "import agents",
-        "import pydantic_ai.models.openai",
-        "import haystack.components.generators.chat.openai",
+        pytest.param("from openai.resources.responses import responses; import agents", marks=pytest.mark.slow),
+        pytest.param("import pydantic_ai.models.openai", marks=pytest.mark.slow),
+        pytest.param("import haystack.components.generators.chat.openai", marks=pytest.mark.slow),
     ],
 )
 def test_the_responses_client_is_imported_without_a_warning(imports):

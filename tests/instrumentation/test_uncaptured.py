@@ -104,7 +104,13 @@ with quietly:
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+#: Other forms of calls than those that are tested each time. A process takes seconds to import a client.
+SLOW_CALLS = ("openai async streamed", "openai responses", "google-genai async streamed", "groq")
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, marks=pytest.mark.slow if call in SLOW_CALLS else ()) for call in CALLS]
+)
 def test_a_process_that_calls_a_client_and_records_nothing_logs_one_line(call):
     written = stderr_of(CALLS[call] + "\n" + CALLS[call])
     assert written.count(HINT) == 1
@@ -146,7 +152,11 @@ needs_litellm = pytest.mark.skipif(
             marks=pytest.mark.slow,
         ),
         pytest.param("with quietly: responses(input='Hi', **to_openai)", id="responses", marks=pytest.mark.slow),
-        pytest.param("asyncio.run(awaited(anthropic_messages, max_tokens=9, **to_anthropic))", id="messages"),
+        pytest.param(
+            "asyncio.run(awaited(anthropic_messages, max_tokens=9, **to_anthropic))",
+            id="messages",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_process_that_calls_a_model_by_litellm_logs_one_line(call):
@@ -156,6 +166,7 @@ def test_a_process_that_calls_a_model_by_litellm_logs_one_line(call):
     assert "(litellm" in written
 
 
+@pytest.mark.slow
 @needs_litellm
 def test_litellm_logs_no_line_if_no_model_is_called():
     embeds = "with quietly: embedding(input=['Hi'], **{**to_openai, 'model': 'openai/text-embedding-3-small'})\n"
@@ -165,12 +176,12 @@ def test_litellm_logs_no_line_if_no_model_is_called():
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param("openai_client()", id="no call"),
+        pytest.param("openai_client()", id="no call", marks=pytest.mark.slow),
         pytest.param(
             "with quietly: openai_client().embeddings.create(model='text-embedding-3-small', input='Hi')",
             id="embeddings",
         ),
-        pytest.param("with quietly: openai_client().models.list()", id="models"),
+        pytest.param("with quietly: openai_client().models.list()", id="models", marks=pytest.mark.slow),
         pytest.param("chat(openai_client())\notel_assembly.uninstrument()", id="uninstrumented"),
         pytest.param(
             """
@@ -190,6 +201,7 @@ with quietly:
     Agent(OpenAIChatModel("gpt-4o", provider=OpenAIProvider(base_url="{NOWHERE}/v1", api_key="none"))).run_sync("Hi")
 """,
             id="a framework that is captured",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -49,7 +49,7 @@ def history(rows):
     return made
 
 
-async def serve(workers, chain, load, words, *, conversations=2, turns=80, observed=False):
+async def serve(workers, chain, load, words, *, conversations=2, turns=40, observed=False):
     """Serve conversations with so many processes; return their counts together, and how many prompts are 'first'."""
     rng, telemetries = random.Random(7), [RecordedTelemetry() for _ in range(workers)]
     observers = [ObservedAssembler("peer", recorder=telemetry.recorder, counter=words) for telemetry in telemetries]
@@ -97,12 +97,12 @@ async def test_the_number_of_processes_does_not_multiply_the_counters(chain, loa
 
 
 async def test_forty_processes_count_a_long_conversation_once(words):
-    truth, _ = await serve(1, "window", dicts, words, conversations=1, turns=300)
-    counted, _ = await serve(40, "window", dicts, words, conversations=1, turns=300)
+    truth, _ = await serve(1, "window", dicts, words, conversations=1, turns=150)
+    counted, _ = await serve(40, "window", dicts, words, conversations=1, turns=150)
     assert 0.8 * truth <= counted <= 1.1 * truth
 
 
 async def test_forty_processes_count_what_an_observed_framework_drops_once(words):
-    truth, _ = await serve(1, "", dicts, words, conversations=1, turns=300, observed=True)
-    counted, _ = await serve(40, "", dicts, words, conversations=1, turns=300, observed=True)
+    truth, _ = await serve(1, "", dicts, words, conversations=1, turns=150, observed=True)
+    counted, _ = await serve(40, "", dicts, words, conversations=1, turns=150, observed=True)
     assert 0.8 * truth <= counted <= 1.1 * truth

@@ -74,6 +74,8 @@ def test_a_vocabulary_that_cannot_be_read_is_told_to_who_counts():
     assert program("damaged") == [["one two"], [True, True]]
 
 
-@pytest.mark.parametrize("seconds", [-1, 0, 0.1, 0.25])
+@pytest.mark.parametrize(
+    "seconds", [-1, 0.1, pytest.param(0, marks=pytest.mark.slow), pytest.param(0.25, marks=pytest.mark.slow)]
+)
 def test_a_program_may_end_while_it_is_read(seconds):
     assert program("leaves", LEAVE_AFTER=str(seconds)) == "left"

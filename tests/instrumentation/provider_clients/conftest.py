@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import warnings
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from lazy_clients import LazyClients
 from provider_server import ProviderServer
 
 from otel_assembly import instrument, uninstrument
@@ -178,40 +180,37 @@ def telemetry():
     telemetry.shutdown()
 
 
+def import_client(name):
+    """Import a client's library, or skip the test. As after the collection, garbage is not searched in its objects."""
+    is_imported = name in sys.modules
+    library = pytest.importorskip(name, reason=NOT_INSTALLED)
+    if not is_imported:
+        gc.collect()
+        gc.freeze()
+    return library
+
+
 @pytest.fixture
 def clients(server, telemetry):
     """The instrumented clients, which all send their requests to `server`."""
-    names = ("openai", "anthropic", "google.genai", "botocore.session")
-    openai, anthropic, genai, botocore = (pytest.importorskip(name, reason=NOT_INSTALLED) for name in names)
+    for name in ("openai", "anthropic", "google.genai", "botocore.session"):
+        import_client(name)
     instrument("openai", "anthropic", "google_genai", "botocore")
-    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
-    options = {"api_key": "k", "base_url": server.url, "max_retries": 0}
-    clients = SimpleNamespace(
-        openai=openai.OpenAI(**options),
-        openai_async=openai.AsyncOpenAI(**options),
-        anthropic=anthropic.Anthropic(**options),
-        anthropic_async=anthropic.AsyncAnthropic(**options),
-        gemini=genai.Client(api_key="k", http_options={"base_url": server.url}),
-        bedrock=botocore.get_session().create_client(
-            "bedrock-runtime", region_name="us-east-1", endpoint_url=server.url, **keys
-        ),
-    )
+    clients = LazyClients(server.url)
     yield clients
     uninstrument()
-    # Else a later test may see a warning about their connections.
-    for client in (clients.openai, clients.anthropic, clients.gemini, clients.bedrock):
-        client.close()
+    clients.close()
 
 
 @pytest.fixture
 async def every_client(clients, server, monkeypatch):
     """The instrumented clients, with litellm."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would look for another table in the network
-    clients.litellm = pytest.importorskip("litellm", reason=NOT_INSTALLED)
+    clients.litellm = import_client("litellm")
     clients.litellm_options = {"custom_llm_provider": "openai", "api_key": "k", "api_base": server.url}
     instrument("litellm")
-    async with clients.openai_async, clients.anthropic_async, clients.gemini.aio:
-        yield clients
+    yield clients
+    await clients.aclose()
 
 
 @pytest.fixture

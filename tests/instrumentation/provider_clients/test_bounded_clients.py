@@ -11,10 +11,10 @@ import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from client_calls import assemblies, user
+from lazy_clients import LazyClients
 from provider_bodies import (
     ANTHROPIC_TOOL,
     CHAT_CALL,
@@ -73,20 +73,10 @@ GEMINI = {"model": "gemini-2.5-pro", "contents": CONTENTS, "config": {"system_in
 @pytest.fixture
 async def originals(server):
     """The clients that are not bounded."""
-    options = {"api_key": "k", "base_url": server.url, "max_retries": 0}
-    clients = SimpleNamespace(
-        openai=openai.OpenAI(**options),
-        openai_async=openai.AsyncOpenAI(**options),
-        anthropic=anthropic.Anthropic(**options),
-        anthropic_async=anthropic.AsyncAnthropic(**options),
-        gemini=genai.Client(api_key="k", http_options={"base_url": server.url}),
-    )
+    clients = LazyClients(server.url)
     yield clients
-    for client in vars(clients).values():
-        closed = client.close()
-        if closed is not None:
-            await closed
-    await clients.gemini.aio.aclose()
+    clients.close()
+    await clients.aclose()
 
 
 def answer_chat(server):
@@ -275,7 +265,8 @@ def test_a_client_of_groq_is_bounded(server):
 
 
 def test_the_copy_has_the_type_of_the_client(originals):
-    for client in vars(originals).values():
+    for name in ("openai", "openai_async", "anthropic", "anthropic_async", "gemini"):
+        client = getattr(originals, name)
         assert type(bounded(client, WINDOW)) is type(client)
 
 

@@ -197,7 +197,8 @@ def test_a_request_costs_the_same_function_calls_however_many_messages_are_uncha
         for turn in range(3):  # the first turn reads all messages
             messages.append({"role": "user", "content": f"Question {turn} of {length}"})
             entered.clear()
-            sys.setprofile(count)
+            if turn == 2:  # a profiled turn is slow
+                sys.setprofile(count)
             try:
                 answer = ask(client, messages)
             finally:
@@ -206,5 +207,5 @@ def test_a_request_costs_the_same_function_calls_however_many_messages_are_uncha
         return entered["call"]
 
     # In an empty context no reduction waits that another test has recorded.
-    first, second = (Context().run(calls_of_a_turn, length) for length in (10, 2_000))
-    assert 100 < second <= first + 400  # one call per message would be 1,990 more
+    first, second = (Context().run(calls_of_a_turn, length) for length in (10, 1_000))
+    assert 100 < second <= first + 400  # one call per message would be 990 more
