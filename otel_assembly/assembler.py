@@ -296,7 +296,9 @@ class Assembler:
             token = record.context.begin(guards)
             try:
                 await self._run(assembly)
-                await self._notify_observers(assembly, assembly.recording)
+                is_current = ledger.verify(ledger_input, record.numbered_out, record.view_out)
+                if is_current:
+                    await self._notify_observers(assembly, assembly.recording)
             finally:
                 record.context.end(token)
             self._check_halt(record)
@@ -307,12 +309,45 @@ class Assembler:
             if isinstance(error, ContextOverflowError):
                 await self._notify_observers(assembly, NULL_RECORDING)
             raise
+        if not is_current:
+            return await self._start_again(assembly, prompts, events, context)
         await assembly.succeeded_in_slices()
         record.context.done(succeeded=True)
         made = Assembly(record)
         for listener in assembly_listeners:
             listener(made)
         return made
+
+    async def _start_again(
+        self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context
+    ) -> Assembly:
+        """Assemble again: the policies decided on an old version of a message that was changed in place."""
+        assembly.record.context.done(succeeded=False)
+        assembly.recording.abandon()
+        assembly.record.ledger.repeat_turn(assembly.record.turn)
+        return await self._assemble(prompts, events, context, in_place=assembly.in_place)
+
+    def recheck_messages(self, context: Context) -> None:
+        """Compare all messages of the conversation with the content that was read, at its next assembly.
+
+        Use it after a change of older messages in place, if the conversation is a list of more than 1,024 messages. Of
+        such a list, each assembly compares the messages that it sends, and 256 others in rotation. Otherwise, the counts
+        of dropped messages can be outdated for a few assemblies. A `History` and shorter lists do not need it.
+
+        Args:
+            context: The context of the conversation's assemblies.
+
+        Example:
+            >>> context, messages = Context(conversation_id="support-7"), [{"role": "user", "content": "Hello"}]
+            >>> assembler = Assembler([])
+            >>> assembler.assemble_sync([], messages, context).totals.tokens_out
+            8
+            >>> messages[0]["content"] = "Hello, and good morning"
+            >>> assembler.recheck_messages(context)
+            >>> assembler.assemble_sync([], messages, context).totals.tokens_out
+            12
+        """
+        self._ledger((), context).compare_all()
 
     @property
     def compacts(self) -> bool:

@@ -422,6 +422,12 @@ class View(Sequence[Any]):
             segments += ((column, low, high) for low, high in difference([(start, stop)], held[column]))
         return self._cut_out(segments)
 
+    def newest_run(self) -> tuple[int, View]:
+        """Return the position from which on the newest events follow one another, and the view in front of it."""
+        column, start, stop = self.segments[-1]
+        first = column.start_of_run(start, stop)
+        return column.position(first), self.pick([(0, len(self) - (stop - first))])
+
     def shared_with(self, other: View) -> int:
         """How many items it begins with at the same positions as another view, as far as their intervals tell.
 

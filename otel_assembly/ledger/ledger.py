@@ -28,6 +28,7 @@ from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from otel_assembly.messages.event_facts import EventFacts
 
 Key = TypeVar("Key")
+T = TypeVar("T")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
@@ -46,8 +48,12 @@ EVENTS: Final = 200_000
 CONVERSATIONS: Final = 10_000
 #: Recorders whose ledgers are kept.
 RECORDERS: Final = 32
-#: So many messages are compared with what they said in the time in which a slice is read.
+#: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
+#: Up to this length, all messages of a list are compared with their contents at each assembly.
+_COMPARED_WHOLE: Final = 1_024
+#: The number of older messages of a longer list that are compared at each assembly, in rotation.
+_BLOCK: Final = 256
 
 #: What counts tokens, and its generation: where that is another, so are they.
 CountedBy: TypeAlias = tuple[str, int]
@@ -90,6 +96,12 @@ class Ledger:
         self._all_dicts = True
         #: What each event of the last list said when it was read.
         self._contents: list[Any] = []
+        #: From which position on messages were compared in this turn, and which in front of it.
+        self._checked: tuple[int, AbstractSet[int]] = (0, frozenset())
+        #: Where the rotating block of compared messages starts.
+        self._block = 0
+        #: Whether the next list is compared whole.
+        self._compares_all = False
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
         self._hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What a step made of others, by its item id: theirs, of those that nobody made.
@@ -190,6 +202,11 @@ class Ledger:
             self.turns += 1
             return self.turns - 1
 
+    def repeat_turn(self, turn: int) -> None:
+        """Give the number of an assembly that starts again to its next attempt."""
+        with self.lock:
+            self.turns -= self.turns == turn + 1
+
     def open(self, events: Sequence[Any]) -> LedgerInput:
         """Read an assembly's input.
 
@@ -201,21 +218,19 @@ class Ledger:
                 return self._open_history(events)
             if isinstance(events, ReadEvents):
                 return self._open_read(events)
-            work = self._open_list(events if type(events) is list else list(events))
-            try:
-                while True:
-                    next(work)
-            except StopIteration as done:
-                opened: LedgerInput = done.value
-                return opened
+            return _result_of(self._open_list(events if type(events) is list else list(events)))
 
     async def open_in_slices(self, events: Sequence[Any]) -> LedgerInput:
-        """As `open`: the event loop has its turn after each slice of a long list, and another assembly waits for it.
+        """Read an assembly's input as `open` does, and let the event loop run after each slice of a long list.
 
-        Who is cancelled leaves the ledger as if what was read by then had been all of the list.
+        A cancelled caller leaves the ledger as if the part that was read were the whole list.
         """
         if isinstance(events, History | ReadEvents):
             return self.open(events)
+        if type(events) is list and not self.in_turn.queue:
+            with self.lock:
+                if self._known and len(events) - self._known <= SLICE and self._continues(events):
+                    return _result_of(self._append(events))
         return await self.in_turn.do(self._open_list(list(events)))
 
     def open_in_place(self, events: Sequence[Any]) -> LedgerInput:
@@ -252,15 +267,17 @@ class Ledger:
         numbered = self._numbered
         if numbered is None:
             numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
-        if not isinstance(numbered.history, ListHistory):  # the last input was a `History`, which is the caller's
-            return (yield from self._rearranged(numbered, events))
-        known = len(numbered.history)
-        if not ((yield from self._said_before(numbered, events, known)) or self._grown(events, known)):
-            if not renewed(numbered, events[:known], self._contents, self.described):
-                return (yield from self._rearranged(numbered, events))
-            self._last_list = list(events)
-        new = events[known:]
-        if new:
+        # The last input may have been a `History`, which belongs to the caller.
+        if isinstance(numbered.history, ListHistory) and (
+            self._continues(events) or (yield from self._is_copy(numbered, events))
+        ):
+            return (yield from self._append(events))
+        return (yield from self._rearranged(numbered, events))
+
+    def _append(self, events: list[Any]) -> Slices[LedgerInput]:
+        """Read the messages of a list that follow those of the previous list."""
+        numbered, known = cast("NumberedHistory", self._numbered), self._known
+        if new := events[known:]:
             created = self.last.created if self.observed and self.last is not None else ()
             made = made_before(created, numbered, new, self.facts_of) if created else [None] * len(new)
             yield from self._take(numbered, new, made)
@@ -269,6 +286,12 @@ class Ledger:
                 changed = changed_since_made(self.last, numbered, places)
                 self._told = difference(self._told, to_runs(sorted(changed)))
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
+
+    @property
+    def _known(self) -> int:
+        """The number of messages of the previous list; 0 if the previous input was no list."""
+        numbered = self._numbered
+        return len(numbered.history) if numbered is not None and isinstance(numbered.history, ListHistory) else 0
 
     def _take(
         self, numbered: NumberedHistory, events: Sequence[Any], made: Sequence[int | None] | None
@@ -293,49 +316,111 @@ class Ledger:
             if made is not None:
                 self._number(numbered, made[start : start + SLICE])
 
-    def _said_before(self, numbered: NumberedHistory, events: list[Any], known: int) -> Slices[bool]:
-        """Whether a list of chat messages says what it said, with more behind it.
+    def _continues(self, events: list[Any]) -> bool:
+        """Return True if a list starts with the objects of the previous list, and those were not changed in place.
 
-        They are dicts, so that comparisons in C say it, be they the same objects or fresh ones.
+        The new messages are first appended to this ledger's own list: two lists of one length are compared without a
+        copy, and for identical objects without a look at their content.
         """
-        if not (known and self._all_dicts and len(events) >= known):
-            return False
-        for start in range(0, known, _COMPARED):
-            if start:
-                yield
-            stop = min(start + _COMPARED, known)
-            if not equal(self._contents[start:stop], events[start:stop]):
-                return False
-        self._last_list = list(events)
-        numbered.renew(self._last_list[:known], {})
-        return True
-
-    def _grown(self, events: list[Any], known: int) -> bool:
-        """Whether a list is what it was, with more behind it.
-
-        What is behind is put behind ours first, and taken away again where it is not so: two lists of one length are
-        compared without copying any of them, and without touching what is in them.
-        """
-        given = self._last_list
+        given, known = self._last_list, self._known
         if not known:
             self._last_list = list(events)
             return True
         if len(events) < known or events[0] is not given[0] or events[known - 1] is not given[known - 1]:
             return False
-        del given[known:]  # what could not be read
+        del given[known:]  # messages that could not be read
         given += events[known:]
-        # What an assembler of ours sends are the very objects that came in; of what others send, equal ones will do.
-        if equal(given, events) and (self.observed or all(map(is_, given, events))) and self._unchanged(events, known):
+        if equal(given, events) and self._is_current(events, known):
             return True
         del given[known:]
         return False
 
-    def _unchanged(self, events: list[Any], known: int) -> bool:
-        """Whether messages that were seen before still say what they said, where they may be changed in place."""
-        numbered = self._numbered
-        if numbered is None or not (numbered.history.of_dicts or may_change(islice(events, known))):
+    def _is_current(self, events: list[Any], known: int) -> bool:
+        """Return True if the messages that are compared in this turn have the content that was read.
+
+        Up to `_COMPARED_WHOLE` messages, all are compared. Of a longer list: what the previous assembly sent, the unit
+        of messages in front of it, everything behind, and a block that rotates through the rest.
+        """
+        start, chosen = 0, list[int]()
+        if known > _COMPARED_WHOLE and not self._compares_all:
+            start, chosen = self._compared_from(known)
+        self._compares_all, self._checked = False, (start, set(chosen))
+        parts = [(events[start:known], self._last_list[start:known], self._contents[start:known])]
+        if chosen:
+            parts.append(tuple(list(map(part.__getitem__, chosen)) for part in (events, self._last_list, self._contents)))
+        return all(self._have_content(*part) for part in parts)
+
+    def _have_content(self, events: Sequence[Any], given: Sequence[Any], read: Sequence[Any]) -> bool:
+        """Return True if messages are the objects that were given, and have the content that was read.
+
+        Of an observed framework, equal objects are sufficient: it sends its own.
+        """
+        if not (self.observed or all(map(is_, given, events))):
+            return False
+        history = cast("NumberedHistory", self._numbered).history
+        return not (history.of_dicts or may_change(events)) or equal(read, contents(events))
+
+    def _compared_from(self, known: int) -> tuple[int, list[int]]:
+        """Return from which position on all messages are compared, and which positions in front of it."""
+        numbered, last = cast("NumberedHistory", self._numbered), self.last
+        start, sent = known, list[int]()
+        if last is not None and last.kept:
+            if last.numbered is numbered:
+                start, front = last.kept.newest_run()
+                sent += front.positions()
+            else:
+                sent += numbered.item_ids.find(last.numbered.of(last.kept))
+                start = to_runs(sent)[-1][0] if sent else known
+        start = numbered.history.atom(start - 1) if start else 0
+        block = range(self._block if self._block < start else 0, start)[:_BLOCK]
+        self._block = block.stop
+        return start, [*(position for position in sent if position < start), *block]
+
+    def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
+        """Return True if what an assembly sends, and the unit in front of the cut, has the content that was read.
+
+        It looks only at messages that were not compared when the input was read: a policy may send a message again
+        that it had dropped. If one was changed in place, the next `open` compares all messages.
+
+        Args:
+            source: The input of the assembly.
+            sent: The history of the output, with its item ids.
+            view: The events of the output.
+        """
+        start, compared = self._checked
+        if not start or not view or source.given is not self._last_list:
             return True
-        return equal(self._contents, contents(events[:known]))
+        first, front = view.newest_run()
+        unit = source.numbered.history.atom(first - 1) if first else 0
+        positions = (*front.positions(), *range(unit, start))
+        if sent is not source.numbered:
+            positions = tuple(source.numbered.item_ids.find(sent.of(view)))
+        rest = [position for position in positions if position < start and position not in compared]
+        given, read = ([part[position] for position in rest] for part in (self._last_list, self._contents))
+        self._compares_all = bool(rest) and not self._have_content(given, given, read)
+        return not self._compares_all
+
+    def compare_all(self) -> None:
+        """Compare all messages of the next list with the content that was read."""
+        self._compares_all = True
+
+    def _is_copy(self, numbered: NumberedHistory, events: list[Any]) -> Slices[bool]:
+        """Return True if a list starts with other objects that have the content of the previous list's messages."""
+        known = self._known
+        if not (known and self._all_dicts and len(events) >= known):
+            equal_so_far = renewed(numbered, events[:known], self._contents, self.described)
+            if equal_so_far:
+                self._last_list = list(events)
+            return equal_so_far
+        for start in range(0, known, _COMPARED):
+            if start:
+                yield
+            stop = min(start + _COMPARED, known)
+            if not equal(self._contents[start:stop], events[start:stop]):
+                return renewed(numbered, events[:known], self._contents, self.described)
+        self._last_list = list(events)
+        numbered.renew(self._last_list[:known], {})
+        return True
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
         """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""
@@ -399,6 +484,16 @@ class Ledger:
         self._told = intersection(self._told, to_runs(sorted({*numbered.item_ids.all(), *(item for _, item in made)})))
         here = numbered.among(self.leaves)
         self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in here)
+
+
+def _result_of(work: Slices[T]) -> T:
+    """Do work in slices without a pause, and return its result."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as done:
+        result: T = done.value
+        return result
 
 
 class _Keeper:
