@@ -345,10 +345,10 @@ class Ledger:
         if known > _COMPARED_WHOLE and not self._compares_all:
             start, chosen = self._compared_from(known)
         self._compares_all, self._checked = False, (start, set(chosen))
-        parts = [(events[start:known], self._last_list[start:known], self._contents[start:known])]
-        if chosen:
-            parts.append(tuple(list(map(part.__getitem__, chosen)) for part in (events, self._last_list, self._contents)))
-        return all(self._have_content(*part) for part in parts)
+        columns = events, self._last_list, self._contents
+        return self._have_content(*(column[start:known] for column in columns)) and (
+            not chosen or self._have_content(*([column[position] for position in chosen] for column in columns))
+        )
 
     def _have_content(self, events: Sequence[Any], given: Sequence[Any], read: Sequence[Any]) -> bool:
         """Return True if messages are the objects that were given, and have the content that was read.
