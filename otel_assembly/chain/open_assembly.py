@@ -19,7 +19,6 @@ from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
 from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
@@ -30,7 +29,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
-from otel_assembly.history.view import View, reader, runs_of
+from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
 from otel_assembly.ledger.record import know_window, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import waits
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
     from otel_assembly.chain.policy_contract import Seen
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
-    from otel_assembly.history.view import Column, Segment
+    from otel_assembly.history.history import History
+    from otel_assembly.history.view import Column, Run
     from otel_assembly.ledger.figures import Totals
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.record import Record
@@ -323,50 +323,44 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
 
 
 def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
-    """What of a view is in none of its parts, a view for each column; None where two share an item, or one has another.
-
-    The history's classes of events together are all of it, so that what is in the one is compared with the others.
-    """
-    if _make_up(whole, parts):
-        return []
-    history = whole.history
-    #: By column and place, how many views more (or fewer) hold what is behind it than what is in front of it.
-    edges: dict[Column, dict[int, int]] = {}
-    for weight, view in ((1, whole), *((-1, part) for part in parts)):
-        for column, start, stop in view.current:
-            changes = edges.setdefault(column, {})
-            changes[start] = changes.get(start, 0) + weight
-            changes[stop] = changes.get(stop, 0) - weight
-    if len(edges) > 1 and any(column in edges for column in history.classes):
-        for position, change in edges.pop(history.all, {}).items():
-            for column in history.classes:
-                changes, index = edges.setdefault(column, {}), column.index(position)
-                changes[index] = changes.get(index, 0) + change
-    rest: list[View] = []
-    for column, changes in edges.items():
-        held = 0
-        left: list[Segment] = []
-        for start, stop in pairwise(sorted(place for place, change in changes.items() if change)):
-            held += changes[start]
-            if held not in {0, 1}:
+    """Return what of a view is in none of its parts; None if two parts share an item, or a part has another item."""
+    history, columns = whole.history, {part.column for part in parts}
+    if columns <= {whole.column}:
+        taken = sorted([run for part in parts for run in part.runs])
+        covers = [*whole.runs] == taken or [*whole.runs] == joined(taken)
+        if covers and all(before[1] <= after[0] for before, after in pairwise(taken)):
+            return []
+        return _rest_of_column(history, whole.column, whole.runs, taken)
+    if whole.whole and columns <= {*history.classes} and whole.end == len(history):
+        # The classes together have each event once.
+        rest: list[View] = []
+        for column in history.classes:
+            taken = sorted([run for part in parts if part.column is column for run in part.runs])
+            left = _rest_of_column(history, column, [(0, len(column))] if column.positions else [], taken)
+            if left is None:
                 return None
-            if held:
-                left.append((column, start, stop))
-        if left:
-            rest.append(View(history, left))
-    return rest
+            rest += left
+        return rest
+    return _rest_of_items(whole, parts)
 
 
-def _make_up(whole: View, parts: Sequence[View]) -> bool:
-    """Whether views of one column make up all of an interval of it, as a straight cut and what it leaves do."""
-    if len(whole.current) != 1:
-        return False
-    column, at, end = whole.current[0]
-    for one, start, stop in sorted([segment for part in parts for segment in part.current], key=_start):
-        if one is not column or start != at:
-            return False
-        at = stop
-    return at == end
+def _rest_of_column(history: History, column: Column, runs: Sequence[Run], taken: Sequence[Run]) -> list[View] | None:
+    """Return what of a column's runs is not taken; None if the taken runs overlap, or are not among the runs."""
+    if any(before[1] > after[0] for before, after in pairwise(taken)) or difference(joined(taken), runs):
+        return None
+    left = difference(runs, joined(taken))
+    return [View(history, column, left)] if left else []
 
 
-_start: Final = itemgetter(1)
+def _rest_of_items(whole: View, parts: Sequence[View]) -> list[View] | None:
+    """As `_rest`, for views of columns that are not known to be disjoint."""
+    taken: set[int] = set()
+    for part in parts:
+        count = len(taken)
+        taken.update(part.positions())
+        if len(taken) < count + len(part):
+            return None
+    left = [index for index, position in enumerate(whole.positions()) if position not in taken]
+    if len(whole) - len(left) < len(taken):
+        return None
+    return [whole.pick(to_runs(left))] if left else []

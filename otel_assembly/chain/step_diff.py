@@ -10,7 +10,6 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Run, View, complement, difference, intersection, is_in, merged, runs_of, to_runs
-from otel_assembly.ledger.filtered_output import PIECES, FilteredOutput
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences
@@ -56,21 +55,10 @@ def match(
         index: Where the inputs stand, if that is remembered.
     """
     view = step.view_in
-    grows = ledger.observed and not verdicts
-    filtered = ledger.filtered.get(step.index) if grows else None
-    if filtered is not None and filtered.goes_on(view, inputs, events):
-        _take_filtered(step, filtered, otherwise)
-        return
-    ledger.filtered.pop(step.index, None)  # it may have taken part of this turn before it found a difference
     diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=rereads)
     kept = diff.kept
     part = _part(view, kept) if diff.in_order else None
     if part is not None and _the_very(inputs, events, diff) and (ledger.observed or all(map(is_, events, part))):
-        filtered = FilteredOutput.of(view, kept) if grows and len(kept) >= PIECES else None
-        if filtered is not None:
-            ledger.filtered[step.index] = filtered
-            _take_filtered(step, filtered, otherwise)
-            return
         step.view_out = part
     else:
         _reframe(step, inputs, events, diff, ledger)
@@ -121,12 +109,6 @@ def _write_groups(step: Step, tags: Sequence[tuple[Tag, list[Run]]]) -> None:
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
 
 
-def _take_filtered(step: Step, filtered: FilteredOutput, reason: DecisionReason) -> None:
-    step.view_out, gone = filtered.views()
-    step.exits = (ItemGroup(gone, step.numbered_in, DecisionOutcome.DROPPED, reason),) if gone else ()
-    step.broken = filtered.broken
-
-
 def _the_very(inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff) -> bool:
     """Whether the outputs between front and back are the very objects that went in; all of them are inputs.
 
@@ -144,7 +126,7 @@ def _part(view: View, kept: Sequence[Run]) -> View | None:
     picked = view.pick(kept)
     if len(picked) == len(view):
         return view
-    part, history = View(view.history, picked.segments, is_slice=True), view.history
+    part, history = View(view.history, view.column, picked.runs, is_slice=True), view.history
     if history.echoes and not echoes_stand(history, runs_of(part)):
         return None
     return part

@@ -18,10 +18,9 @@ from weakref import WeakKeyDictionary
 from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.conversation_state import Conversation
 from otel_assembly.errors import DescribeError
-from otel_assembly.history.classes import ClassColumn
 from otel_assembly.history.token_counts import TokenTable
 from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, REASONED, Pairing
-from otel_assembly.history.view import Column, PositionColumn, View
+from otel_assembly.history.view import Column, View
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
@@ -100,23 +99,20 @@ class History(Sequence[Any]):
         self._last_table: tuple[TokenMeter | None, int, TokenTable | None] = (None, 0, None)
         #: The newest response that says what the provider billed, and that number of input tokens.
         self.billed: tuple[int, int] | None = None
-        self.all = Column(self)
-        #: Each item is in one of these: what may be sent, what is no conversation, results without a call, and the
-        #: calls and all else of atoms with a call that was given up. Where an item goes over to another one, views
-        #: that are made of either stay as they are, and other columns stand here.
-        self.classes = [ClassColumn(self, array("I"), place) for place in range(_SEPARATED + 1)]
-        for column in self.classes:
-            column.division = self.all, self
-        #: The results without a call, for good.
+        #: The positions of all events.
+        self.all = Column()
+        #: Each event is in one of these columns: events that may be sent, events outside the conversation, results
+        #: without a call, abandoned calls, results of their units, and separated reasoning. If an event changes its
+        #: class, both columns are replaced, and views of the old ones stay as they are.
+        self.classes = [Column() for _ in range(_SEPARATED + 1)]
+        #: The results without a call.
         self.orphans = self.classes[_ORPHAN]
-        #: The items that went over from one class to another, each time.
-        self.moved = array("I")
-        self.requests = PositionColumn(self, array("I"))
-        self.alerts = PositionColumn(self, array("I"))
-        self.summaries = PositionColumn(self, array("I"))
-        #: By the code of an event's kind, what lists it beside its class.
+        self.requests = Column()
+        self.alerts = Column()
+        self.summaries = Column()
+        #: By the code of an event's kind, the column that lists it in addition to its class.
         named = {EventKind.ALERT: self.alerts, EventKind.REQUEST: self.requests, EventKind.SUMMARY: self.summaries}
-        self._named = tuple(named[kind].held if kind in named else None for kind in KINDS)
+        self._named = tuple(named[kind].positions if kind in named else None for kind in KINDS)
         #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
         #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
@@ -170,22 +166,22 @@ class History(Sequence[Any]):
                     self._leads = False
             self._dicts = self._dicts or isinstance(event, dict)
             self.events.append(event)
+            self.all.positions.append(position)
             pairing = self.pairing
-            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL].held or pairing.dangling):
+            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL] or pairing.dangling):
                 self._move(position)
-            place = self._class_of(position, flags)
-            self.classes[place].held.append(position)
+            if not _IS_CONVERSATION[code]:
+                place = _NON_CONVERSATION
+            else:
+                place = self._class_of(position, flags) if flags & PAIRED else _SENDABLE
+            self.classes[place].positions.append(position)
             listed = self._named[code]
             if listed is not None and place != _ORPHAN:
                 listed.append(position)
 
     def _class_of(self, position: int, flags: int) -> int:
-        """The class of the newest item."""
+        """Return the class of the newest event, which belongs to a tool pair or to reasoning."""
         pairing = self.pairing
-        if not _IS_CONVERSATION[self.kind_codes[position]]:
-            return _NON_CONVERSATION
-        if not flags & PAIRED:
-            return _SENDABLE
         if flags & ORPHAN:
             return _ORPHAN
         if not (pairing.given_up or pairing.dangling) or pairing.is_sendable(position, pairing.last_response):
@@ -200,26 +196,22 @@ class History(Sequence[Any]):
         return _ABANDONED_CALL if asks else _ABANDONED_RESULT
 
     def _move(self, end: int) -> None:
-        """The newest item gave calls up, or answers one that was: what stood of their atoms changes its class."""
+        """Change the classes of events whose unit the newest event made sendable, or unsendable."""
         pairing, sendable = self.pairing, self.classes[_SENDABLE]
-        going: dict[int, tuple[int, int]] = {}
+        moves: dict[int, tuple[int, int]] = {}
         for members in pairing.turned:
             sent = pairing.is_sendable(members[0], pairing.last_response)
             for position in members:
                 if position < end and _IS_CONVERSATION[self.kind_codes[position]] and sendable.holds(position) != sent:
                     places = _SENDABLE, self._given_up_class(position, pairing.flags[position])
-                    going[position] = places[::-1] if sent else places
-        before = len(self.moved)
-        self.moved.extend(going)
-        for place in sorted({place for places in going.values() for place in places}):
+                    moves[position] = places[::-1] if sent else places
+        for place in sorted({place for places in moves.values() for place in places}):
             column = self.classes[place]
-            gone = [position for position, (old, _) in going.items() if old == place]
-            came = [position for position, (_, new) in going.items() if new == place]
-            edited = self.classes[place] = column.edited(gone, came)
+            removed = [position for position, (old, _) in moves.items() if old == place]
+            added = [position for position, (_, new) in moves.items() if new == place]
+            self.classes[place] = edited = column.edited(removed, added)
             for table in self._tables.values():
-                table.follow(column, edited, edited.index(min(gone + came)))
-            if edited is not column:
-                column.outdated = before
+                table.follow(column, edited, edited.index(min(removed + added)))
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -227,11 +219,16 @@ class History(Sequence[Any]):
         return self.all, *self.classes, self.requests, self.alerts, self.summaries
 
     def by_class(self, end: int) -> list[View] | None:
-        """A view of each of the classes; None where the history has not this end any more."""
+        """Return a view of each class, or an empty view; None if the history does not end at `end` any more.
+
+        The first view has the events that may be sent; if that is all of them, the list has no other.
+        """
         with self.lock:
             if len(self.events) != end:
                 return None
-            return [View(self, [(column, 0, len(column))]) for column in self.classes]
+            sendable = self.classes[_SENDABLE]
+            classes = self.classes if len(sendable) < end else [sendable]
+            return [View(self, column, [(0, len(column))] if column.positions else []) for column in classes]
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
@@ -264,7 +261,8 @@ class History(Sequence[Any]):
 
     def view(self) -> View:
         """All events up to now; what is appended later is not in it."""
-        return View(self, [(self.all, 0, len(self.events))])
+        end = len(self.events)
+        return View(self, self.all, [(0, end)] if end else [])
 
     @property
     def of_dicts(self) -> bool:
@@ -307,7 +305,7 @@ class History(Sequence[Any]):
     def has_pairs(self) -> bool:
         """Whether items may belong together: a tool was called, something answers a call, or a model's reasoning."""
         pairing = self.pairing
-        return bool(pairing.span or pairing.incomplete or self.orphans.held or pairing.dangling)
+        return bool(pairing.span or pairing.incomplete or self.orphans.positions or pairing.dangling)
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
@@ -335,25 +333,15 @@ class History(Sequence[Any]):
 
     def view_size(self, view: View) -> int:
         """Bytes of the text (UTF-8) of a view's items."""
-        return sum(
-            self._offsets[stop] - self._offsets[start]
-            if type(column) is Column
-            else sum(map(self._sizes.__getitem__, column.positions(start, stop)))
-            for column, start, stop in view.segments
-        )
+        if view.column is self.all:
+            return sum([self._offsets[stop] - self._offsets[start] for start, stop in view.runs])
+        return sum(map(self._sizes.__getitem__, view.positions()))
 
     def digests(self, view: View) -> bytes:
-        """What stands for the texts of a view's items, 8 bytes each, equal in every process."""
-        found = array("Q")
-        if view.segments:
-            last = max(column.position(stop - 1) for column, _, stop in view.segments)
-            if last >= len(self.known_digests):
-                self.digest(last)
-        for column, start, stop in view.segments:
-            if type(column) is Column:
-                found += self.known_digests[start:stop]
-            else:
-                found.extend(map(self.known_digests.__getitem__, column.positions(start, stop)))
+        """Return what stands for the texts of a view's items: 8 bytes for each, equal in every process."""
+        if view.end > len(self.known_digests):
+            self.digest(view.end - 1)
+        found = array("Q", map(self.known_digests.__getitem__, view.positions()))
         missing = -1
         for _ in range(found.count(0)):
             missing = found.index(0, missing + 1)
@@ -391,7 +379,7 @@ class History(Sequence[Any]):
 
     def newest_request(self, view: View) -> int:
         """The position of the newest user request in a view; −1 where it has none."""
-        requests = self.requests.held
+        requests = self.requests.positions
         for index in range(bisect_left(requests, view.end) - 1, -1, -1):
             if view.holds(requests[index]):
                 return requests[index]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.view import Column
+from otel_assembly.history.view import ascending
 from otel_assembly.messages.event_facts import EventFacts, describe
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ReadHistory(ListHistory):
 
     def __init__(self, events: ReadEvents) -> None:
         self.events = cast("list[Any]", events)  # which is only read
-        self.all = Column(self)
+        self.all = ascending(len(events))
         self.lock = new_lock(self, ReadHistory._read_again)
         self.strict = False
         self._dicts = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
-from otel_assembly.history.view import Column, Run, Segment, View, difference, is_in, merged, to_runs
+from otel_assembly.history.view import Column, Run, View, joined, difference, intersection, is_in, merged, to_runs
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -109,19 +109,17 @@ class TokenTable:
     def exact(self, view: View) -> None:
         """Count the events of a view whose tokens are an estimate."""
         self.arrive(view.end)
-        if self.estimated and view.segments and view.position(0) < self.estimated[-1][1]:
-            self._correct([at for column, start, stop in self._estimates(view) for at in column.positions(start, stop)])
+        if self.estimated and view.runs and view.position(0) < self.estimated[-1][1]:
+            self._correct([position for start, stop in self._estimates(view) for position in view.column.positions[start:stop]])
 
     def estimates(self, view: View) -> int:
         """How many of a view's events have an estimate."""
-        return sum(stop - start for _, start, stop in self._estimates(view))
+        return sum([stop - start for start, stop in self._estimates(view)])
 
-    def _estimates(self, view: View) -> Iterator[Segment]:
-        for column, start, stop in view.segments if self.estimated else ():
-            for first, last in self.estimated:
-                low, high = max(start, column.index(first)), min(stop, column.index(last))
-                if low < high:
-                    yield column, low, high
+    def _estimates(self, view: View) -> list[Run]:
+        """Return the indexes of a view's column at which the view has events with an estimate."""
+        index = view.column.index
+        return intersection(view.runs, joined((index(start), index(stop)) for start, stop in self.estimated))
 
     def _correct(self, positions: Iterable[int]) -> None:
         """Count what has an estimate so far."""
@@ -148,7 +146,7 @@ class TokenTable:
                 if sums is None:
                     sums = self._sums.setdefault(column, array("Q", [0]))
                 known = len(sums) - 1
-                new = map(counts.__getitem__, column.positions(known, length))
+                new = map(counts.__getitem__, column.positions[known:length])
                 sums.extend(islice(accumulate(new, initial=sums[-1]), 1, None))
         return sums
 
@@ -166,7 +164,7 @@ class TokenTable:
             if seen < len(changed):
                 del sums[column.index(min(changed[seen:])) + 1 :]
             known = len(sums) - 1
-            positions = column.positions(known, length)
+            positions = column.positions[known:length]
             taken = [counts[position] for position in positions]
             if self._history.has_pairs:
                 self._gather(column, known, taken)
@@ -176,7 +174,7 @@ class TokenTable:
 
     def _gather(self, column: Column, start: int, taken: list[int]) -> None:
         """Move what the events of an atom take to where it begins; in front of the start it stands already."""
-        pairing, positions = self._history.pairing, column.positions(start, start + len(taken))
+        pairing, positions = self._history.pairing, column.positions[start : start + len(taken)]
         paired = bytes(map(pairing.flags.__getitem__, positions)).translate(_IS_PAIRED)
         for at in compress(range(len(taken)), paired):
             position = positions[at]
@@ -185,7 +183,7 @@ class TokenTable:
                 taken[at] = 0
             elif atom != position and taken[at]:
                 first = column.index(atom)
-                if column.position(first) == atom:
+                if column.positions[first] == atom:
                     if first >= start:
                         taken[first - start] += taken[at]
                     taken[at] = 0
@@ -199,12 +197,11 @@ class TokenTable:
             self._atoms[edited] = atoms[0][: index + 1], atoms[1]
 
     def sum(self, view: View) -> int:
-        """The tokens of a view's events; the cost is that of its segments."""
-        tokens = 0
-        for column, start, stop in view.segments:
-            sums = self.sums(column)
-            tokens += sums[stop] - sums[start]
-        return tokens
+        """Return the tokens of a view's events; the cost is that of its runs."""
+        if not view.runs:
+            return 0
+        sums = self.sums(view.column)
+        return sum([sums[stop] - sums[start] for start, stop in view.runs])
 
     def each(self, view: View) -> list[int]:
         """The tokens of every event of a view, in its order."""
@@ -213,9 +210,8 @@ class TokenTable:
     def by_kind(self, view: View) -> list[int]:
         """The tokens of a view's events, added up by kind, in the order of `EventKind`."""
         sums, codes, counts = [0] * len(EventKind), self._history.kind_codes, self.arrive(view.end)
-        for column, start, stop in view.segments:
-            for position in column.positions(start, stop):
-                sums[codes[position]] += counts[position]
+        for position in view.positions():
+            sums[codes[position]] += counts[position]
         return sums
 
 

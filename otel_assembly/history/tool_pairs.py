@@ -375,7 +375,7 @@ def broken_in(view: View, separated: Iterable[int] = ()) -> int:
         return 0
     pairing, orphans, broken = history.pairing, history.orphans, 0
     last, cut_through = _newest_response(pairing, runs), broken_atoms(pairing, runs)
-    if orphans.held:
+    if orphans.positions:
         broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
     given_up = pairing.given_up
     for start, stop in runs if given_up else ():
@@ -405,7 +405,7 @@ def may_have_lost_some(view: View) -> bool:
     return (
         bool(broken_atoms(history.pairing, runs))
         or any(is_in(runs, atom) for atom in history.pairing.dangling)
-        or (bool(orphans.held) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
+        or (bool(orphans.positions) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
         or (bool(given_up) and any(bisect_left(given_up, stop) > bisect_left(given_up, start) for start, stop in runs))
     )
 

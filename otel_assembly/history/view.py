@@ -1,39 +1,37 @@
-"""`View`: a part of a `History`, as intervals over its columns; slicing, filtering and cutting copy nothing.
+"""`View`: some events of a `History`, as ranges of one of its columns; slicing and cutting copy no event.
 
-A *column* lists positions of a history in order: all of them, or those of one class of event, kept as events arrive. A
-filter over a hundred thousand events is therefore one interval, and what it left out is another.
+A *column* is a growing list of positions in a history: of all events, or of the events of one class. Each column lists
+its positions once, as events arrive. So a filter over a hundred thousand events is one range of a column.
 
-An interval is a *run* of whole numbers, ``(start, stop)`` without its stop. Where a function takes or returns several
-runs, they are ascending and disjoint, and none is empty, if it says nothing else. Each looks only at the runs that it
-needs, found by bisection, so that the cost is that of the answer.
+A *run* is a range of whole numbers ``(start, stop)``, which excludes its stop. Functions that take or return several
+runs expect them ascending, disjoint and not empty, unless they say otherwise.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from itertools import accumulate, chain
-from operator import itemgetter
+from itertools import accumulate, chain, compress, count
+from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 if TYPE_CHECKING:
-    from array import array
-
     from otel_assembly.history.history import History
 
 Run: TypeAlias = tuple[int, int]
 
-#: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
+#: How many positions of a column are copied at a time, for callers that stop early.
 _CHUNK: Final = 64
-#: Who is shown each event that this task reads from a view, and hands it on; None for nobody.
+#: A function that receives and returns each event that the current task reads from a view; None: no function.
 reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assembly_reader", default=None)
 _START: Final = itemgetter(0)
 _STOP: Final = itemgetter(1)
 
 
 def to_runs(numbers: Iterable[int]) -> list[Run]:
-    """Numbers in their order, as runs: each run goes on for as long as the next number is one more than the last."""
+    """Return numbers as runs, in their order. A run ends where the next number is not one more than the last."""
     runs: list[Run] = []
     for number in numbers:
         if runs and runs[-1][1] == number:
@@ -44,7 +42,7 @@ def to_runs(numbers: Iterable[int]) -> list[Run]:
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
-    """Runs in any order, which may be empty, touch or overlap, as ascending and disjoint ones that do not touch."""
+    """Return ascending runs with gaps between them, from runs that may be unordered, empty, adjacent or overlapping."""
     made: list[Run] = []
     for start, stop in sorted(runs):
         if start >= stop:
@@ -57,13 +55,13 @@ def merged(runs: Iterable[Run]) -> list[Run]:
 
 
 def is_in(runs: Sequence[Run], number: int) -> bool:
-    """Whether a number is in one of the runs."""
+    """Return True if a number is in one of the runs."""
     place = bisect_right(runs, number, key=_START) - 1
     return place >= 0 and number < runs[place][1]
 
 
 def intersection(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
-    """What two lists of runs have in common."""
+    """Return the numbers that are in both lists of runs."""
     found: list[Run] = []
     place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
     for start, stop in runs:
@@ -77,7 +75,7 @@ def intersection(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
 
 
 def difference(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
-    """What is in the runs and not in the other ones."""
+    """Return the numbers that are in the first list of runs and not in the second."""
     left: list[Run] = []
     place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
     for start, stop in runs:
@@ -87,7 +85,7 @@ def difference(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
             if at < low:
                 left.append((at, low))
             at = max(at, high)
-            if high > stop:  # it may go on into the next run
+            if high > stop:  # it may extend into the next run
                 break
             place += 1
         if at < stop:
@@ -96,180 +94,101 @@ def difference(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
 
 
 def complement(length: int, runs: Sequence[Run]) -> list[Run]:
-    """What runs leave of ``[0, length)``."""
+    """Return the numbers from 0 to ``length - 1`` that are not in the runs."""
     return difference([(0, length)], runs)
 
 
 class Column:
-    """Every position of a history."""
+    """Ascending positions of a history's events: of all, or of one class. It grows with the history.
 
-    __slots__ = ("__weakref__", "division", "history", "outdated", "seen")
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        #: Which column this one is a part of, and an object that all parts of that division share. No position is in
-        #: two parts of one division.
-        self.division: tuple[Column, object] | None = None
-        #: Whether a view is made of it, so that what stands in it stays there.
-        self.seen = False
-        #: Where another column goes on with its class: how many items had gone over by then; −1 for any other.
-        self.outdated = -1
-
-    def __len__(self) -> int:
-        return len(self.history.events)
-
-    def positions(self, start: int, stop: int) -> Sequence[int]:
-        """The positions at indexes ``start`` to ``stop``."""
-        return range(start, stop)
-
-    def position(self, index: int) -> int:
-        """The position at one index."""
-        return index
-
-    def index(self, position: int) -> int:
-        """The index at which a position stands or would stand."""
-        return position
-
-    def start_of_run(self, start: int, stop: int) -> int:
-        """From which index on, `start` at least, the positions up to an index follow one another."""
-        return start
-
-    def renewed(self, start: int, stop: int) -> Iterator[Segment]:
-        """The items of a segment over the classes as they are now, in order."""
-        yield self, start, stop
-
-    def is_disjoint_from(self, other: Column) -> bool:
-        """Return True if it is known that no position is in both columns."""
-        parts = {id(division): part for part, division in _divisions(self)}
-        return any(parts.get(id(division), part) is not part for part, division in _divisions(other))
-
-    def runs_within(self, other: Column, start: int, stop: int) -> Iterable[Run]:
-        """Return the indexes of this column whose positions indexes `start` to `stop` of another column have too."""
-        if other is self:
-            return ((start, stop),)
-        if type(other) is Column:
-            return ((self.index(start), self.index(stop)),)
-        if other.is_disjoint_from(self):
-            return ()
-        places = ((self.index(position), position) for position in other.positions(start, stop))
-        return to_runs(at for at, position in places if at < len(self) and self.position(at) == position)
-
-
-def _divisions(column: Column) -> Iterator[tuple[Column, object]]:
-    """The parts that a column is in, from the inside out, each with its division.
-
-    Where an item goes over to another class, the outdated class is no part of the division any more.
-    """
-    while column.division is not None:
-        whole, division = column.division
-        if column.outdated < 0:
-            yield column, division
-        column = whole
-
-
-class PositionColumn(Column):
-    """The positions that a class of events has; ascending.
-
-    Args:
-        history: Whose.
-        held: The positions.
-        place: Which of the classes that each item is in one of; −1 for any other.
+    Attributes:
+        positions: The positions.
     """
 
-    __slots__ = ("held", "place")
+    __slots__ = ("__weakref__", "positions")
 
-    def __init__(self, history: History, held: array[int], place: int = -1) -> None:
-        super().__init__(history)
-        self.held = held
-        self.place = place
+    def __init__(self, positions: Iterable[int] = ()) -> None:
+        self.positions = array("I", positions)
 
     def __len__(self) -> int:
-        return len(self.held)
-
-    def positions(self, start: int, stop: int) -> Sequence[int]:
-        return self.held[start:stop]
-
-    def position(self, index: int) -> int:
-        return self.held[index]
+        return len(self.positions)
 
     def index(self, position: int) -> int:
-        return bisect_left(self.held, position)
+        """Return the index of a position, or the index at which it would be inserted."""
+        positions = self.positions
+        if position < len(positions) and positions[position] == position:
+            return position  # no position in front of it is missing
+        return bisect_left(positions, position, 0, min(position, len(positions)))
+
+    def holds(self, position: int) -> bool:
+        """Return True if the column has this position."""
+        index = self.index(position)
+        return index < len(self.positions) and self.positions[index] == position
 
     def start_of_run(self, start: int, stop: int) -> int:
-        held, at, step = self.held, stop - 1, 1
-        ahead = held[at] - at
-        while at - step >= start and held[at - step] - at + step == ahead:
-            at, step = at - step, 2 * step
-        while step := step // 2:
-            if at - step >= start and held[at - step] - at + step == ahead:
-                at -= step
-        return at
+        """Return the first index, `start` or later, from which on positions follow one another up to index `stop`."""
+        positions = self.positions
+        ahead = positions[stop - 1] - stop + 1
+        if positions[start] - start == ahead:
+            return start
+        # How far a position is ahead of its index never decreases.
+        return start + bisect_left(range(start, stop), ahead, key=lambda index: positions[index] - index)
+
+    def edited(self, removed: Iterable[int], added: Iterable[int]) -> Column:
+        """Return a copy without some positions and with others. Views of this column stay as they are."""
+        column = Column(self.positions)
+        for position in removed:
+            del column.positions[column.index(position)]
+        for position in added:
+            column.positions.insert(column.index(position), position)
+        return column
 
 
-Segment: TypeAlias = tuple[Column, int, int]
+#: The positions of the longest history for which `ascending` was called.
+_ASCENDING: Final = Column()
+
+
+def ascending(length: int) -> Column:
+    """Return a column of the first `length` positions, copied in one step."""
+    if len(_ASCENDING) < length:
+        _ASCENDING.positions.extend(range(len(_ASCENDING), length))
+    column = Column()
+    column.positions = _ASCENDING.positions[:length]
+    return column
 
 
 class View(Sequence[Any]):
-    """An immutable sequence of a history's events, in their order there; the very objects.
+    """An immutable sequence of events of a history, in their order there. It returns the objects themselves.
 
     Attributes:
-        history: Whose events these are.
-        segments: Which of them: a column, and the indexes there.
-        is_slice: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result
-            not.
-        end: One past the newest position.
+        history: The history.
+        column: The column whose positions the view has.
+        runs: Which indexes of the column.
+        is_slice: Whether the view was cut without regard to tool pairs: it may have a call without its result.
+        end: One past the newest position; 0 if the view is empty.
     """
 
-    __slots__ = ("_length", "_places", "end", "history", "is_slice", "segments")
+    __slots__ = ("_length", "_starts", "column", "end", "history", "is_slice", "runs")
 
-    def __init__(self, history: History, segments: Iterable[Segment], *, is_slice: bool = False) -> None:
+    def __init__(self, history: History, column: Column, runs: Sequence[Run], *, is_slice: bool = False) -> None:
         self.history = history
+        self.column = column
+        self.runs = runs
         self.is_slice = is_slice
-        held: list[Segment] = []
-        length = end = 0
-        for segment in segments:
-            column, start, stop = segment
-            if start < stop:
-                held.append(segment)
-                length += stop - start
-                column.seen = True
-                end = stop if type(column) is Column else column.position(stop - 1) + 1
-        self.segments = tuple(held)
-        self._length = length
-        self.end = end
-        self._places: tuple[list[int], list[int]] | None = None
-
-    def _starts(self) -> tuple[list[int], list[int]]:
-        """Of each segment, the index and the position of its first item."""
-        if self._places is None:
-            lengths = (stop - start for _, start, stop in self.segments)
-            firsts = [column.position(start) for column, start, _ in self.segments]
-            self._places = [0, *accumulate(lengths)][:-1], firsts
-        return self._places
-
-    @property
-    def current(self) -> Sequence[Segment]:
-        """The same items over the columns as they are now, to be compared with other views of the history."""
-        segments = self.segments
-        for column, _, _ in segments:
-            if column.outdated >= 0:
-                break
+        if len(runs) == 1:
+            start, stop = runs[0]
+            self._length = stop - start
         else:
-            return segments
-        current: list[Segment] = []
-        with self.history.lock:
-            for segment in segments:
-                for renewed in segment[0].renewed(*segment[1:]):
-                    renewed[0].seen = True
-                    _extend(current, renewed)
-        return tuple(current)
+            self._length = sum([stop - start for start, stop in runs])
+        self.end = column.positions[runs[-1][1] - 1] + 1 if runs else 0
+        self._starts: list[int] | None = None
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        found, read = map(self.history.events.__getitem__, self.positions()), reader.get()
-        return found if read is None else map(read, found)
+        events, read = map(self.history.events.__getitem__, self.positions()), reader.get()
+        return events if read is None else map(read, events)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -292,174 +211,168 @@ class View(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]  # a sequence that compares by its items has no hash
 
     def __add__(self, other: Sequence[Any]) -> list[Any]:
-        """The events with others behind them, as a list."""
+        """Return the events followed by others, as a list."""
         return [*self, *other]
 
     def __radd__(self, other: Sequence[Any]) -> list[Any]:
-        """The events with others in front of them, as a list."""
+        """Return the events after others, as a list."""
         return [*other, *self]
 
     def __repr__(self) -> str:
         return f"View({len(self)} of {len(self.history)} events)"
 
+    def _run_starts(self) -> list[int]:
+        """Return the view's index of the first item of each run."""
+        if self._starts is None:
+            self._starts = [0, *accumulate([stop - start for start, stop in self.runs])][:-1]
+        return self._starts
+
     def position(self, index: int) -> int:
-        """The position in the history of the view's item at `index`."""
+        """Return the position in the history of the view's item at `index`."""
         if not 0 <= index < self._length:
             raise IndexError(index)
-        if len(self.segments) == 1:
-            column, start, _ = self.segments[0]
-            return column.position(start + index)
-        indexes, _ = self._starts()
-        place = bisect_right(indexes, index) - 1
-        column, start, _ = self.segments[place]
-        return column.position(start + index - indexes[place])
+        if len(self.runs) == 1:
+            return self.column.positions[self.runs[0][0] + index]
+        starts = self._run_starts()
+        run = bisect_right(starts, index) - 1
+        return self.column.positions[self.runs[run][0] + index - starts[run]]
 
     def positions(self) -> Iterator[int]:
-        """Positions of all items, in order."""
+        """Return the positions of all items, in order."""
+        positions = self.column.positions
         return chain.from_iterable(
-            column.positions(lower, min(lower + _CHUNK, stop))
-            for column, start, stop in self.segments
+            positions[lower : min(lower + _CHUNK, stop)]
+            for start, stop in self.runs
             for lower in range(start, stop, _CHUNK)
         )
 
     def backward(self) -> Iterator[int]:
-        """Positions from the newest item, on demand."""
+        """Return the positions of all items, from the newest on."""
+        positions = self.column.positions
         return chain.from_iterable(
-            reversed(column.positions(max(start, upper - _CHUNK), upper))
-            for column, start, stop in reversed(self.segments)
+            reversed(positions[max(start, upper - _CHUNK) : upper])
+            for start, stop in reversed(self.runs)
             for upper in range(stop, start, -_CHUNK)
         )
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """The index of the first item that is, or else equals, `value`."""
+        """Return the index of the first item that is, or equals, `value`."""
         return list(self).index(value, start, self._length if stop is None else stop)
 
     def index_of(self, position: int) -> int:
-        """The view's index of a position of the history; −1 where it is not in the view."""
-        if len(self.segments) == 1:
-            column, start, stop = self.segments[0]
-            if type(column) is Column:
-                return position - start if start <= position < stop else -1
-            index = column.index(position)
-            return index - start if start <= index < stop and column.position(index) == position else -1
-        indexes, firsts = self._starts()
-        place = bisect_right(firsts, position) - 1
-        if place < 0:
+        """Return the view's index of a position of the history; −1 if the view does not have it."""
+        if position >= self.end:
             return -1
-        column, start, stop = self.segments[place]
+        column, runs = self.column, self.runs
         index = column.index(position)
-        held = index < stop and column.position(index) == position
-        return indexes[place] + index - start if held else -1
+        if column.positions[index] != position:
+            return -1
+        if len(runs) == 1:
+            start, stop = runs[0]
+            return index - start if start <= index < stop else -1
+        run = bisect_right(runs, index, key=_START) - 1
+        if run < 0 or index >= runs[run][1]:
+            return -1
+        return self._run_starts()[run] + index - runs[run][0]
 
     def holds(self, position: int) -> bool:
-        """Whether a position of the history is in this view."""
+        """Return True if the view has a position of the history."""
         return self.index_of(position) >= 0
 
     @property
     def whole(self) -> bool:
-        """Whether this is all of the history, as long as it was when the view was made."""
-        return not self.segments or (
-            len(self.segments) == 1 and type(self.segments[0][0]) is Column and self.segments[0][1] == 0
-        )
+        """Whether this is the whole history, as long as it was when the view was created."""
+        return not self.runs or (self.column is self.history.all and len(self.runs) == 1 and self.runs[0][0] == 0)
 
     def pick(self, runs: Iterable[Run]) -> View:
-        """The part of this view that runs ``[start, stop)`` of its own indexes name, ascending and disjoint."""
-        segments: list[Segment] = []
-        if len(self.segments) == 1:
-            column, low, high = self.segments[0]
-            for start, stop in runs:
-                _extend(segments, (column, low + start, min(low + stop, high)))
-            return self._cut_out(segments)
-        indexes, _ = self._starts()
-        for start, stop in runs:
-            place = bisect_right(indexes, start) - 1
-            while start < min(stop, self._length):
-                column, low, high = self.segments[place]
-                first = low + start - indexes[place]
-                last = min(high, first + stop - start)
-                _extend(segments, (column, first, last))
-                start += last - first
-                place += 1
-        return self._cut_out(segments)
-
-    def _cut_out(self, segments: Sequence[Segment]) -> View:
-        part = View(self.history, segments, is_slice=self.is_slice)
+        """Return the part of this view at ascending and disjoint ranges of its own indexes."""
+        if len(self.runs) == 1:
+            low, high = self.runs[0]
+            picked = joined((low + start, min(low + stop, high)) for start, stop in runs)
+        else:
+            picked = joined(self._column_runs(runs))
+        part = View(self.history, self.column, picked, is_slice=self.is_slice)
         part.is_slice |= part._length < self._length
         return part
 
+    def _column_runs(self, runs: Iterable[Run]) -> Iterator[Run]:
+        """Return ranges of the view's indexes as ranges of the column's indexes."""
+        starts = self._run_starts()
+        for start, stop in runs:
+            run = bisect_right(starts, start) - 1
+            while start < min(stop, self._length):
+                low, high = self.runs[run]
+                first = low + start - starts[run]
+                last = min(high, first + stop - start)
+                yield first, last
+                start += last - first
+                run += 1
+
     def mended(self) -> View:
-        """The same view, said to hold no half of a pair: for whoever cut it out and has taken out what that parted."""
-        return View(self.history, self.segments)
-
-    def beyond(self, other: View) -> View | None:
-        """As `minus`, where both are one interval of one column; None where they are not."""
-        mine, theirs = self.current, other.current
-        if len(mine) != 1 or len(theirs) != 1:
-            return None
-        (column, start, stop), (another, low, high) = *mine, *theirs
-        if column is not another:
-            return None
-        left = [(column, start, min(stop, low)), (column, max(start, high), stop)]
-        return View(self.history, left if low < stop and start < high else mine)
-
-    def minus(self, other: View) -> View:
-        """The part of this view that is not in another one of the same history.
-
-        It costs what the intervals of both are. Where two of their columns overlap, it costs as much as the other
-        view has items in that column.
-        """
-        view = self.beyond(other)
-        if view is not None:
-            view.is_slice = self.is_slice or len(view) < self._length
-            return view
-        mine, theirs = self.current, other.current
-        held = {
-            column: merged(chain.from_iterable(column.runs_within(*segment) for segment in theirs))
-            for column in {column for column, _, _ in mine}
-        }
-        segments: list[Segment] = []
-        for column, start, stop in mine:
-            segments += ((column, low, high) for low, high in difference([(start, stop)], held[column]))
-        return self._cut_out(segments)
+        """Return the same view with `is_slice` False, for callers that removed all halves of pairs."""
+        return View(self.history, self.column, self.runs)
 
     def newest_run(self) -> tuple[int, View]:
         """Return the position from which on the newest events follow one another, and the view in front of it."""
-        column, start, stop = self.segments[-1]
-        first = column.start_of_run(start, stop)
-        return column.position(first), self.pick([(0, len(self) - (stop - first))])
+        start, stop = self.runs[-1]
+        first = self.column.start_of_run(start, stop)
+        return self.column.positions[first], self.pick([(0, self._length - (stop - first))])
+
+    def minus(self, other: View) -> View:
+        """Return the part of this view that is not in another view; all of it if that has another history.
+
+        Views of one column are compared by their runs, views of different columns item by item.
+        """
+        if self.history is not other.history:
+            return self
+        if self.column is other.column:
+            runs = difference(self.runs, other.runs)
+            left = sum([stop - start for start, stop in runs])
+            return View(self.history, self.column, runs, is_slice=self.is_slice or left < self._length)
+        start = self.shared_with(other)
+        if len(other) - start <= len(self) - start:
+            places = map(self.index_of, other.pick([(start, len(other))]).positions())
+            removed = to_runs(sorted(place for place in places if place >= 0))
+            return self.pick(complement(self._length, merged([(0, start), *removed])))
+        rest = self.pick([(start, self._length)]).positions()
+        return self.pick(to_runs(index for index, position in enumerate(rest, start) if not other.holds(position)))
+
+    def has_items_of(self, other: View) -> bool:
+        """Return True if two views of one history have the same items."""
+        return self.history is other.history and len(self) == len(other) and not self.minus(other)
 
     def shared_with(self, other: View) -> int:
-        """How many items it begins with at the same positions as another view, as far as their intervals tell.
-
-        Args:
-            other: A view of the same history.
-        """
-        count = 0
-        for (column, start, stop), (its, low, high) in zip(self.current, other.current, strict=False):
-            if column is not its or start != low:
-                break
-            count += min(stop, high) - start
-            if stop != high:
-                break
-        return count
+        """Return how many items two views begin with in common; 0 if they have different histories."""
+        if self.history is not other.history:
+            return 0
+        if self.column is other.column:
+            shared = 0
+            for (start, stop), (low, high) in zip(self.runs, other.runs, strict=False):
+                if start != low:
+                    break
+                shared += min(stop, high) - start
+                if stop != high:
+                    break
+            return shared
+        most = min(self._length, other._length)
+        return next(compress(count(), map(ne, self.positions(), other.positions())), most)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
-        """The part of this view at these positions of its history, in the view's order."""
-        indexes = sorted(index for position in positions if (index := self.index_of(position)) >= 0)
-        return self.pick(to_runs(indexes))
+        """Return the part of this view at these positions of its history, in the view's order."""
+        return self.pick(to_runs(sorted(index for position in positions if (index := self.index_of(position)) >= 0)))
 
 
-def _extend(segments: list[Segment], segment: Segment) -> None:
-    if segments:
-        column, start, stop = segments[-1]
-        if column is segment[0] and stop == segment[1]:
-            segments[-1] = (column, start, segment[2])
-            return
-    segments.append(segment)
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """Return ascending runs without the empty ones; adjacent runs become one."""
+    result: list[Run] = []
+    for start, stop in runs:
+        if result and result[-1][1] == start:
+            result[-1] = (result[-1][0], stop)
+        elif start < stop:
+            result.append((start, stop))
+    return result
 
 
-def runs_of(view: View) -> list[Run]:
-    """A view's positions, as runs."""
-    if all(type(column) is Column for column, _, _ in view.segments):
-        return [(start, stop) for _, start, stop in view.segments]
-    return to_runs(view.positions())
+def runs_of(view: View) -> Sequence[Run]:
+    """Return a view's positions as runs."""
+    return view.runs if view.column is view.history.all else to_runs(view.positions())

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.ledger.filtered_output import FilteredOutput
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.event_facts import EventFacts
 
@@ -70,8 +69,6 @@ class Ledger:
         self.observed = observed
         #: Of each step, its last output that was a history of its own: it is read on where that only grew.
         self.step_outputs: dict[int, NumberedHistory] = {}
-        #: Of each step, its last output if that was in many pieces.
-        self.filtered: dict[int, FilteredOutput] = {}
         self.lock = new_lock()
         self.turns = 0
         self.last: Snapshot | None = None

@@ -150,9 +150,7 @@ class Record:
 
     def broken(self, view: View) -> int:
         """Events of what a step let out that lost the other half of their pair."""
-        known = (step.broken for step in self.steps if step.view_out is view and step.broken is not None)
-        found = next(known, None)
-        return broken_in(view, self._separated(view)) if found is None else found
+        return broken_in(view, self._separated(view))
 
     def _separated(self, view: View) -> set[int]:
         """Return the positions of a view that hold reasoning, or the item behind it, without the other.

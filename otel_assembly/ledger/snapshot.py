@@ -179,8 +179,8 @@ class ItemGroup:
 def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
     """A view's item ids, in its order, as runs ``[first, last]``; a run only ever ascends."""
     runs: list[Run] = []
-    for column, start, stop in view.segments:
-        for first, last in _spans(column, start, stop, numbered):
+    for start, stop in view.runs:
+        for first, last in _spans(view.column, start, stop, numbered):
             if runs and runs[-1][1] + 1 == first:
                 runs[-1] = (runs[-1][0], last)
             else:
@@ -203,19 +203,19 @@ def item_id_runs_backward(view: View, numbered: NumberedHistory) -> Iterator[tup
 
 
 def _pieces_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
-    item_ids = numbered.item_ids
-    for column, start, stop in reversed(view.segments):
+    item_ids, column = numbered.item_ids, view.column
+    for start, stop in reversed(view.runs):
         while start < stop:
-            first, end = column.start_of_run(start, stop), column.position(stop - 1) + 1
+            first, end = column.start_of_run(start, stop), column.positions[stop - 1] + 1
             yield from item_ids.spans_backward(end - (stop - first), end)
             stop = first
 
 
 def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> Iterable[Run]:
-    low, high = column.position(start), column.position(stop - 1)
+    low, high = column.positions[start], column.positions[stop - 1]
     if high - low == stop - start - 1:
         return numbered.item_ids.spans(low, high + 1)
-    return ((item_id, item_id) for item_id in map(numbered.item_ids.of, column.positions(start, stop)))
+    return ((item_id, item_id) for item_id in map(numbered.item_ids.of, column.positions[start:stop]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +273,6 @@ class Step:
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()
     halts: int = 0
-    #: Events of the output that lost the other half of their pair, where that is known already.
-    broken: int | None = None
     #: What a framework's reducer says itself that it left out.
     reported: int | None = None
     #: How the policy gave its budget out, if it is an allocator.

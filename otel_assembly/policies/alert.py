@@ -77,5 +77,5 @@ class AlertPolicy(DecidingPolicy):
         if history.conversation is conversation:
             start = conversation.alerts_read
             context.when_done(success=partial(conversation.has_read, end, conversation.releases))
-        for position in history.alerts.positions(start, end):
+        for position in history.alerts.positions[start:end]:
             yield alert_facts(history.event(position))

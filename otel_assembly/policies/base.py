@@ -363,7 +363,7 @@ def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
     history, first = view.history, min(always_kept, default=-1)
     if first < 0 or opens(view, first):
         return []
-    requests = history.requests.held
+    requests = history.requests.positions
     for index in range(bisect_left(requests, first) - 1, -1, -1):
         if view.holds(requests[index]) and opens(view, requests[index]):
             return [requests[index]]

@@ -217,8 +217,7 @@ class BudgetPlan:
         """
         history, view = self._view.history, self._view
         column = history.summaries
-        for at in range(column.index(view.end) - 1, -1, -1):
-            position = column.position(at)
+        for position in reversed(column.positions[: column.index(view.end)]):
             newest = position in self.newest or position in self.left_out
             if newest or position < history.leading or not view.holds(position):
                 continue
@@ -295,11 +294,12 @@ class BudgetPlan:
         """
         begin, entries = len(self._view), iter([*corrections, (-1, 0)])
         at, difference = next(entries)
-        for column, low, stop in reversed(self._view.segments):
+        sums = self._table.atoms(self._view.column)
+        for low, stop in reversed(self._view.runs):
             begin -= stop - low
             if begin + stop - low <= self.leading:
                 break
-            sums, high, lowest = self._table.atoms(column), stop, low + max(0, self.leading - begin)
+            high, lowest = stop, low + max(0, self.leading - begin)
             while True:
                 # The corrections from `high` on are already subtracted from `room`; none is between `place` and `high`.
                 place = low + at - begin
@@ -317,10 +317,8 @@ class BudgetPlan:
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
         """Return the tokens of all atoms (calls with results, or messages) that begin at the index `start` or later."""
         tokens = sum([difference for index, difference in corrections if index >= start])
-        for column, low, stop in self._view.pick([(start, len(self._view))]).segments:
-            sums = self._table.atoms(column)
-            tokens += sums[stop] - sums[low]
-        return tokens
+        sums, part = self._table.atoms(self._view.column), self._view.pick([(start, len(self._view))])
+        return tokens + sum([sums[stop] - sums[low] for low, stop in part.runs])
 
     def _cell_after(self, index: int, cell: int) -> int:
         """Return the index of the first event that is in a later cell than the event at `index`.

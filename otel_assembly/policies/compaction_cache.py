@@ -126,10 +126,10 @@ class CompactionCache:
             The summary. Without one, because every attempt failed, the `Compaction` has no replacement.
         """
         covered = self.covered if self.covered is not None and not self.covered.minus(dropped) else None
-        if covered is not None and covered.current == dropped.current:
+        if covered is not None and covered.has_items_of(dropped):
             return Compaction(dropped, self.summary)
         attempts: Sequence[Attempt] = ()
-        if self.failed is None or self.failed.current != dropped.current:
+        if self.failed is None or not self.failed.has_items_of(dropped):
             text = render_events(dropped if covered is None else dropped.minus(covered))
             if covered is not None:
                 text = f"{self.text}\n\n{text}"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
-from otel_assembly.history.view import View, complement, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import View, complement, difference, intersection, is_in, joined, merged, to_runs
 
 MOST = 40
 NUMBERS = st.sets(st.integers(0, MOST))
@@ -115,7 +115,7 @@ def views_of_one_history(draw):
         edges = sorted(
             draw(st.lists(st.integers(0, len(column)), min_size=2, max_size=6).filter(lambda e: len(e) % 2 == 0))
         )
-        views.append(View(history, [(column, *edge) for edge in zip(edges[::2], edges[1::2], strict=True)]))
+        views.append(View(history, column, joined(zip(edges[::2], edges[1::2], strict=True))))
     return views
 
 
