@@ -78,9 +78,10 @@ def test_the_unit_in_front_of_the_cut_is_compared():
         event["content"] = "shorter"
     next_turn(events)
     events[cut - 1]["content"] = "one " * 400
-    assert own.assemble_sync([], events, context).events == assembler(BudgetPolicy(600, 0, step_tokens=0)).assemble_sync(
-        [], events
-    ).events
+    assert (
+        own.assemble_sync([], events, context).events
+        == assembler(BudgetPolicy(600, 0, step_tokens=0)).assemble_sync([], events).events
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

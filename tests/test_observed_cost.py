@@ -57,7 +57,6 @@ REDUCERS = {
     "two windows": [lambda e: e[len(e) // 10 :], lambda e: e[-20:]],
     "most of it": [lambda e: e[200:]],
     "head and tail": [lambda e: e[:5] + e[-15:]],
-    "calls taken out, then a window": [lambda e: [m for m in e if m.number % 4 in {0, 3}], lambda e: e[-20:]],
     "a summary and what follows": [lambda e: [SUMMARY, *e[-20:]]],
 }
 

@@ -162,9 +162,10 @@ async def test_a_conversation_without_its_abandoned_calls_is_one_interval(length
     for new in (abandoning(20), abandoning(21), late[:1], late[1:]):
         history.extend(new)
         outcome = await ConversationPolicy().decide([], history, Context())
-        assert [
-            len(view.runs) for view in (outcome.events, *(decision.events for decision in outcome.decisions))
-        ] == [1, 1]
+        assert [len(view.runs) for view in (outcome.events, *(decision.events for decision in outcome.decisions))] == [
+            1,
+            1,
+        ]
         given_up = sum(bool(event.tool_calls) for event in outcome.decisions[0].events)
         assert len(outcome.events) + given_up == len(history)
     assert history[1] in list(outcome.events)

@@ -104,7 +104,9 @@ class History(Sequence[Any]):
         #: Each event is in one of these columns: events that may be sent, events outside the conversation, results
         #: without a call, abandoned calls, results of their units, and separated reasoning. If an event changes its
         #: class, both columns are replaced, and views of the old ones stay as they are.
-        self.classes = [Column() for _ in range(_SEPARATED + 1)]
+        self.classes = [Column(place=place) for place in range(_SEPARATED + 1)]
+        #: The events that changed their class, once for each change.
+        self.moved = array("I")
         #: The results without a call.
         self.orphans = self.classes[_ORPHAN]
         self.requests = Column()
@@ -205,13 +207,24 @@ class History(Sequence[Any]):
                 if position < end and _IS_CONVERSATION[self.kind_codes[position]] and sendable.holds(position) != sent:
                     places = _SENDABLE, self._given_up_class(position, pairing.flags[position])
                     moves[position] = places[::-1] if sent else places
+        before = len(self.moved)
+        self.moved.extend(moves)
         for place in sorted({place for places in moves.values() for place in places}):
             column = self.classes[place]
             removed = [position for position, (old, _) in moves.items() if old == place]
             added = [position for position, (_, new) in moves.items() if new == place]
             self.classes[place] = edited = column.edited(removed, added)
+            column.until, edited.since = before, len(self.moved)
             for table in self._tables.values():
                 table.follow(column, edited, edited.index(min(removed + added)))
+
+    def moved_between(self, column: Column, other: Column) -> Sequence[int]:
+        """Return the events that can be in two columns of different classes, because they changed their class.
+
+        While both columns are in use, no event is in both.
+        """
+        ends = [until for until in (column.until, other.until) if until is not None]
+        return self.moved[min(ends) : max(column.since, other.since)] if ends else ()
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -110,7 +110,9 @@ class TokenTable:
         """Count the events of a view whose tokens are an estimate."""
         self.arrive(view.end)
         if self.estimated and view.runs and view.position(0) < self.estimated[-1][1]:
-            self._correct([position for start, stop in self._estimates(view) for position in view.column.positions[start:stop]])
+            self._correct(
+                [position for start, stop in self._estimates(view) for position in view.column.positions[start:stop]]
+            )
 
     def estimates(self, view: View) -> int:
         """How many of a view's events have an estimate."""

@@ -101,14 +101,23 @@ def complement(length: int, runs: Sequence[Run]) -> list[Run]:
 class Column:
     """Ascending positions of a history's events: of all, or of one class. It grows with the history.
 
+    Args:
+        positions: The positions so far.
+        place: Which of a history's classes the column lists; −1 if it lists no class.
+
     Attributes:
         positions: The positions.
+        since: How many events had changed their class when the column was created.
+        until: The same when another column replaced it; None while none did.
     """
 
-    __slots__ = ("__weakref__", "positions")
+    __slots__ = ("__weakref__", "place", "positions", "since", "until")
 
-    def __init__(self, positions: Iterable[int] = ()) -> None:
+    def __init__(self, positions: Iterable[int] = (), place: int = -1) -> None:
         self.positions = array("I", positions)
+        self.place = place
+        self.since = 0
+        self.until: int | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -127,16 +136,18 @@ class Column:
 
     def start_of_run(self, start: int, stop: int) -> int:
         """Return the first index, `start` or later, from which on positions follow one another up to index `stop`."""
-        positions = self.positions
-        ahead = positions[stop - 1] - stop + 1
-        if positions[start] - start == ahead:
-            return start
-        # How far a position is ahead of its index never decreases.
-        return start + bisect_left(range(start, stop), ahead, key=lambda index: positions[index] - index)
+        positions, index, step = self.positions, stop - 1, 1
+        ahead = positions[index] - index
+        while index - step >= start and positions[index - step] - index + step == ahead:
+            index, step = index - step, 2 * step
+        while step := step // 2:
+            if index - step >= start and positions[index - step] - index + step == ahead:
+                index -= step
+        return index
 
     def edited(self, removed: Iterable[int], added: Iterable[int]) -> Column:
         """Return a copy without some positions and with others. Views of this column stay as they are."""
-        column = Column(self.positions)
+        column = Column(self.positions, self.place)
         for position in removed:
             del column.positions[column.index(position)]
         for position in added:
@@ -246,6 +257,13 @@ class View(Sequence[Any]):
             for lower in range(start, stop, _CHUNK)
         )
 
+    def _all_positions(self) -> array[int]:
+        """Return the positions of all items, copied in one step for each run."""
+        copied = array("I")
+        for start, stop in self.runs:
+            copied += self.column.positions[start:stop]
+        return copied
+
     def backward(self) -> Iterator[int]:
         """Return the positions of all items, from the newest on."""
         positions = self.column.positions
@@ -329,6 +347,10 @@ class View(Sequence[Any]):
             runs = difference(self.runs, other.runs)
             left = sum([stop - start for start, stop in runs])
             return View(self.history, self.column, runs, is_slice=self.is_slice or left < self._length)
+        if self.column.place != other.column.place and -1 not in {self.column.place, other.column.place}:
+            moved = filter(other.holds, self.history.moved_between(self.column, other.column))
+            shared = to_runs(sorted({index for position in moved if (index := self.index_of(position)) >= 0}))
+            return self.pick(complement(self._length, shared)) if shared else self
         start = self.shared_with(other)
         if len(other) - start <= len(self) - start:
             places = map(self.index_of, other.pick([(start, len(other))]).positions())
@@ -355,7 +377,7 @@ class View(Sequence[Any]):
                     break
             return shared
         most = min(self._length, other._length)
-        return next(compress(count(), map(ne, self.positions(), other.positions())), most)
+        return next(compress(count(), map(ne, self._all_positions(), other._all_positions())), most)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """Return the part of this view at these positions of its history, in the view's order."""
