@@ -241,22 +241,14 @@ class Assembler:
     async def _assemble(
         self, prompts: Sequence[str], events: Sequence[Any], context: Context | None, *, in_place: bool
     ) -> Assembly:
-        if context is None:
-            context = Context()
-        elif type(context) is not Context:
-            of_type("context", context, Context, "give Context(conversation_id=..., agent_name=..., model=...)")
-        texts = () if isinstance(prompts, str) else tuple(prompts)
-        if isinstance(prompts, str) or (texts and not all(isinstance(prompt, str) for prompt in texts)):
-            raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
-        guards: tuple[HaltGuard, ...]
-        if isinstance(events, History):
-            context.adopt(events.conversation)
-            history_guard = events.conversation.guard
-            guards = (context.guard,) if context.guard is history_guard else (context.guard, history_guard)
-        else:
-            guards = (context.guard,)
-        model = self.model or context.model
         started_ns = time.time_ns()
+        texts, context = _arguments(prompts, context)
+        history = events if isinstance(events, History) else None
+        conversation = context.adopt(history.conversation if history is not None else None)
+        guards: tuple[HaltGuard, ...] = (conversation.guard,)
+        if history is not None and history.conversation is not conversation:
+            guards = conversation.guard, history.conversation.guard
+        model, recorder = self.model or context.model, self._recorded_by()
         meter = self._meter(model, context.client)
         run_context = context
         if not meter.ready:
@@ -265,45 +257,33 @@ class Assembler:
                 run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
                 meter.ready = True
-        ledger = self._ledger(events, context)
-        ledger_input = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
-        self._ledgers.weigh(ledger, context, self._identity, self._recorded_by())
-        if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
-            raise unknown_part(*unknown)
-        if (billed := ledger_input.view.history.billed) is not None:
-            self._calibrate(billed, ledger, ledger_input, model)
-        await self._arrive(ledger_input.view, meter, in_place=in_place)
-        recording = self._recorded_by().begin(self.name, model, run_context, started_ns)
+        ledger = self._ledgers.of(events, context, (type(self), self.name), recorder)
+        source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
+        if context.conversation_id is not None:
+            self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)
+        self._check_input(source, ledger, model)
+        await self._arrive(source.view, meter, in_place=in_place)
+        recording = recorder.begin(self.name, model, run_context, started_ns)
         for guard in guards[1:]:
-            guard.last, guard.identity = context.guard.last, context.guard.identity
+            guard.last, guard.identity = conversation.guard.last, conversation.guard.identity
+        watch = recording.watch if recording is not None else None
         record = Record(
             name=self.name,
             model=model,
             turn=ledger.turn(),
             ledger=ledger,
-            ledger_input=ledger_input,
-            context=run_context.for_assembly(
-                meter, recording.watch if recording is not None else None, ledger_input.view, model
-            ),
+            ledger_input=source,
+            context=run_context.for_assembly(meter, watch, source.view, model),
             meter=meter,
             prompts_in=texts,
             window=self.model_window,
             guards=guards,
-            named=named_conversation(context.conversation_id, self._recorded_by()),
         )
+        if context.conversation_id is not None:
+            record.named = named_conversation(context.conversation_id, recorder)
         assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording, in_place=in_place)
         try:
-            token = record.context.begin(guards)
-            try:
-                await self._run(assembly)
-                is_current = ledger.verify(ledger_input, record.numbered_out, record.view_out)
-                if is_current:
-                    await self._notify_observers(assembly, assembly.recording)
-            finally:
-                record.context.end(token)
-            self._check_halt(record)
-            if assembly.recording.measured:
-                await count_estimates(record.view_out, meter, in_place=in_place)
+            is_current = await self._run(assembly)
         except BaseException as error:
             self._failed(assembly, error)
             if isinstance(error, ContextOverflowError):
@@ -318,6 +298,14 @@ class Assembler:
             listener(made)
         return made
 
+    def _check_input(self, source: LedgerInput, ledger: Ledger, model: str | None) -> None:
+        """Refuse unknown parts if `strict` is set, and calibrate the counter with a response's billed tokens."""
+        history = source.view.history
+        if self.strict and history.unknown is not None:
+            raise unknown_part(*history.unknown)
+        if history.billed is not None:
+            self._calibrate(history.billed, ledger, source, model)
+
     async def _start_again(
         self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context
     ) -> Assembly:
@@ -331,8 +319,8 @@ class Assembler:
         """Compare all messages of the conversation with the content that was read, at its next assembly.
 
         Use it after a change of older messages in place, if the conversation is a list of more than 1,024 messages. Of
-        such a list, each assembly compares the messages that it sends, and 256 others in rotation. Otherwise, the counts
-        of dropped messages can be outdated for a few assemblies. A `History` and shorter lists do not need it.
+        such a list, each assembly compares the messages that it sends, and 256 others in rotation, so that counts of
+        dropped messages can be outdated for a few assemblies. A `History` and shorter lists do not need it.
 
         Args:
             context: The context of the conversation's assemblies.
@@ -347,7 +335,7 @@ class Assembler:
             >>> assembler.assemble_sync([], messages, context).totals.tokens_out
             12
         """
-        self._ledger((), context).compare_all()
+        self._ledger(context).compare_all()
 
     @property
     def compacts(self) -> bool:
@@ -388,12 +376,9 @@ class Assembler:
         """Count the tokens of new events."""
         await arrive(view, meter, in_place=in_place)
 
-    @property
-    def _identity(self) -> tuple[object, ...]:
-        return type(self), self.name
-
-    def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
-        return self._ledgers.of(events, context, self._identity, self._recorded_by())
+    def _ledger(self, context: Context) -> Ledger:
+        """Return the ledger of the conversation that a context belongs to."""
+        return self._ledgers.of((), context, (type(self), self.name), self._recorded_by())
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else DEFAULT.recorder
@@ -411,29 +396,57 @@ class Assembler:
     def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
         return TokenMeter(counter, self.framing.for_client(rules, counter.count))
 
-    async def _run(self, assembly: OpenAssembly) -> None:
+    async def _run(self, assembly: OpenAssembly) -> bool:
+        """Apply the policies in order, and notify observers.
+
+        Returns:
+            Whether all messages to send have the content that the policies decided on.
+        """
         record, recording = assembly.record, assembly.recording
-        for policy, kind in zip(self.policies, self._kinds, strict=True):
-            self._check_halt(record)
-            step = assembly.begin_step(
-                policy.name, kind, config_of(policy, record.context) if recording.measured else {}
-            )
-            with recording.policy(policy.name, step.index):
-                try:
-                    await assembly.apply(policy, step)
-                    if step.created:
-                        await arrive(step.view_out, record.meter, in_place=assembly.in_place)
-                except BaseException as error:
-                    step.error = error
-                    if not isinstance(error, Exception):
-                        raise
-                    if not self._is_skipped(error, policy, step, record):
-                        if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
-                            raise
-                        problem = f"raised {type(error).__name__}; its own error is the cause of this one"
-                        raise PolicyFailedError(policy.name, step.index, problem) from error
-            if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
-                record.overflow = step.overflow
+        token = record.context.begin(record.guards)
+        try:
+            for policy, kind in zip(self.policies, self._kinds, strict=True):
+                self._check_halt(record)
+                if recording.measured:
+                    step = assembly.begin_step(policy.name, kind, config_of(policy, record.context))
+                    with recording.policy(policy.name, step.index):
+                        await self._apply(assembly, policy, step)
+                else:
+                    step = assembly.begin_step(policy.name, kind, {})
+                    await self._apply(assembly, policy, step)
+                if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
+                    record.overflow = step.overflow
+            source = record.ledger_input
+            is_current = not source.given or record.ledger.verify(source, record.numbered_out, record.view_out)
+            if is_current and record.context.stream is not None:
+                await self._notify_observers(assembly, recording)
+        finally:
+            record.context.end(token)
+        self._check_halt(record)
+        if recording.measured:
+            await count_estimates(record.view_out, record.meter, in_place=assembly.in_place)
+        return is_current
+
+    async def _apply(self, assembly: OpenAssembly, policy: AssemblyPolicy, step: Step) -> None:
+        """Apply one policy.
+
+        Raises:
+            PolicyFailedError: The policy raised, and is not skipped.
+        """
+        record = assembly.record
+        try:
+            await assembly.apply(policy, step)
+            if step.created:
+                await arrive(step.view_out, record.meter, in_place=assembly.in_place)
+        except BaseException as error:
+            step.error = error
+            if not isinstance(error, Exception):
+                raise
+            if not self._is_skipped(error, policy, step, record):
+                if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
+                    raise
+                problem = f"raised {type(error).__name__}; its own error is the cause of this one"
+                raise PolicyFailedError(policy.name, step.index, problem) from error
 
     def _check_halt(self, record: Record) -> None:
         """Store a halt of the conversation in the record; raise `HaltedError` if `on_halt` is ``raise``."""
@@ -558,3 +571,19 @@ class Assembler:
                     await sending
         except Exception as error:  # noqa: BLE001  # an exception of the stream must not fail a completed assembly
             logger.warning("the stream raised %s for the event of a completed assembly", type(error).__name__)
+
+
+def _arguments(prompts: Sequence[str], context: Context | None) -> tuple[tuple[str, ...], Context]:
+    """Return the checked arguments of `Assembler.assemble`.
+
+    Raises:
+        ConfigurationError: The prompts are not a sequence of strings, or the context is of another type.
+    """
+    if context is None:
+        context = Context()
+    elif type(context) is not Context:
+        of_type("context", context, Context, "give Context(conversation_id=..., agent_name=..., model=...)")
+    texts = () if isinstance(prompts, str) else tuple(prompts)
+    if isinstance(prompts, str) or ({*map(type, texts)} - {str} and not all(isinstance(text, str) for text in texts)):
+        raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
+    return texts, context

@@ -104,7 +104,8 @@ class Context:
         self._meter: TokenMeter | None = None
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
-        self._emitted: list[HaltEvent] = []
+        #: The halts that the policies and observers of this assembly caused.
+        self.emitted: list[HaltEvent] = []
         #: How the client that will be called formats messages; None if only the model's name is known.
         self.client: ClientRules | None = None
         self._watch: Callable[[str], Watch] | None = None
@@ -206,11 +207,18 @@ class Context:
             if halt is not None:
                 await self.halt(halt)
 
-    def adopt(self, conversation: Conversation) -> None:
-        """Use a `History`'s conversation, unless this context has a conversation id or a stream with a conversation."""
-        if self._conversation is None and self.conversation_id is None:
+    def adopt(self, conversation: Conversation | None) -> Conversation:
+        """Use a `History`'s conversation, unless this context has a conversation id or a stream with a conversation.
+
+        Returns:
+            The conversation of this context.
+        """
+        if self._conversation is None:
+            if conversation is None or self.conversation_id is not None:
+                return self.conversation
             self._conversation = conversation
             self._set_guard_agent()
+        return self._conversation
 
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
@@ -244,11 +252,6 @@ class Context:
         """Whether this assembly is recorded. If not, policies need not compute details for telemetry."""
         return self._watch is not None
 
-    @property
-    def halts_emitted(self) -> int:
-        """The number of halts that the policies and observers of this assembly caused."""
-        return len(self._emitted)
-
     def begin(self, guards: Sequence[HaltGuard]) -> Token[Running | None]:
         """Start this assembly. Halts until `end` are attributed to it.
 
@@ -258,7 +261,7 @@ class Context:
         Returns:
             The token to pass to `end`.
         """
-        return RUNNING.set(Running(guards, self._emitted))
+        return RUNNING.set(Running(guards, self.emitted))
 
     def end(self, token: Token[Running | None]) -> None:
         """End the assembly that `begin` started."""
@@ -285,13 +288,16 @@ class Context:
             model: The model that will be called; None: the context's model.
             rules: The provider's rules; None: they are derived from the provider's name, the messages or the model.
         """
-        conversation = self.conversation
-        self._set_guard_agent()
+        conversation = self.adopt(None)
+        agent = conversation.guard.identity
+        identity = self.agent_name, self.framework, self.conversation_id
+        if agent is None or (agent.agent_name, agent.framework, agent.conversation_id) != identity:
+            self._set_guard_agent()
         context = object.__new__(type(self))
         context.__dict__.update(self.__dict__)
         context._conversation = conversation
         context._meter = meter
-        context._on_success, context._on_failure, context._emitted = [], [], []
+        context._on_success, context._on_failure, context.emitted = [], [], []
         context._watch = watch
         context._alerts_shown_before = conversation.deliveries.times_shown
         context.input = input_view

@@ -18,7 +18,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
-from itertools import pairwise
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
@@ -108,12 +108,12 @@ class OpenAssembly:
             PolicyContractError: It changed its input, or returned something else than two sequences.
         """
         context = self.record.context
-        halts = context.halts_emitted
+        halts = len(context.emitted)
         try:
             run = _decided if _decides(type(policy)) else apply_to_lists
             outcome = await run(policy, step, context, in_place=self.in_place)
         finally:
-            step.halts = context.halts_emitted - halts
+            step.halts = len(context.emitted) - halts
         same = outcome.prompts is step.prompts_in
         prompts, alerts = step.prompts_in if same else prompts_of(policy, step, outcome.prompts), tuple(outcome.alerts)
         _take_events(policy, step, outcome, self.record.ledger)
@@ -127,13 +127,13 @@ class OpenAssembly:
             step_edits.write_compactions(step, outcome.compactions, self.record.ledger)
 
     def succeeded(self) -> None:
-        """What the last step let out is sent: the record is projected, and the ledger keeps what the next one needs."""
+        """End the assembly, whose last step's output is sent: record it, and keep in the ledger what the next needs."""
         with self.record.ledger.lock:
             for _ in self._succeeding():
                 pass
 
     async def succeeded_in_slices(self) -> None:
-        """As `succeeded`, in slices where much is told; done to its end, whoever is cancelled."""
+        """End the assembly as `succeeded` does; a large record is made in slices, also if the task is cancelled."""
         in_turn = self.record.ledger.in_turn
         if self.in_place:
             with self.record.ledger.lock:
@@ -257,7 +257,7 @@ async def _decided(policy: Any, step: Step, context: Context, *, in_place: bool)
         if watches or before is not None:
             reader.set(partial(remember, seen) if watches else None)
         outcome = policy.decide(step.prompts_in, step.view_in, context)
-        if isawaitable(outcome):
+        if type(outcome) is CoroutineType or isawaitable(outcome):
             outcome = sync_calls.run_blocking(outcome) if in_place and waits(policy, context) else await outcome
     finally:
         if watches or before is not None:
@@ -303,14 +303,18 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
     """
     exits: list[ItemGroup] = []
     pinned: list[ItemGroup] = []
+    parts = [stays]
     for verdict in verdicts:
         view = verdict.events
         if not (isinstance(view, View) and view.history is stays.history):
             return False
-        groups = exits if verdict.outcome in EXITS else pinned
+        groups = pinned
+        if verdict.outcome in EXITS:
+            groups = exits
+            parts.append(view)
         groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
     with stays.history.lock:  # no item goes over to another class meanwhile
-        rest = _rest(step.view_in, [stays, *[group.view for group in exits]])
+        rest = _rest(step.view_in, parts)
     held = edited if edited is not None else stays
     if rest is None:
         return False
@@ -324,12 +328,14 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
 
 def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     """Return what of a view is in none of its parts; None if two parts share an item, or a part has another item."""
-    history, columns = whole.history, {part.column for part in parts}
-    if columns <= {whole.column}:
-        taken = sorted([run for part in parts for run in part.runs])
-        covers = [*whole.runs] == taken or [*whole.runs] == joined(taken)
-        if covers and all(before[1] <= after[0] for before, after in pairwise(taken)):
-            return []
+    history = whole.history
+    columns: set[Column] = set()
+    taken: list[Run] = []
+    for part in parts:
+        columns.add(part.column)
+        taken += part.runs
+    if columns == {whole.column}:
+        taken.sort()
         return _rest_of_column(history, whole.column, whole.runs, taken)
     if whole.whole and columns <= {*history.classes} and whole.end == len(history):
         # The classes together have each event once.
@@ -346,9 +352,17 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
 
 def _rest_of_column(history: History, column: Column, runs: Sequence[Run], taken: Sequence[Run]) -> list[View] | None:
     """Return what of a column's runs is not taken; None if the taken runs overlap, or are not among the runs."""
-    if any(before[1] > after[0] for before, after in pairwise(taken)) or difference(joined(taken), runs):
+    last = -1
+    for start, stop in taken:
+        if start < last:
+            return None
+        last = stop
+    covered = joined(taken)
+    if covered == runs:
+        return []
+    if difference(covered, runs):
         return None
-    left = difference(runs, joined(taken))
+    left = difference(runs, covered)
     return [View(history, column, left)] if left else []
 
 

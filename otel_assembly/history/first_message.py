@@ -24,6 +24,8 @@ def leading(view: View) -> int:
 
     Alerts and lifecycle notes in front of one count with it.
     """
+    if not view.history.leading:
+        return 0
     count, most = 0, min(view.history.leading, len(view))
     while count < most and view.position(count) < view.history.leading:
         count += 1
@@ -45,17 +47,17 @@ def newest_atom(view: View, response: int) -> list[int]:
     Alerts and lifecycle notes are no part of any, and what cannot be sent (see `Pairing.is_sendable`) is passed over.
     """
     history = view.history
-    last = view.end - 1
-    if last >= 0 and not history.flags(last) & PAIRED and history.kind(last) not in NON_CONVERSATION:
+    pairing, last = history.pairing, view.end - 1
+    if last >= 0 and not pairing.flags[last] & PAIRED and history.kind(last) not in NON_CONVERSATION:
         return [last]
     members: list[int] = []
     atom = -1
     for position in view.backward():
         if atom < 0:
-            if history.kind(position) in NON_CONVERSATION or not history.pairing.is_sendable(position, response):
+            if history.kind(position) in NON_CONVERSATION or not pairing.is_sendable(position, response):
                 continue
-            atom = history.atom(position)
-        if history.atom(position) == atom:
+            atom = pairing.atoms[position]
+        if pairing.atoms[position] == atom:
             members.append(position)
         if position <= atom:
             break

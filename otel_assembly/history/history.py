@@ -82,12 +82,14 @@ class History(Sequence[Any]):
         #: The events by position; not to be changed by others.
         self.events: list[Any] = []
         self.kind_codes = bytearray()
-        self._offsets = array("Q", [0])
+        #: The bytes of text (UTF-8) in front of each event, and of all.
+        self.offsets = array("Q", [0])
         self._sizes = array("I")
         #: Items that restate another event.
         self.echoes = array("I")
         self._media = array("I")
-        self._dicts = False
+        #: Whether an event is a dict, which the caller may change in place.
+        self.of_dicts = False
         #: What stands for the texts of each event, as far as somebody has asked; 0 where nobody has.
         self.known_digests = array("Q")
         #: Which result answers which call.
@@ -141,12 +143,9 @@ class History(Sequence[Any]):
         with self.lock:
             position = len(self.events)
             flags = self.pairing.append(facts)
-            size = 0
-            if not flags & ECHO:
-                for text in facts.texts:
-                    size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            size = 0 if flags & ECHO else _size_of(facts.texts)
             self.kind_codes.append(code)
-            self._offsets.append(self._offsets[-1] + size)
+            self.offsets.append(self.offsets[-1] + size)
             self._sizes.append(size)
             if flags:
                 if flags & ECHO:
@@ -166,7 +165,7 @@ class History(Sequence[Any]):
                     self.leading = position + 1
                 elif facts.rendered:
                     self._leads = False
-            self._dicts = self._dicts or isinstance(event, dict)
+            self.of_dicts = self.of_dicts or isinstance(event, dict)
             self.events.append(event)
             self.all.positions.append(position)
             pairing = self.pairing
@@ -232,16 +231,16 @@ class History(Sequence[Any]):
         return self.all, *self.classes, self.requests, self.alerts, self.summaries
 
     def by_class(self, end: int) -> list[View] | None:
-        """Return a view of each class, or an empty view; None if the history does not end at `end` any more.
+        """Return a view of each class, the events that may be sent first.
 
-        The first view has the events that may be sent; if that is all of them, the list has no other.
+        The list is empty if all events may be sent. The result is None if the history does not end at `end` any more.
         """
         with self.lock:
             if len(self.events) != end:
                 return None
-            sendable = self.classes[_SENDABLE]
-            classes = self.classes if len(sendable) < end else [sendable]
-            return [View(self, column, [(0, len(column))] if column.positions else []) for column in classes]
+            if len(self.classes[_SENDABLE].positions) == end:
+                return []
+            return [View(self, column, [(0, len(column))] if column.positions else []) for column in self.classes]
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
@@ -276,11 +275,6 @@ class History(Sequence[Any]):
         """All events up to now; what is appended later is not in it."""
         end = len(self.events)
         return View(self, self.all, [(0, end)] if end else [])
-
-    @property
-    def of_dicts(self) -> bool:
-        """Whether an event is a dict, which whoever holds it may change in place."""
-        return self._dicts
 
     def event(self, position: int) -> Any:
         """The event at a position."""
@@ -322,11 +316,11 @@ class History(Sequence[Any]):
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
-        return self._offsets[position]
+        return self.offsets[position]
 
     def behind(self, size: int) -> int:
         """The first item with at least so many bytes of text in front of it; the end where there is none."""
-        return bisect_left(self._offsets, size, 0, len(self.events))
+        return bisect_left(self.offsets, size, 0, len(self.events))
 
     def size(self, position: int) -> int:
         """Bytes of an item's text (UTF-8); an echo has none."""
@@ -334,7 +328,7 @@ class History(Sequence[Any]):
 
     def newest(self, start: int, end: int, size: int) -> int:
         """Where the newest of the events ``start`` to ``end`` begin that have so many bytes of text, at least one."""
-        return max(start, min(end - 1, bisect_left(self._offsets, self._offsets[end] - size, start, end)))
+        return max(start, min(end - 1, bisect_left(self.offsets, self.offsets[end] - size, start, end)))
 
     def has_media(self, position: int) -> bool:
         """Whether part of an item can only be estimated."""
@@ -347,7 +341,7 @@ class History(Sequence[Any]):
     def view_size(self, view: View) -> int:
         """Bytes of the text (UTF-8) of a view's items."""
         if view.column is self.all:
-            return sum([self._offsets[stop] - self._offsets[start] for start, stop in view.runs])
+            return sum([self.offsets[stop] - self.offsets[start] for start, stop in view.runs])
         return sum(map(self._sizes.__getitem__, view.positions()))
 
     def digests(self, view: View) -> bytes:
@@ -432,6 +426,11 @@ class ListHistory(History):
     def reread(self, position: int, facts: EventFacts) -> None:
         """An event says the same as before, and has been given an id since."""
         self.fresh_facts[position] = facts
+
+
+def _size_of(texts: Iterable[str]) -> int:
+    """Return the bytes of texts in UTF-8."""
+    return sum([len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts])
 
 
 def unknown_part(event_type: type, part: str) -> DescribeError:

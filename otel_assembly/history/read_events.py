@@ -89,7 +89,7 @@ class ReadHistory(ListHistory):
         self.all = ascending(len(events))
         self.lock = new_lock(self, ReadHistory._read_again)
         self.strict = False
-        self._dicts = False
+        self.of_dicts = False
         #: Of no assembly's events the next one's go on from, so that no bill is compared with what was counted.
         self.billed = None
         self._tables = {}

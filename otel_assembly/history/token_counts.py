@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
-from otel_assembly.history.view import Column, Run, View, joined, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import Column, Run, View, difference, intersection, is_in, joined, merged, to_runs
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from otel_assembly._internal.threads import ThreadLimit
     from otel_assembly.history.history import History
@@ -49,25 +49,25 @@ class TokenTable:
         self._history = history
         self._meter = meter
         self._counts = array("I")
-        #: Of each column, the tokens in front of each of its indexes.
-        self._sums: WeakKeyDictionary[Column, array[int]] = WeakKeyDictionary()
-        #: The same of whole atoms, and how many changes of atoms are in them.
-        self._atoms: WeakKeyDictionary[Column, tuple[array[int], int]] = WeakKeyDictionary()
+        #: For each column in use, the tokens in front of each of its indexes.
+        self._sums: dict[Column, array[int]] = {}
+        #: The same for whole atoms, and how many changes of atoms are in them.
+        self._atoms: dict[Column, tuple[array[int], int]] = {}
         self.estimated: list[Run] = []
         self.corrected = array("I")
 
     def uncounted(self, end: int) -> int:
-        """Bytes of text, up to a position, that are to be counted when it is asked for."""
-        start, offset = len(self._counts), self._history.offset
-        return min(offset(end) - offset(start), MOST_COUNTED) if end > start else 0
+        """Return the bytes of text up to a position that are not counted yet."""
+        offsets = self._history.offsets
+        return offsets[end] - offsets[len(self._counts)] if end > len(self._counts) else 0
 
     def arrive(self, end: int) -> array[int]:
-        """Count what is new up to a position; what one event takes is in its place of what is returned."""
+        """Count the new events up to a position, and return the tokens of all events so far."""
         start = len(self._counts)
         if end <= start:
             return self._counts
         history = self._history
-        first = history.newest(start, end, MOST_COUNTED)
+        first = start if self.uncounted(end) <= MOST_COUNTED else history.newest(start, end, MOST_COUNTED)
         found, failed = self._count(range(first, end))
         estimates = [*range(start, first), *failed]
         if estimates:
@@ -84,13 +84,14 @@ class TokenTable:
         return self._counts
 
     def _count(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The tokens of events, and which of them could not be counted."""
-        history, event = self._history, self._meter.event
+        """Return the tokens of events, and the positions of those that could not be counted."""
+        history, count, flags = self._history, self._meter.event, self._history.pairing.flags
+        facts = history.fresh_facts
         found: list[int] = []
         failed: list[int] = []
         for position in positions:
             try:
-                found.append(0 if history.flags(position) & ECHO else event(history.facts(position)))
+                found.append(0 if flags[position] & ECHO else count(facts.get(position) or history.facts(position)))
             except Exception:  # noqa: BLE001  # it is raised where somebody needs the exact number
                 found.append(0)
                 failed.append(position)
@@ -101,10 +102,11 @@ class TokenTable:
         return self._counts[position] if position < len(self._counts) else self.arrive(position + 1)[position]
 
     def tokens(self, position: int) -> int:
-        """The tokens of an event, counted."""
+        """Return the tokens of an event; an estimate is counted first."""
         if self.estimated and position < self.estimated[-1][1] and is_in(self.estimated, position):
             self._correct([position])
-        return self.known(position)
+        counts = self._counts
+        return counts[position] if position < len(counts) else self.known(position)
 
     def exact(self, view: View) -> None:
         """Count the events of a view whose tokens are an estimate."""
@@ -146,7 +148,9 @@ class TokenTable:
             counts = self.arrive(len(self._history.events))
             with self._history.lock:
                 if sums is None:
-                    sums = self._sums.setdefault(column, array("Q", [0]))
+                    sums = array("Q", [0])
+                    if column.until is None:
+                        sums = self._sums.setdefault(column, sums)
                 known = len(sums) - 1
                 new = map(counts.__getitem__, column.positions[known:length])
                 sums.extend(islice(accumulate(new, initial=sums[-1]), 1, None))
@@ -171,7 +175,8 @@ class TokenTable:
             if self._history.has_pairs:
                 self._gather(column, known, taken)
             sums.extend(islice(accumulate(taken, initial=sums[-1]), 1, None))
-            self._atoms[column] = sums, len(changed)
+            if column.until is None:
+                self._atoms[column] = sums, len(changed)
         return sums
 
     def _gather(self, column: Column, start: int, taken: list[int]) -> None:
@@ -191,12 +196,14 @@ class TokenTable:
                     taken[at] = 0
 
     def follow(self, column: Column, edited: Column, index: int) -> None:
-        """A column was edited from an index on, or another goes on in its place: what stands in front is as before."""
-        sums, atoms = self._sums.get(column), self._atoms.get(column)
+        """Use the sums of a column for the column that replaces it, up to the index at which they differ."""
+        sums, atoms = self._sums.pop(column, None), self._atoms.pop(column, None)
         if sums is not None:
-            self._sums[edited] = sums[: index + 1]
+            del sums[index + 1 :]
+            self._sums[edited] = sums
         if atoms is not None:
-            self._atoms[edited] = atoms[0][: index + 1], atoms[1]
+            del atoms[0][index + 1 :]
+            self._atoms[edited] = atoms
 
     def sum(self, view: View) -> int:
         """Return the tokens of a view's events; the cost is that of its runs."""
@@ -234,7 +241,7 @@ async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> No
     If `in_place` is true, the caller is synchronous: no event loop is there to feel it.
     """
     table = view.history.table(meter)
-    if not in_place and table.uncounted(view.end) > _MOST_IN_PLACE:
+    if not in_place and min(table.uncounted(view.end), MOST_COUNTED) > _MOST_IN_PLACE:
         await _threads(meter).run(partial(table.arrive, view.end))
     table.arrive(view.end)
 

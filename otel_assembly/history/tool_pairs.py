@@ -322,9 +322,10 @@ class Pairing:
         return members is None or not self._is_abandoned(members, newest_response)
 
     def _is_abandoned(self, members: Sequence[int], newest_response: int) -> bool:
-        return any(
-            member in self._unanswered and member not in self._awaits for member in members if member < newest_response
-        )
+        for member in members:
+            if member < newest_response and member in self._unanswered and member not in self._awaits:
+                return True
+        return False
 
     def pending_calls(self, newest_response: int) -> list[int]:
         """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""

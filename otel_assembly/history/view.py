@@ -257,7 +257,7 @@ class View(Sequence[Any]):
             for lower in range(start, stop, _CHUNK)
         )
 
-    def _all_positions(self) -> array[int]:
+    def all_positions(self) -> array[int]:
         """Return the positions of all items, copied in one step for each run."""
         copied = array("I")
         for start, stop in self.runs:
@@ -281,10 +281,13 @@ class View(Sequence[Any]):
         """Return the view's index of a position of the history; −1 if the view does not have it."""
         if position >= self.end:
             return -1
-        column, runs = self.column, self.runs
-        index = column.index(position)
-        if column.positions[index] != position:
-            return -1
+        positions, runs = self.column.positions, self.runs
+        if position < len(positions) and positions[position] == position:  # no position in front of it is missing
+            index = position
+        else:
+            index = bisect_left(positions, position, 0, min(position, len(positions)))
+            if positions[index] != position:
+                return -1
         if len(runs) == 1:
             start, stop = runs[0]
             return index - start if start <= index < stop else -1
@@ -306,7 +309,7 @@ class View(Sequence[Any]):
         """Return the part of this view at ascending and disjoint ranges of its own indexes."""
         if len(self.runs) == 1:
             low, high = self.runs[0]
-            picked = joined((low + start, min(low + stop, high)) for start, stop in runs)
+            picked = joined([(low + start, min(low + stop, high)) for start, stop in runs])
         else:
             picked = joined(self._column_runs(runs))
         part = View(self.history, self.column, picked, is_slice=self.is_slice)
@@ -377,7 +380,7 @@ class View(Sequence[Any]):
                     break
             return shared
         most = min(self._length, other._length)
-        return next(compress(count(), map(ne, self._all_positions(), other._all_positions())), most)
+        return next(compress(count(), map(ne, self.all_positions(), other.all_positions())), most)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """Return the part of this view at these positions of its history, in the view's order."""

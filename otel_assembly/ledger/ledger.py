@@ -80,7 +80,7 @@ class Ledger:
         #: The token table of the input, and how many of its estimates had been corrected by then.
         self._told_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
-        self._next = 0
+        self.next_item = 0
         self._next_made = FIRST_MADE
         self._numbered: NumberedHistory | None = None
         #: What assemblies do here in slices, one of them at a time.
@@ -107,14 +107,9 @@ class Ledger:
     def take(self, count: int) -> int:
         """Give `count` new items their item ids; the first is returned."""
         with self.lock:
-            first = self._next
-            self._next += count
+            first = self.next_item
+            self.next_item += count
             return first
-
-    @property
-    def next_item(self) -> int:
-        """The id of the next item that arrives."""
-        return self._next
 
     def take_made(self) -> int:
         """Give an item that a step made its item id: those are counted on their own."""
@@ -222,7 +217,10 @@ class Ledger:
 
         A cancelled caller leaves the ledger as if the part that was read were the whole list.
         """
-        if isinstance(events, History | ReadEvents):
+        if isinstance(events, History):
+            with self.lock:
+                return self._open_history(events)
+        if isinstance(events, ReadEvents):
             return self.open(events)
         if type(events) is list and not self.in_turn.queue:
             with self.lock:
@@ -237,18 +235,17 @@ class Ledger:
             return self.open(events)
 
     def _open_history(self, history: History) -> LedgerInput:
-        old = self._numbered
-        if old is None or old.history is not history:
-            self._numbered = NumberedHistory(history, ItemIds())
-            self._contents, self._last_list = [], []
+        numbered, view = self._numbered, history.view()
+        if numbered is None or numbered.history is not history:
+            old, numbered = numbered, NumberedHistory(history, ItemIds())
+            self._numbered, self._contents, self._last_list = numbered, [], []
             if old is not None:  # the conversation was loaded again
-                self._number(self._numbered, recognised(old, history.events, None, self.facts_of))
-                self._keep_known(self._numbered)
-        numbered = cast("NumberedHistory", self._numbered)
-        view = history.view()
-        new = len(view) - len(numbered.item_ids)
+                self._number(numbered, recognised(old, history.events, None, self.facts_of))
+                self._keep_known(numbered)
+        new = view.end - numbered.item_ids.end
         if new > 0:
-            numbered.item_ids.extend(new, self.take(new))
+            numbered.item_ids.extend(new, self.next_item)
+            self.next_item += new
         return LedgerInput(numbered, view)
 
     def _open_read(self, events: ReadEvents) -> LedgerInput:

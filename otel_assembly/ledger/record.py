@@ -52,7 +52,7 @@ class Record:
     prompts_in: tuple[str, ...]
     #: The model's window, in tokens, where it is known.
     window: int | None = None
-    assembly_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    _assembly_id: str = ""
     #: The assembly before this one in the ledger.
     last: Snapshot | None = None
     #: The id of the ledger's last assembly whose span was recorded.
@@ -92,6 +92,13 @@ class Record:
     _turns: int | None = None
 
     @property
+    def assembly_id(self) -> str:
+        """The random id of the assembly, created on first use."""
+        if not self._assembly_id:
+            self._assembly_id = os.urandom(16).hex()
+        return self._assembly_id
+
+    @property
     def prompts_out(self) -> tuple[str, ...]:
         """The prompts to send."""
         if self.error is not None:
@@ -116,8 +123,8 @@ class Record:
         """The events to send, of a list those that came in with this assembly: a later one may bring other objects."""
         view, given = self.view_out, self.ledger_input.given
         if given and view.history is self.ledger_input.view.history:
-            return list(map(given.__getitem__, view.positions()))
-        return list(view)
+            return list(map(given.__getitem__, view.all_positions()))
+        return list(map(view.history.events.__getitem__, view.all_positions()))
 
     @property
     def numbered_out(self) -> NumberedHistory:
@@ -211,14 +218,16 @@ class Record:
 
     def snapshot(self) -> Snapshot:
         """What the next assembly needs of this one."""
+        last = self.steps[-1] if self.steps else None
+        kept = last.view_out if last is not None else self.ledger_input.view
         return Snapshot(
             steps=tuple(self.steps),
-            prompts=self.prompts_out,
+            prompts=last.prompts_out if last is not None else self.prompts_in,
             tools=self.context.tools,
-            kept=(kept := self.view_out),
-            numbered=self.numbered_out,
+            kept=kept,
+            numbered=last.numbered_out if last is not None else self.ledger_input.numbered,
             kinds=self.kinds,
-            kept_table=self.table(kept),
+            kept_table=kept.history.table(self.meter),
             arrived=self.ledger.next_item,
             assemblies=self.named.assemblies if self.named is not None else 0,
             resumed=self.last is None and self.turns == 0,
@@ -281,7 +290,7 @@ def totals_of(record: Record) -> Totals:
         compacted=compacted,
         compacted_tokens=compacted_tokens,
         alerts_delivered=alerts,
-        halts_emitted=max(record.context.halts_emitted, halts),
+        halts_emitted=max(len(record.context.emitted), halts),
         budget=budget,
         fixed=fixed,
         used=used,

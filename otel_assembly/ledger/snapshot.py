@@ -48,27 +48,27 @@ def run_text(first: int, last: int) -> str:
 class ItemIds:
     """The item ids of a history's positions, as runs of consecutive ones."""
 
-    __slots__ = ("_ids", "_positions", "_upto")
+    __slots__ = ("_ids", "_positions", "end")
 
     def __init__(self) -> None:
         self._positions: list[int] = []
         self._ids: list[int] = []
-        self._upto = 0
+        self.end = 0
 
     def extend(self, count: int, first: int) -> None:
         """The next `count` positions have the item ids from `first` on."""
         if count <= 0:
             return
-        if not self._positions or self._ids[-1] + self._upto - self._positions[-1] != first:
-            self._positions.append(self._upto)
+        if not self._positions or self._ids[-1] + self.end - self._positions[-1] != first:
+            self._positions.append(self.end)
             self._ids.append(first)
-        self._upto += count
+        self.end += count
 
     def extend_from(self, other: ItemIds, start: int, stop: int) -> None:
         """The next positions have the item ids that ``start`` to ``stop`` have in another history."""
-        if start == self._upto == 0 and stop:
+        if start == self.end == 0 and stop:
             runs = bisect_left(other._positions, stop)
-            self._positions, self._ids, self._upto = other._positions[:runs], other._ids[:runs], stop
+            self._positions, self._ids, self.end = other._positions[:runs], other._ids[:runs], stop
             return
         for first, last in other.spans(start, stop):
             self.extend(last - first + 1, first)
@@ -81,7 +81,7 @@ class ItemIds:
     def find(self, item_ids: Iterable[int]) -> Iterator[int]:
         """The positions that have these item ids; those that none has are passed over, and what comes in meanwhile."""
         starts, ids = list(self._positions), list(self._ids)
-        ends = [*starts[1:], self._upto]
+        ends = [*starts[1:], self.end]
         if any(one > other for one, other in pairwise(ids)):
             wanted = sorted(set(item_ids))
             for start, first, stop in zip(starts, ids, ends, strict=True):
@@ -97,7 +97,7 @@ class ItemIds:
         """The item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
         run = bisect_right(self._positions, start) - 1
         while start < stop:
-            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self._upto)
+            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
             first = self._ids[run] + start - self._positions[run]
             yield first, first + upto - start - 1
             start, run = upto, run + 1
@@ -112,11 +112,11 @@ class ItemIds:
             stop, run = low, run - 1
 
     def __len__(self) -> int:
-        return self._upto
+        return self.end
 
     def all(self) -> Iterator[int]:
         """Every item id, by position."""
-        for first, last in self.spans(0, self._upto):
+        for first, last in self.spans(0, self.end):
             yield from range(first, last + 1)
 
 

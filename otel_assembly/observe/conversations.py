@@ -93,10 +93,9 @@ class AssemblyInput(TypedDict, total=False):
 class _Offered(Context):
     """What is known of whom an observed assembly is for: the tools. Its steps say what halts they emitted."""
 
-    halts_emitted = 0
-
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self.tools = tuple(tools)
+        self.emitted = []
 
 
 _observed: Final = partial(Ledger, observed=True)

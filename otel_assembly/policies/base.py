@@ -298,8 +298,8 @@ def as_view(events: Sequence[Any]) -> View:
     """
     if isinstance(events, History):
         return events.view()
-    view = events.view if isinstance(events, EventList) else events
-    if isinstance(view, View) and (view.end == len(view.history) or not _answered_since(view)):
+    view = events.view if type(events) is EventList else events
+    if type(view) is View and (view.end == len(view.history.events) or not _answered_since(view)):
         if not view.is_slice:
             return view
         if _holds_whole_pairs(view):
@@ -443,7 +443,8 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
         verdicts += orphan_verdicts(kept, orphans)
         indexes = sorted(kept.index_of(position) for position in orphans)
         kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
-    return kept.mended(), verdicts
+    kept.is_slice = False  # it has whole pairs now, and nobody else has this view yet
+    return kept, verdicts
 
 
 def keep_from(

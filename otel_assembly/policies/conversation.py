@@ -47,9 +47,10 @@ class ConversationPolicy(DecidingPolicy):
         view = as_view(events)
         history = view.history
         classes = history.by_class(view.end) if view.whole else None
-        if classes is not None:
-            kept, verdicts = self._of_all(view, classes)
-        else:
+        kept, verdicts = view, list[Verdict]()
+        if classes:
+            kept, verdicts = self._of_all(classes)
+        elif classes is None:
             runs = to_runs(
                 index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
             )
@@ -58,20 +59,16 @@ class ConversationPolicy(DecidingPolicy):
             kept, verdicts = start_with_user(kept, verdicts)
         return Outcome(prompts, kept, verdicts)
 
-    def _of_all(self, view: View, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
+    def _of_all(self, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
         """Return the kept events, and the verdicts on the dropped ones.
 
         Args:
-            view: All events of a history.
             classes: The return value of `History.by_class`: the events to keep, then for each reason in `_REASONS`
                 the events to drop.
         """
-        kept = classes[0]
-        if len(kept) == len(view):
-            return view, []
         verdicts = [
             Verdict(events, DecisionOutcome.DROPPED, reason)
             for events, reason in zip(classes[1:], _REASONS, strict=True)
             if events
         ]
-        return kept, verdicts
+        return classes[0], verdicts

@@ -346,9 +346,10 @@ class TokenMeter:
 
     def event(self, facts: EventFacts) -> int:
         """Return the tokens of one event (framing, texts and media); 0 for an event that is not sent to the model."""
-        if not facts.rendered:
+        tokens = self.framing.message(facts)
+        if not tokens and not facts.rendered:
             return 0
-        tokens = self.framing.message(facts) + facts.media_tokens
+        tokens += facts.media_tokens
         for text in facts.texts:
             tokens += self.text(text)
         if facts.name and not self.framing.sends_name(facts):
