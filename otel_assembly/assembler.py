@@ -257,7 +257,7 @@ class Assembler:
                 run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
                 meter.ready = True
-        ledger = self._ledgers.of(events, context, (type(self), self.name), recorder)
+        ledger = self._ledger(events, context)
         source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         if context.conversation_id is not None:
             self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)
@@ -335,7 +335,7 @@ class Assembler:
             >>> assembler.assemble_sync([], messages, context).totals.tokens_out
             12
         """
-        self._ledger(context).compare_all()
+        self._ledger((), context).compare_all()
 
     @property
     def compacts(self) -> bool:
@@ -376,9 +376,8 @@ class Assembler:
         """Count the tokens of new events."""
         await arrive(view, meter, in_place=in_place)
 
-    def _ledger(self, context: Context) -> Ledger:
-        """Return the ledger of the conversation that a context belongs to."""
-        return self._ledgers.of((), context, (type(self), self.name), self._recorded_by())
+    def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
+        return self._ledgers.of(events, context, (type(self), self.name), self._recorded_by())
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else DEFAULT.recorder

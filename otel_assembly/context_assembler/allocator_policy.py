@@ -283,7 +283,7 @@ class BlockAssembler(Assembler):
 
     def cache_of(self, context: Context) -> ConversationCache:
         """Return the cache of a conversation, which exists as long as the conversation's ledger."""
-        ledger = self._ledger(context)
+        ledger = self._ledger((), context)
         with self._lock:
             cache = self._caches.get(ledger)
             if cache is None:

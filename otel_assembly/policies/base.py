@@ -296,14 +296,14 @@ def as_view(events: Sequence[Any]) -> View:
     whose tool pairs (calls with their results) differ from those of its history: a slice with half of a pair, or a view
     whose calls were answered after it was made.
     """
-    if isinstance(events, History):
-        return events.view()
-    view = events.view if type(events) is EventList else events
-    if type(view) is View and (view.end == len(view.history.events) or not _answered_since(view)):
+    view = events.view if isinstance(events, EventList) else events
+    if isinstance(view, View) and (view.end == len(view.history.events) or not _answered_since(view)):
         if not view.is_slice:
             return view
         if _holds_whole_pairs(view):
             return view.mended()
+    if isinstance(events, History):
+        return events.view()
     return ListHistory(events).view()
 
 
