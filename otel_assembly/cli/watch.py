@@ -140,6 +140,7 @@ class _Watch:
             forwards=self._forward is not None,
             headers="" if self._loopback else f"{TOKEN_HEADER}={self._token}",
         )
+        child = Child()
         program = await asyncio.to_thread(python_program, self._command, environment)
         if program is not None and program.missing:
             _say(
@@ -147,12 +148,10 @@ class _Watch:
                 f"{program.interpreter} -m pip install 'otel-assembly[otlp-http]'"
             )
         try:
-            child = await Child.start(self._command if program is None else program.command, environment)
+            status = await child.run(self._command if program is None else program.command, environment)
         except ChildError as error:
             _say(error)
             return error.status
-        child.forward_signals()
-        status = await child.wait()
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         self._feed.show_end(f"the command {how}")
         if not self._feed.assemblies:

@@ -111,7 +111,7 @@ class _Views:
                 yield ServerSentEvent(event.data, event=event.name, retry=1000 if event.name == "reset" else None)
 
         # A page that does not read for half a minute is closed; the browser connects again.
-        return EventSourceResponse(stream(), sep="\n", send_timeout=30)
+        return EventSourceResponse(stream(), send_timeout=30)
 
     def _is_allowed(self, request: Request) -> bool:
         given = request.query_params.get("token", "")

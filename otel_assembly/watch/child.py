@@ -124,45 +124,42 @@ def _interpreter_of(program: str, environment: Mapping[str, str]) -> str | None:
 
 
 class Child:
-    """A running command, which shares the terminal with this process.
+    """A command that shares the terminal with this process, and gets the signals of this process.
 
-    Attributes:
-        process: The process.
+    Signals that the terminal sends to the command anyway are not sent twice.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Start a command.
-
-        Raises:
-            ChildError: The command cannot be started.
-        """
-        try:
-            return cls(await asyncio.create_subprocess_exec(*command, env=dict(environment)))
-        except FileNotFoundError as error:
-            raise ChildError(f"{command[0]}: not found; name a program that is on the PATH", 127) from error
-        except (OSError, ValueError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
-            raise ChildError(f"{command[0]}: cannot be started: {reason}", 126) from error
-
-    def forward_signals(self) -> None:
-        """Send signals of this process on to the command, except those that the terminal sends to both."""
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._early: list[int] = []
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
             loop.add_signal_handler(number, self._send, number)
         for number in _OF_TERMINAL:
             loop.add_signal_handler(number, _ignore if _has_terminal() else self._send, number)
 
-    def _send(self, number: int) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(number)
+    async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run a command; return its exit status, or the negative number of the signal that ended it.
 
-    async def wait(self) -> int:
-        """Wait for the end of the command; return its exit status, or the negative number of its signal."""
-        return await self.process.wait()
+        Raises:
+            ChildError: The command cannot be started.
+        """
+        try:
+            self._process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+        except FileNotFoundError as error:
+            raise ChildError(f"{command[0]}: not found; name a program that is on the PATH", 127) from error
+        except (OSError, ValueError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise ChildError(f"{command[0]}: cannot be started: {reason}", 126) from error
+        for number in self._early:
+            self._send(number)
+        return await self._process.wait()
+
+    def _send(self, number: int) -> None:
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.returncode is None:
+            self._process.send_signal(number)
 
 
 def _ignore(number: int) -> None:

@@ -69,12 +69,17 @@ class Watch:
         self.said += self.process.stderr.read().splitlines()
         return self.process.wait()
 
+    def end_by_signal(self, number=signal.SIGTERM):
+        """Send a signal, wait for the end, and return the exit status."""
+        self.process.send_signal(number)
+        return self.end()
+
     def events(self):
         """Yield the name and the data of each event of the page's stream, without end."""
-        with urllib.request.urlopen(f"{self.endpoint}/events?token={self.token}") as stream:
+        with urllib.request.urlopen(f"{self.endpoint}/events?token={self.token}", timeout=60) as stream:
             name, data = "message", []
             for raw in stream:
-                line = raw.decode().rstrip("\n")
+                line = raw.decode().rstrip("\r\n")
                 if line.startswith("event: "):
                     name = line.removeprefix("event: ")
                 elif line.startswith("data:"):
@@ -114,7 +119,7 @@ class Watch:
     @staticmethod
     def answer(request):
         try:
-            with urllib.request.urlopen(request) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
