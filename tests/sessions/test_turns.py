@@ -562,8 +562,17 @@ def started(*arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize("point", ["in the tool", "after its result", "before the answer is posted"])
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("sqlite", "in the tool"),
+        ("postgres", "after its result"),
+        ("sqlite", "before the answer is posted"),
+        pytest.param("postgres", "in the tool", marks=pytest.mark.slow),
+        pytest.param("sqlite", "after its result", marks=pytest.mark.slow),
+        pytest.param("postgres", "before the answer is posted", marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_is_killed_is_succeeded_and_no_tool_runs_twice(request, tmp_path, kind, point):
     if kind == "postgres":
         server = request.getfixturevalue("postgres")
