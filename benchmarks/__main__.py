@@ -20,6 +20,7 @@ REPORTS = {
     "imports": "benchmarks.imports",
     "allocator": "benchmarks.allocator",
     "memory": "benchmarks.memory",
+    "lines": "benchmarks.lines",
     "prefix": "benchmarks.prefix",
     "desk": "benchmarks.desk",
     "contexts": "benchmarks.contexts",

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.harness import Size, Table, Timing, race
+from benchmarks.telemetry import recording
 from otel_assembly import (
     Agent,
     AlertPolicy,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.assembly import Assembly
+    from otel_assembly.recorder import Recorder
 
 #: How many calls of the tool an ask has, and how many asks there are.
 SIZES: dict[Size, tuple[tuple[int, ...], int]] = {
@@ -42,6 +44,7 @@ FASTEST_OF = 20
 
 FLOOR = "floor: a loop by hand"
 OURS = "Agent.ask"
+RECORDED = "Agent.ask, SDK, recording, with metrics"
 OVER_FLOOR = "Agent.ask − floor"
 OWN = "Agent.ask − model − assembly"
 LOOP = "Agent.ask − model − assembly − history"
@@ -163,7 +166,7 @@ async def report(size: Size) -> list[Table]:
         for row, timing in (await _raced(calls, asks)).items():
             table.put(row, timing)
     table.notes += [
-        "Nobody records or listens. A turn is one call of the model; all of an ask but the last call the tool, once.",
+        "Only one row records, its assemblies. A turn is one call of the model; all but an ask's last call the tool.",
         "The floor checks no argument, holds no time-out, asks no guard, and hands on no event.",
         "What a history reads of each event as it arrives, the assembly of a plain list reads itself.",
     ]
@@ -173,6 +176,7 @@ async def report(size: Size) -> list[Table]:
 async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     clock, turns = _Clock(), calls + 1
     agent = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain())
+    recorded = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain(recording()))
     timed = Agent("bench", SYSTEM, _Model(calls, clock), [temperature], assembly=_Timed(clock))
     by_hand = _ByHand(_Model(calls), _chain(), [tool.definition for tool in agent.tools.values()])
     asking: dict[str, Any] = {}
@@ -181,7 +185,12 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
 
     def begun(row: str, value: int) -> str:
         if value % FASTEST_OF == 0:
-            asking[row] = {FLOOR: by_hand.force_span, OURS: agent.open_session, TIMED: timed.open_session}[row]()
+            asking[row] = {
+                FLOOR: by_hand.force_span,
+                OURS: agent.open_session,
+                RECORDED: recorded.open_session,
+                TIMED: timed.open_session,
+            }[row]()
             if row == TIMED:
                 clock.watch(asking[row].session.history)
         return f"What about day {value}?"
@@ -192,6 +201,9 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     async def ours(question: str) -> None:
         await asking[OURS].ask(question)
 
+    async def with_record(question: str) -> None:
+        await asking[RECORDED].ask(question)
+
     async def with_clocks(question: str) -> None:
         clock.spent = clock.reading = 0.0
         await asking[TIMED].ask(question)
@@ -199,7 +211,7 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
         reading.append(clock.reading)
 
     found = await race(
-        {FLOOR: floor, OURS: ours, TIMED: with_clocks},
+        {FLOOR: floor, OURS: ours, RECORDED: with_record, TIMED: with_clocks},
         asks,
         floor=FLOOR,
         before=begun,
@@ -214,6 +226,7 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     return {
         FLOOR: Timing(floors),
         OURS: Timing(asked, floors),
+        RECORDED: Timing(_a_turn(found[RECORDED].taken, turns), floors),
         OVER_FLOOR: Timing(_without(asked, floors)),
         OWN: Timing(own),
         LOOP: Timing(_without(own, histories)),
@@ -228,5 +241,5 @@ def _without(taken: Sequence[float], others: Sequence[float]) -> list[float]:
     return [item - other for item, other in zip(taken, others, strict=True)]
 
 
-def _chain() -> Assembler:
-    return Assembler([AlertPolicy()], recorder=NullRecorder())
+def _chain(recorder: Recorder | None = None) -> Assembler:
+    return Assembler([AlertPolicy()], recorder=recorder or NullRecorder())

@@ -51,6 +51,7 @@ TABLES = (
     "imports",
     "allocator",
     "memory",
+    "lines",
     "prefix",
     "desk",
     "contexts",

@@ -26,15 +26,22 @@ class Timing:
     Attributes:
         taken: Seconds of each round.
         beside: Seconds of the floor in the same rounds; empty where there is none.
+        of_means: Whether `ratio` compares the means of all rounds, as rounds of several kinds require.
     """
 
     taken: Sequence[float]
     beside: Sequence[float] = ()
+    of_means: bool = False
 
     @property
     def median(self) -> float:
         """Seconds."""
         return statistics.median(self.taken)
+
+    @property
+    def mean(self) -> float:
+        """Seconds, as a mean of all rounds."""
+        return statistics.fmean(self.taken)
 
     @property
     def quartiles(self) -> tuple[float, float]:
@@ -46,9 +53,11 @@ class Timing:
 
     @property
     def ratio(self) -> float | None:
-        """The median of the rounds' ratios to the floor."""
+        """The median of the rounds' ratios to the floor; or the ratio of the means."""
         if not self.beside:
             return None
+        if self.of_means:
+            return sum(self.taken) / sum(self.beside)
         return statistics.median(item / other for item, other in zip(self.taken, self.beside, strict=True))
 
     def __str__(self) -> str:
@@ -65,6 +74,7 @@ class Timing:
         rounds = len(self.taken)
         return {
             "seconds": self.median,
+            "mean": self.mean,
             "quartiles": [low, high],
             "ratio": self.ratio,
             "rounds": rounds,

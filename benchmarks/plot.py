@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 
 GREY = "#7d8590"
 OURS = "#2f81f7"
+FLOOR = "floor: a minimal engine without a record"
 #: Colours of peers, none of them close to ours.
 PEERS = ("#d29922", "#db6d28", "#a371f7", "#3fb950", "#e5534b", "#c96198", "#6e40c9", "#8d6e63", "#00a3a3", "#b0a000")
 
@@ -57,7 +58,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
     if "turns" in tables:
         turns = tables["turns"]
         for row, label, style in (
-            ("floor: tokenize two, scan back", "floor: tokenize two, scan back", {"color": GREY, "linestyle": ":"}),
+            (FLOOR, FLOOR, {"color": GREY, "linestyle": ":"}),
             ("TokenBudgetPolicy", "otel-assembly", {"color": OURS, "linewidth": 2.6, "marker": "o"}),
             (
                 "TokenBudgetPolicy, SDK, recording, with metrics",

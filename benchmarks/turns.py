@@ -7,12 +7,15 @@ in a steady turn, and the clock on the wall in a first one, whose counting has t
 from __future__ import annotations
 
 import gc
+import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Size, Table, Timing, race, times
+from benchmarks.minimal import MinimalEngine
 from benchmarks.telemetry import Watch, recording, sampled_out
-from benchmarks.workload import BUDGET, MODEL, SYSTEM, Floor, messages, pairs
+from benchmarks.workload import BUDGET, MODEL, SYSTEM, Floor, counting, fixed_tokens, messages, pairs
 from otel_assembly import (
     Assembler,
     BudgetPolicy,
@@ -45,7 +48,8 @@ PATIENCE = 2.0
 #: Whoever needs more seconds than this for a turn is not asked for ten times as long a conversation.
 SLOW = 0.3
 
-FLOOR = "floor: tokenize two, scan back"
+FLOOR = "floor: a minimal engine without a record"
+SCAN = "tokenize two, scan back"
 FLOOR_FIRST = "floor: tokenize all, scan back"
 SILENT = "TokenBudgetPolicy"
 LISTED = "TokenBudgetPolicy, a list that the user appends to"
@@ -53,6 +57,12 @@ RECORDING = "TokenBudgetPolicy, SDK, recording, with metrics"
 BY_HAND = "the same spans and points by hand"
 OVER_HAND = "(recording − silent) ÷ by hand"
 COMPARED = "one comparison of two equal lists, in C"
+CALLS_SILENT = "Python calls of a turn, TokenBudgetPolicy"
+CALLS_RECORDED = "Python calls of a turn, TokenBudgetPolicy, SDK, recording, with metrics"
+#: The floor counts so many of the first messages, the newest ones: more than fit in the budget.
+_COUNTED = 400
+#: The turns whose calls are counted, after as many others.
+_COUNTED_TURNS = 16
 
 
 class Engine:
@@ -141,7 +151,7 @@ async def steady(size: Size) -> Table:
     lengths, rounds, _ = SIZES[size]
     table = Table(
         "turns",
-        f"a turn that added two messages, budget {BUDGET:,} tokens: median (quartiles), and its ratio to the floor",
+        f"a turn that added two messages, budget {BUDGET:,} tokens: median (quartiles), ratio of means to the floor",
         ["events", *(f"{length:,}" for length in lengths)],
     )
     said = ""
@@ -152,7 +162,8 @@ async def steady(size: Size) -> Table:
         same = list(events)
         makers = dict(list(engines(events).items())[: LONGEST_ROWS if length >= 1_000_000 else None])
         runners: dict[str, Callable[[Any], Any]] = {
-            FLOOR: Floor(events).turn,
+            FLOOR: MinimalEngine(BUDGET, fixed_tokens(), counting(), events, _COUNTED).turn,
+            SCAN: Floor(events).turn,
             **{name: make().turn for name, make in makers.items() if name not in slow},
             BY_HAND: by_hand,
             COMPARED: lambda new, value=same, other=list(same): value == other,
@@ -170,12 +181,17 @@ async def steady(size: Size) -> Table:
             patience=PATIENCE,
         )
         gc.unfreeze()
+        taken = {name: replace(timing, of_means=True) for name, timing in taken.items()}
         slow |= {name for name in makers if name not in taken or taken[name].median > SLOW}
-        for name in (FLOOR, *engines([]), BY_HAND, COMPARED):
+        for name in (FLOOR, SCAN, *engines([]), BY_HAND, COMPARED):
             table.put(name, taken.get(name))
+        for row, name in ((CALLS_SILENT, SILENT), (CALLS_RECORDED, RECORDING)):
+            table.put(row, await _calls(makers[name]()))
         both = (taken.get(name) for name in (RECORDING, SILENT, BY_HAND))
         table.put(OVER_HAND, _over_hand(*both))
     table.notes += [
+        "The floor takes the decisions of TokenBudgetPolicy after ConversationPolicy, and keeps no record of them.",
+        f"Python calls are counted with `sys.setprofile`: the mean of {_COUNTED_TURNS} turns.",
         f"A recorded turn is {said}; by hand, the SDK alone creates them with precomputed arguments.",
         "In all rows, the garbage collector ignores objects older than the first turn (`gc.freeze`).",
         f"`–`: more than {PATIENCE:.0f} s a turn, or {SLOW} s with a tenth of the messages; or another row shows it.",
@@ -183,10 +199,31 @@ async def steady(size: Size) -> Table:
     return table
 
 
+async def _calls(engine: Any) -> int:
+    """Return how many Python functions a turn calls, as a mean of several turns."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    turns = pairs("calls", 2 * _COUNTED_TURNS)
+    for new in turns[:_COUNTED_TURNS]:
+        await engine.turn(new)
+    before = sys.getprofile()
+    for new in turns[_COUNTED_TURNS:]:
+        sys.setprofile(count)
+        try:
+            await engine.turn(new)
+        finally:
+            sys.setprofile(before)
+    return round(calls / _COUNTED_TURNS)
+
+
 def _over_hand(recorded: Timing | None, silent: Timing | None, by_hand: Timing | None) -> str | None:
     if recorded is None or silent is None or by_hand is None:
         return None
-    return f"**{times((recorded.median - silent.median) / by_hand.median)}**"
+    return f"**{times((recorded.mean - silent.mean) / by_hand.mean)}**"
 
 
 async def first(size: Size) -> Table:

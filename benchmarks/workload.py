@@ -26,6 +26,11 @@ refund ticket invoice chain bicycle carrier window today never again status open
 _PRIMING = 3
 
 
+def fixed_tokens() -> int:
+    """The tokens of the system prompt, and of the beginning of the reply."""
+    return 4 + len(shared_encoding("o200k_base").encode_ordinary(SYSTEM)) + _PRIMING
+
+
 def messages(count: int, seed: int = 7, *, abandon_every: int = 0) -> list[dict[str, Any]]:
     """So many OpenAI-style chat messages.
 
@@ -103,7 +108,7 @@ class Floor:
         self._count = counting()
         near = min(len(events), 400) if lazily else len(events)
         self._tokens = [0] * (len(events) - near) + [self._count(event) for event in events[len(events) - near :]]
-        self._around = 4 + len(shared_encoding("o200k_base").encode_ordinary(SYSTEM)) + _PRIMING
+        self._around = fixed_tokens()
 
     def turn(self, new: Sequence[dict[str, Any]]) -> int:
         """How many messages fit."""
