@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     _Key = tuple[str, str]
 
 #: The spans that wait for their parents or children: at most so many, and with at most so many characters.
-_MAX_SPANS: Final = 20_000
-_MAX_CHARACTERS: Final = 64 << 20
+_MAX_SPANS: Final = 10_000
+_MAX_CHARACTERS: Final = 16 << 20
 #: The traces whose newest turn is known, for halts that are recorded outside assemblies.
 _MAX_TRACES: Final = 10_000
 #: The levels of spans below an assembly.

@@ -25,7 +25,9 @@ _MODULES: Final = (
     "opentelemetry.exporter.otlp.proto.http",
 )
 _CHECK: Final = """
-import importlib.util, json, sys
+import sys
+sys.path = [path for path in sys.path if path]
+import importlib.util, json
 def is_missing(name):
     try:
         return importlib.util.find_spec(name) is None

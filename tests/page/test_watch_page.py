@@ -7,7 +7,16 @@ import sys
 
 import pytest
 from frameworks.chat_provider import ChatProvider
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from page_runs import messages, play
 from watch.watching import PROGRAMS, Watch
+
+from otel_assembly import ModelRequest, ModelResponse, OpenTelemetryRecorder
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -74,3 +83,112 @@ def test_a_turn_of_a_real_program_is_shown_with_its_drops(chromium, provider, pr
         assert "I am allergic to nuts." in page.text(".items"), "the content is captured"
         assert page.errors() == []
         assert watch.end() == 0
+
+
+async def spans_of(turns, conversation="talk", budget=300, **options):
+    """The export requests of a conversation, one for each turn, with content."""
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    settings = TelemetrySettings(content=ContentCapture.SPAN_ONLY)
+    recorder = OpenTelemetryRecorder(tracer_provider=provider, settings=settings)
+    await play(recorder, turns, conversation=conversation, budget=budget, **options)
+    requests = [[]]
+    for span in memory.get_finished_spans():
+        requests[-1].append(span)
+        if span.name == "assemble_context":
+            requests.append([])
+    return [encode_spans(spans).SerializeToString() for spans in requests if spans]
+
+
+@pytest.fixture
+def watch():
+    with Watch("--port", 0) as running:
+        running.line("waiting for OTLP")
+        yield running
+
+
+async def test_the_page_follows_the_end_of_a_long_conversation(chromium, watch):
+    requests = await spans_of(messages(340, size=5), budget=90)
+    for request in requests[:-1]:
+        assert watch.post("/v1/traces", request)[0] == 200
+    page = LivePage(chromium, watch)
+    page.shows(".chart-head", r"\b339 turns\b")
+    page.run("document.querySelector('.layer').focus()")
+    label = "return document.getElementById('turn-of-0').getAttribute('aria-label')"
+    assert page.run(label).startswith("Turn 338; ")
+    assert page.run("return document.querySelector('.slide').hidden") is False, "the newest 300 turns are in sight"
+    watch.post("/v1/traces", requests[-1])
+    page.until(lambda: page.run(label).startswith("Turn 339; "), "the newest turn")
+    press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }))"
+    page.run(press, "0")
+    page.until(lambda: page.run("return document.querySelector('.slide').hidden"), "all turns")
+    page.run(press, "Home")
+    assert page.run(label).startswith("Turn 0; ")
+    assert page.errors() == []
+
+
+async def test_a_new_conversation_is_shown_until_the_reader_chooses_one(chromium, watch):
+    page = LivePage(chromium, watch)
+    for name in ("first", "second"):
+        for request in await spans_of(messages(3), conversation=name):
+            watch.post("/v1/traces", request)
+        page.shows("main h2", name)
+        page.shows(".chart-head", r"\b3 turns\b")
+    page.shows("#side summary", r"\(2\)")
+    page.run("[...document.querySelectorAll('#side .inner .row')].find((row) => /first/.test(row.innerText)).click()")
+    page.shows("main h2", "first")
+    for request in await spans_of(messages(2), conversation="third"):
+        watch.post("/v1/traces", request)
+    page.shows("#side summary", r"\(3\)")
+    assert page.text("main h2") == "first"
+    assert page.errors() == []
+
+
+async def test_a_turn_whose_spans_are_late_is_completed(chromium, watch):
+    (request,) = (await spans_of(messages(1)))[:1]
+    whole = ExportTraceServiceRequest.FromString(request)
+    late = ExportTraceServiceRequest.FromString(request)
+    for message, keep in ((whole, "assemble_context"), (late, "apply_policy")):
+        spans = message.resource_spans[0].scope_spans[0].spans
+        kept = [span for span in spans if span.name.startswith(keep)]
+        del spans[:]
+        spans.extend(kept)
+    page = LivePage(chromium, watch)
+    watch.post("/v1/traces", whole.SerializeToString())
+    page.shows(".chart-head", r"\b1 turn\b")
+    page.run("document.querySelector('.layer').focus()")
+    page.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))")
+    page.shows(".turn", "The spans of the policies are missing.")
+    for _ in range(2):
+        watch.post("/v1/traces", late.SerializeToString())
+    page.shows(".turn", "token_budget")
+    assert "missing" not in page.text(".turn")
+    assert "0 items dropped" in page.text(".chart-head")
+
+
+async def test_hostile_texts_do_nothing_on_the_live_page(chromium, watch):
+    hostile = (
+        "</script><img src=x onerror='window.broken=1'><script>window.broken = 1</script>\r\ndata: {}\r\n\r\n\u202e"
+    )
+    turns = [(ModelRequest(content=hostile), ModelResponse(content=hostile))] * 2
+    page = LivePage(chromium, watch)
+    for request in await spans_of(turns, conversation=hostile, name=hostile, prompts=(hostile,)):
+        assert watch.post("/v1/traces", request)[0] == 200
+    page.shows(".chart-head", r"\b2 turns\b")
+    page.run("document.querySelector('.layer').focus()")
+    page.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))")
+    page.shows(".items", "window.broken")
+    assert page.run("return window.broken ?? null") is None
+    assert page.run("return document.querySelectorAll('main img').length") == 0
+    assert page.errors() == []
+
+
+async def test_the_page_says_that_watch_has_ended(chromium, watch):
+    for request in await spans_of(messages(2)):
+        watch.post("/v1/traces", request)
+    page = LivePage(chromium, watch)
+    page.shows(".live", "live")
+    watch.end_by_signal()
+    page.shows(".live", "not connected")
+    assert "2 turns" in page.text(".chart-head"), "the turns stay"

@@ -357,8 +357,8 @@ function unfollow() {
 }
 
 // Each ledger numbers its own items: items of two variants are the same only if number, kind, bytes and atom agree.
-function strips() {
-  parts.items?.draw(true);
+function strips(marks = true) {
+  if (marks) parts.items?.draw(true);
   const item = now.item === null ? null : active().item(now.item);
   for (const chart of charts) {
     const match = item && chart.ledger.items.get(item.o);

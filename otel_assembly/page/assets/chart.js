@@ -186,15 +186,17 @@ class Chart {
     Object.assign(draw, { strokeStyle: css("--ink"), lineWidth: 1.5 });
     draw.setLineDash([5, 3]);
     draw.beginPath();
-    let before = null;
-    for (const turn of turns) {
-      const { n } = turn, most = ceiling(turn);
-      if (!most) { before = null; continue; }
-      const y = this.y(most), from = this.x(n - 0.5);
-      if (before === n - 1) draw.lineTo(from, y);
-      else draw.moveTo(from, y);
-      draw.lineTo(this.x(n + 0.5), y);
-      before = n;
+    // One line for all turns with the same budget: dashes of many short lines are slow.
+    let before = null, most = null;
+    for (const turn of [...turns, null]) {
+      const next = turn && ceiling(turn), joins = before !== null && turn?.n === before + 1;
+      if (most && !(joins && next === most)) draw.lineTo(this.x(before + 0.5), this.y(most));
+      if (next && !(joins && next === most)) {
+        if (joins && most) draw.lineTo(this.x(turn.n - 0.5), this.y(next));
+        else draw.moveTo(this.x(turn.n - 0.5), this.y(next));
+      }
+      before = turn?.n ?? null;
+      most = next;
     }
     draw.stroke();
     draw.setLineDash([]);

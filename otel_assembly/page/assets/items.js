@@ -76,7 +76,6 @@ function itemCard(ledger, item, texts, on) {
   const last = at(item.n, Infinity);
   const holders = [...ledger.items.values()].filter((row) => row.s && row.t <= on.turn && among(parse(row.s), idOf(item.o))).map((row) => row.o);
   const turn = ledger.turn(on.turn), holder = holders.findLast((id) => turn && among(ledger.runs(turn).kept, idOf(id))) ?? holders.at(-1);
-  const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
   return [
     el("div", { class: "bar" }, el("h2", { tabindex: "-1", id: "item-head" }, `Item ${item.o} `, kindLabel(item.k)),
       el("button", { type: "button", class: "icon", "aria-label": "Stop following this item", onclick: on.unfollow }, "✕")),
@@ -88,11 +87,16 @@ function itemCard(ledger, item, texts, on) {
       item.s ? fact("Stands for", chips(item.s, on.follow)) : null,
       mates.length ? fact("Kept or dropped with", chips(mates, on.follow)) : null),
     el("h3", {}, "Across the turns"),
-    el("ol", { class: "stretches" }, ledger.stretches(item).map((stretch) => el("li", { class: !stretch.state ? "unknown" : stretch.state.in ? "kept" : stretch.state.word },
-      el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "unknown: these turns were not recorded"))),
+    stretchList(ledger, item),
     el("h3", {}, "Text"),
     item.x === undefined ? el("p", { class: "note" }, "Not captured.") : captured(texts[item.x]),
   ];
+}
+
+function stretchList(ledger, item) {
+  const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
+  return el("ol", { class: "stretches" }, ledger.stretches(item).map((stretch) => el("li", { class: !stretch.state ? "unknown" : stretch.state.in ? "kept" : stretch.state.word },
+    el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "unknown: these turns were not recorded")));
 }
 
 // A strip under the chart: the state of the followed item on each turn.

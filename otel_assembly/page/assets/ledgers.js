@@ -50,7 +50,7 @@ class Ledger {
     this.places = new Map();
     this.items = new Map();
     this.kinds = new Set();
-    this.sums = null;
+    this.sums = this.followed = null;
     this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
   }
 
@@ -71,7 +71,7 @@ class Ledger {
       const place = this.places.get(turn.n);
       if (place !== undefined) {
         this.turns[place] = turn;
-        this.sums = null;
+        this.sums = this.followed = null;
         continue;
       }
       sorted &&= !this.turns.length || turn.n > this.turns.at(-1).n;
@@ -90,6 +90,7 @@ class Ledger {
   }
 
   sort() {
+    this.followed = null;
     this.turns.sort((turn, nextTurn) => turn.n - nextTurn.n);
     this.places = new Map(this.turns.map(({ n }, place) => [n, place]));
   }
@@ -191,18 +192,19 @@ class Ledger {
     return at(this.item(id).n, this.turns[place].n)?.[1] ?? null;
   }
 
-  // Ranges of turns with the same state of an item; turns that were not recorded have the state undefined.
+  // Ranges of turns with the same state of an item; turns that were not recorded have the state undefined. The ranges
+  // of the item that was asked for last are kept, and extended when turns are added.
   stretches(item) {
-    const ranges = [];
-    let before = null;
-    for (const [place, turn] of this.turns.entries()) {
-      const state = this.state(item.o, place);
-      const from = before === null ? this.first : before + 1;
-      if (before !== null && turn.n > from) ranges.push({ from, to: turn.n - 1, state: undefined });
+    if (this.followed?.item !== item.o) this.followed = { item: item.o, place: 0, ranges: [] };
+    const known = this.followed, { ranges } = known;
+    for (; known.place < this.turns.length; known.place++) {
+      const turn = this.turns[known.place], before = this.turns[known.place - 1]?.n;
+      const state = this.state(item.o, known.place);
+      const from = before === undefined ? this.first : before + 1;
+      if (before !== undefined && turn.n > from) ranges.push({ from, to: turn.n - 1, state: undefined });
       const last = ranges.at(-1);
       if (last && last.state !== undefined && same(last.state, state)) last.to = turn.n;
       else ranges.push({ from: turn.n, to: turn.n, state });
-      before = turn.n;
     }
     return ranges.filter((range) => range.state !== null);
   }
