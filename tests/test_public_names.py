@@ -225,6 +225,7 @@ BEHIND = {
     "otel_assembly.cli.conventions": "where the registry lies in an installed package is replaced for a test",
     "otel_assembly.cli.probes": "the stack's tests ask for the doctor's own traces by its name",
     "otel_assembly.transcripts.records": "the size from which a document is refused is lowered for a test",
+    "otel_assembly.transcripts.transcript_format": "the installed entry points are replaced for a test",
     "otel_assembly.cli.tree_facts": "the registry's closed lists are compared with what the tree can say",
     "otel_assembly.context_assembler.compaction_cache": "whether one outlives its conversation is to be seen",
     "otel_assembly.messages.provider_rules": "the table of providers' rules is compared with what their clients send",

@@ -180,8 +180,9 @@ def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, st
 
 
 def _texts_of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
+    from otel_assembly.cli.page_files import prompts_and_events
     from otel_assembly.errors import TranscriptError
-    from otel_assembly.messages.event_facts import EventKind, describe
+    from otel_assembly.messages.event_facts import describe
     from otel_assembly.transcripts import read_transcripts
 
     conversation = summary_of(ledger).conversation
@@ -193,11 +194,12 @@ def _texts_of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     matching = [transcript for transcript in transcripts if conversation is not None and transcript.id == conversation]
     if not matching and len(transcripts) > 1:
         raise ConfigurationError(f"{path}: none of its {len(transcripts)} conversations has the id {conversation!r}")
-    facts = [describe(message) for message in (matching or transcripts)[0].messages]
-    first = next((index for index, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
+    transcript = (matching or transcripts)[0]
+    events = prompts_and_events(transcript, transcript.messages)[1]
+    first = len(transcript.messages) - len(events)
     items = sorted((item for item in ledger.items if not item_key(item)[0]), key=item_key)
     texts: dict[str, str] = {}
-    for item, message in zip(items, facts[first:], strict=False):
+    for item, message in zip(items, map(describe, events), strict=False):
         if ledger.items[item].bytes != sum(len(text.encode("utf-8", "surrogatepass")) for text in message.texts):
             raise ConfigurationError(
                 f"{path}: message {first + len(texts)} does not match item {item} of the spans; they record another"

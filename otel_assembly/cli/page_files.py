@@ -26,6 +26,21 @@ def split_prompts(messages: Sequence[dict[str, Any]]) -> tuple[list[str], list[d
     return prompts, []
 
 
+def prompts_and_events(
+    transcript: Transcript, messages: Sequence[dict[str, Any]]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Split messages of a transcript into prompts and events.
+
+    If the transcript states its system prompts separately, all messages are events. Otherwise, the leading system
+    messages are the prompts.
+
+    Args:
+        transcript: The transcript.
+        messages: Its messages, or those of one of its calls.
+    """
+    return (list(transcript.prompts), list(messages)) if transcript.prompts else split_prompts(messages)
+
+
 def transcript_label(transcript: Transcript) -> str:
     """Return a transcript's label on a page: file name and line, or its generated id if the file contains no id.
 
@@ -44,8 +59,7 @@ def local_conversation(transcript: Transcript) -> LocalConversation:
     """
     from otel_assembly.page import LocalConversation
 
-    prompts, events = split_prompts(transcript.messages)
-    prompts = [*transcript.prompts, *prompts]
+    prompts, events = prompts_and_events(transcript, transcript.messages)
     texts = [describe(event).texts for event in events]
     return LocalConversation(transcript.id if transcript.named else None, transcript_label(transcript), prompts, texts)
 

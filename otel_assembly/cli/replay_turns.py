@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.assembler import Assembler
-from otel_assembly.cli.page_files import split_prompts
+from otel_assembly.cli.page_files import prompts_and_events
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import History
 from otel_assembly.ledger.ledger import Ledger
@@ -32,14 +32,14 @@ class TurnInput:
             of them.
         starts_run: True if a new user request begins with this turn.
         reduction: The reduction that the log records directly before the call; None if there was none.
-        edits: The provider's edits of the request, by type.
+        edits: The edits that the provider made to the request, according to the log.
     """
 
     prompts: Sequence[str]
     events: History | list[dict[str, Any]]
     starts_run: bool
-    reduction: ReplayedReduction | None
-    edits: Mapping[str, Mapping[str, int]]
+    reduction: ReplayedReduction | None = None
+    edits: Sequence[ReplayedEdit] = ()
 
 
 def turn_inputs(transcript: Transcript) -> Iterator[TurnInput]:
@@ -47,12 +47,11 @@ def turn_inputs(transcript: Transcript) -> Iterator[TurnInput]:
     if transcript.calls is None:
         yield from _inputs_of_messages(transcript)
     else:
-        yield from _inputs_of_calls(transcript.prompts, transcript.calls)
+        yield from _inputs_of_calls(transcript, transcript.calls)
 
 
 def _inputs_of_messages(transcript: Transcript) -> Iterator[TurnInput]:
-    prompts, messages = split_prompts(transcript.messages)
-    prompts = [*transcript.prompts, *prompts]
+    prompts, messages = prompts_and_events(transcript, transcript.messages)
     history = History()
     starts_run, has_answer, is_answer = True, False, False
     for message in messages:
@@ -62,32 +61,32 @@ def _inputs_of_messages(transcript: Transcript) -> Iterator[TurnInput]:
             starts_run, has_answer = True, False
         # A chat message is a whole response. Items of the Responses API have a type and can share one.
         if is_answer and not (was_answer and "type" in message):
-            yield TurnInput(prompts, history, starts_run, None, {})
+            yield TurnInput(prompts, history, starts_run)
             starts_run = False
         has_answer = has_answer or is_answer
         history.append(message)
     if transcript.is_request and not is_answer:
-        yield TurnInput(prompts, history, starts_run, None, {})
+        yield TurnInput(prompts, history, starts_run)
 
 
 #: The kinds of messages that a model writes: a response, or an item that is a tool call.
 _ANSWERS: Final = (EventKind.RESPONSE, EventKind.TOOL_CALL)
 
 
-def _inputs_of_calls(prompts: Sequence[str], calls: Sequence[LoggedCall]) -> Iterator[TurnInput]:
+def _inputs_of_calls(transcript: Transcript, calls: Sequence[LoggedCall]) -> Iterator[TurnInput]:
     request: dict[str, Any] | None = None
     for number, call in enumerate(calls):
-        leading, messages = split_prompts(call.messages)
+        prompts, messages = prompts_and_events(transcript, call.messages)
         kinds = [describe(message).kind for message in messages]
         newest = next((at for at in reversed(range(len(kinds))) if kinds[at] == EventKind.REQUEST), None)
         newest_request = messages[newest] if newest is not None else None
         reduction, events = None, messages
         if call.reduction is not None:
-            reduction = ReplayedReduction(call.reduction, messages)
+            before = prompts_and_events(transcript, call.reduction.before)[1]
+            reduction = ReplayedReduction(call.reduction, before, messages)
             events = reduction.input_messages()
-        yield TurnInput(
-            [*prompts, *leading], events, not number or newest_request is not request, reduction, call.edits
-        )
+        edits = [ReplayedEdit(name, numbers) for name, numbers in call.edits.items()]
+        yield TurnInput(prompts, events, not number or newest_request is not request, reduction, edits)
         request = newest_request
 
 
@@ -96,39 +95,68 @@ class ReplayedReduction:
 
     Args:
         reduction: The reduction.
-        messages: The messages that the model received directly after it, without leading system messages.
+        before: The messages before the reduction, without system prompts.
+        messages: The messages that the model received directly after it, without system prompts.
     """
 
     kind = "reduction"
 
-    def __init__(self, reduction: LoggedReduction, messages: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, reduction: LoggedReduction, before: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]
+    ) -> None:
         self.name = reduction.policy
         self.config = dict(reduction.settings)
         self._reduction = reduction
+        self._before = list(before)
         self._messages = list(messages)
 
     def input_messages(self) -> list[dict[str, Any]]:
         """Return the messages before the reduction, with those that arrived after it."""
-        before = split_prompts(self._reduction.before)[1]
-        known = {*map(id, before), *map(id, self._reduction.created)}
-        return [*before, *(message for message in self._messages if id(message) not in known)]
+        known = {*map(id, self._before), *map(id, self._reduction.created)}
+        return [*self._before, *(message for message in self._messages if id(message) not in known)]
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the messages that the model received, with the messages that the summary replaces."""
         kept = set(map(id, self._messages))
         removed = [event for event in events if id(event) not in kept]
         created = [message for message in self._reduction.created if id(message) in kept]
-        if not created:
+        if created and not self._reduction.is_summary and len(created) == len(removed):
+            return Outcome(prompts, self._messages)  # each of them replaces one message in its place
+        if not created or not self._reduction.is_summary:
             verdict = Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY)
             return Outcome(prompts, self._messages, [verdict])
-        if not self._reduction.is_summary:  # each of them replaces one message in its place
-            return Outcome(prompts, self._messages)
         verdict = Verdict(removed, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, created[0])
         return Outcome(prompts, self._messages, [verdict], compactions=[Compaction(removed, created[0])])
 
     async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
         """Return the messages that the model received."""
         return prompts, self._messages
+
+
+class ReplayedEdit:
+    """A policy that stands for an edit of the provider, such as the clearing of old tool results by Anthropic.
+
+    A log has only the numbers of an edit, not the edited messages. The policy therefore changes nothing; its step has
+    these numbers as settings.
+
+    Args:
+        name: The type of the edit.
+        numbers: The numbers in the log, by name.
+    """
+
+    kind = "reduction"
+
+    def __init__(self, name: str, numbers: Mapping[str, int]) -> None:
+        self.name = name
+        self.config = dict(numbers)
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return the input."""
+        return Outcome(prompts, events)
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
+        """Return the input."""
+        return prompts, events
 
 
 class ReplayAssembler(Assembler):

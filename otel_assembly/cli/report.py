@@ -251,6 +251,11 @@ class TextReport:
                 text.append("\n")
             noun = "item" if items == 1 else "items"
             text.append(f"{policy}: {items} {noun}, {tokens:,} tokens, {reason}")
+        for edit, numbers in turn.edits.items():
+            if text:
+                text.append("\n")
+            values = ", ".join(f"{name} {value:,}" for name, value in numbers.items())
+            text.append(f"{self._printable(edit)} (by the provider): {values or 'no numbers'}")
         return text
 
     def _print_conversations(self) -> None:

@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from otel_assembly.cli.conversation_summary import AmbiguousError, marks_of, summary_of
+from otel_assembly.cli.page_files import prompts_and_events
 from otel_assembly.errors import AssemblyError, TranscriptError
-from otel_assembly.messages.event_facts import EventKind, describe
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.telemetry.span_values import item_key
 
 if TYPE_CHECKING:
@@ -152,9 +153,8 @@ def _ledgers_of_transcript(ledgers: Sequence[LedgerHistory], path: str, source: 
         if transcript.named:
             ids.add(transcript.id)
             continue
-        facts = [describe(message) for message in transcript.messages]
-        first = next((index for index, message in enumerate(facts) if message.kind != EventKind.SYSTEM), len(facts))
-        sizes.append([_bytes_of(message.texts) for message in facts[first:]])
+        events = prompts_and_events(transcript, transcript.messages)[1]
+        sizes.append([_bytes_of(describe(event).texts) for event in events])
     same_id = [ledger for ledger in ledgers if summary_of(ledger).conversation in ids]
     same_size = {
         ledger.id: len(items)

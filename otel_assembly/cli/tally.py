@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from otel_assembly.decision import DecisionOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
@@ -57,6 +57,8 @@ class ReplayedTurn:
     #: Input cost of the prompt, and of the dropped and compacted items, in US dollars; None if the price is unknown.
     cost: float | None = None
     cost_avoided: float | None = None
+    #: The numbers of the provider's edits of the request, by the type of the edit.
+    edits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

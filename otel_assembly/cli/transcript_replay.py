@@ -55,6 +55,8 @@ async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: C
     overflow: ContextOverflowError | None = None
     if turn_input.reduction is not None:
         assembler = assembler.reducing_first([turn_input.reduction])
+    if turn_input.edits:
+        assembler = assembler.followed_by(turn_input.edits)
     try:
         assembly = await assembler.assemble(turn_input.prompts, turn_input.events, context)
     except ContextOverflowError as error:
@@ -70,6 +72,7 @@ async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: C
         assembly=assembly,
         sent=overflow is None,
         exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
+        edits={edit.name: edit.config for edit in turn_input.edits},
         orphans=len(broken_pairs([describe(event) for event in assembly.events])),
     )
     price = input_price(assembler.model) if turn.sent and assembler.model is not None else None

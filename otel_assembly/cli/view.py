@@ -74,12 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
         spans, only = spans_of_jaeger(arguments, files.add, only_one=False)
     else:
         spans, only = list(chain.from_iterable(map(files.spans, arguments.paths))), None
-    model = page_model(
-        spans,
-        title=_title(arguments),
-        trace_link=arguments.trace_link or arguments.jaeger,
-        files=files.files,
-    )
+    link = arguments.trace_link or arguments.jaeger
+    model = page_model(spans, title=_title(arguments), trace_link=link, files=files.files)
+    if not model["conversations"] and arguments.paths:
+        # The spans of other instrumentations contain model calls, but no assemblies.
+        replayed = [span for path in arguments.paths for span in files.replayed(path) or ()]
+        spans = replayed or spans
+        model = page_model(spans, title=_title(arguments), trace_link=link, files=files.files)
     files.print()
     if not model["conversations"]:
         print(f"otel-assembly: no assembly in {model['spans']:,} spans", file=sys.stderr)
@@ -132,13 +133,18 @@ class _SpanFiles(Problems):
         super().__init__()
         self.files: dict[str, str] = {}
 
+    def replayed(self, path: str) -> list[StoredSpan] | None:
+        """Return the spans of the turns of a transcript; None if the file is no transcript."""
+        return spans_of_transcripts(path, self.files.setdefault, self.add)
+
     def spans(self, path: str) -> Iterator[StoredSpan]:
+        """Yield the spans of a span file, or of the turns of a transcript."""
         from otel_assembly.telemetry.store_reader import read_spans
 
         if Path(path).is_dir():
             raise TranscriptError(path, None, "is a folder; name the span files in it")
         if not is_span_file(path):
-            replayed = spans_of_transcripts(path, self.files.setdefault, self.add)
+            replayed = self.replayed(path)
             if replayed is not None:
                 yield from replayed
                 return

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.transcripts.records import Record
 
-__all__ = ["count_unknown", "fields_of", "log_objects", "objects_in", "texts_of"]
+__all__ = ["count_unknown", "fields_of", "log_objects", "objects_in", "text_in", "texts_of"]
 
 
 def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -41,14 +41,21 @@ def count_unknown(skipped: Counter[str], what: str, kind: Any) -> None:
     Args:
         skipped: The counts by description.
         what: The noun, such as ``record``.
-        kind: The type, usually a string.
+        kind: The type; any value other than a text counts as none.
     """
-    skipped[f"{what} of type {excerpt(kind)}" if isinstance(kind, str) else f"{what} without a type"] += 1
+    has_type = isinstance(kind, str) and kind
+    skipped[f"{what} of type {excerpt(kind)}" if has_type else f"{what} without a type"] += 1
 
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Return a value that is an object; an empty object for any other value."""
     return value if isinstance(value, dict) else {}
+
+
+def text_in(fields: dict[str, Any], key: str) -> str:
+    """Return a field that is a text; an empty text for any other value."""
+    value = fields.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:

@@ -15,12 +15,13 @@ from typing import Any
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages import ITEMS, ROLES, spelled
-from otel_assembly.messages.event_facts import describe
+from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 from otel_assembly.transcripts.json_values import MalformedError, excerpt, kind_of
 
 __all__ = [
     "AUTOGEN_TYPES",
     "Converter",
+    "OtherItem",
     "as_name",
     "as_text",
     "call_message",
@@ -153,24 +154,32 @@ def unknown_role(message: dict[str, Any]) -> str:
     return f"{problem}, expected one of {', '.join(ROLES)}"
 
 
-def _other_item(message: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+class OtherItem(dict[str, Any]):
+    """A message or record of an unknown kind. Its kind is ``other``, and its tokens are those of its JSON."""
+
+
+@describe.register(OtherItem)
+def _(item: OtherItem) -> EventFacts:
+    return EventFacts(EventKind.OTHER, spelled(dict(item)))
+
+
+def _other_item(message: dict[str, Any], skipped: Counter[str]) -> OtherItem:
     """Return an item of the kind ``other`` for a message of an unknown kind, and count it by its role or type."""
     key = next((key for key in ("role", "type") if isinstance(message.get(key), str)), None)
     name = f"{key} {excerpt(message[key])}" if key is not None else "neither a role nor a type"
     skipped[f"message with {name}"] += 1
-    return {
-        "type": f"unknown {name}",
-        **{name: value for name, value in message.items() if name not in ("role", "type")},
-    }
+    return OtherItem(message)
 
 
 def readable(message: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
     """Return a message, or, if it cannot be read, an item of the kind ``other`` in place of it, which is counted."""
     try:
-        describe(message)
+        facts = describe(message)
     except DescribeError as error:
         skipped[f"message that cannot be read: {error.problem}"] += 1
-        return {"type": "unreadable message", "text": spelled(message)}
+        return OtherItem(message)
+    if facts.kind == EventKind.OTHER and facts.unknown:
+        return _other_item(message, skipped)
     return message
 
 

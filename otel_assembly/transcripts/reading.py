@@ -203,6 +203,9 @@ def _conversations_of(
                 yield TranscriptError(path, conversation.line or first.line, str(conversation))
     except MalformedError as error:
         yield TranscriptError(path, error.line or first.line, str(error))
+    except Exception as error:  # noqa: BLE001  # the format can be the code of another package
+        problem = f"cannot be read as {found.name}: {type(error).__name__}; expected the records of this format"
+        yield TranscriptError(path, first.line, problem)
 
 
 def _transcript(path: str, record: Record, found: TranscriptFormat, conversation: Conversation) -> Transcript:

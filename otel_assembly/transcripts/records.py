@@ -1,16 +1,19 @@
 """Read the JSON values of a file one at a time.
 
-A ``.jsonl`` file has one value per line, and so has any other file whose first line is a whole JSON value followed by
-more lines. Every other file is one JSON document; if it is a list, each item is a value.
+A zip file, such as a log of inspect-ai, has one value per JSON file in its folder ``samples``. A ``.jsonl`` file has
+one value per line, and so has any other file whose first line is a whole JSON value followed by more lines. Every other
+file is one JSON document; if it is a list, each item is a value.
 """
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from otel_assembly.transcripts.json_values import MalformedError, parse, skip_space, value_at
+from otel_assembly.transcripts.json_values import MalformedError, excerpt, parse, skip_space, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +29,10 @@ MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
 _LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _BOM = b"\xef\xbb\xbf"
 
-#: The first bytes of zstd, xz, bzip2, zip and gzip (inside gzip) files.
-_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04", b"\x1f\x8b")
+#: The first bytes of zstd, xz, bzip2 and gzip (inside gzip) files, and of zip files.
+_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"\x1f\x8b")
+_ZIP = b"PK\x03\x04"
+_ZIP_FOLDER = "samples/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,9 @@ def records(stream: IO[bytes], path: str) -> Iterator[Record]:
     if first is None:
         return
     _, head = first
+    if head is not None and head.startswith(_ZIP):
+        yield from _zip_records(stream)
+        return
     problem = _format_problem(head) if head is not None else None
     if problem is not None:
         yield Record(None, "1", MalformedError(problem))
@@ -68,6 +76,29 @@ def records(stream: IO[bytes], path: str) -> Iterator[Record]:
     by_line = _is_by_line(path, head, lines)
     stream.seek(0)
     yield from _line_records(stream) if by_line else _document_records(stream)
+
+
+def _zip_records(stream: IO[bytes]) -> Iterator[Record]:
+    """Yield the values of the JSON files in the folder ``samples`` of a zip file."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            members = [name for name in archive.namelist() if name.startswith(_ZIP_FOLDER) and name.endswith(".json")]
+            if not members:
+                yield Record(None, "1", MalformedError("is a zip file without 'samples/*.json': unpack it first"))
+            for name in members:
+                with archive.open(name) as member:
+                    data = member.read(MAX_DOCUMENT_BYTES + 1)
+                try:
+                    if len(data) > MAX_DOCUMENT_BYTES:
+                        raise MalformedError(f"longer than {MAX_DOCUMENT_BYTES >> 20} MiB")
+                    value: Any = parse(_decode(data))
+                except MalformedError as error:
+                    value = MalformedError(f"{excerpt(name)}: {error}")
+                yield Record(None, name, value)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        # RuntimeError: the file is encrypted; NotImplementedError: Python cannot unpack its compression.
+        problem = f"is a zip file that cannot be read ({type(error).__name__}): unpack it first"
+        yield Record(None, "1", MalformedError(problem))
 
 
 def _format_problem(head: bytes) -> str | None:

@@ -604,7 +604,7 @@ def check(path, content):
             json.dumps(each.messages, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
         else:
             assert isinstance(each, TranscriptError)
-            assert len(each.problem) < 500
+            assert len(each.problem) < 1_000
             assert each.problem.isprintable()
     return found
 

@@ -192,6 +192,19 @@ def test_cleared_tool_results_are_a_reduction(otel_assembly, write):
     assert re.search(r"microcompact: 1 item, \d+\s+tokens, compacted", ran.out)
 
 
+def test_edits_of_the_provider_are_a_step_with_their_numbers(otel_assembly, write, tmp_path):
+    edit = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 3, "cleared_input_tokens": 12_000}
+    session = Session().user("u1", "Go.").answer("a1", "m1", text("One."), more={"context_management": None})
+    session.user("u2", "On.").answer("a2", "m2", text("Two."), more={"context_management": {"applied_edits": [edit]}})
+    path = write("s.jsonl", *session.lines)
+    ran = otel_assembly("replay", path, "--export", "spans.jsonl")
+    assert "(by the provider): cleared_tool_uses 3" in " ".join(ran.out.split())
+    spans = list(read_spans(tmp_path / "spans.jsonl"))
+    (step,) = [span for span in spans if span.name == "apply_policy clear_tool_uses_20250919"]
+    assert json.loads(step.attributes["assembly.policy.config"])["cleared_input_tokens"] == 12_000
+    assert step.attributes["assembly.tokens.in"] == step.attributes["assembly.tokens.out"]
+
+
 def test_lines_of_a_resumed_session_count_once_and_errors_are_no_responses(write):
     session = Session().user("u1", "Go.").answer("a1", "m1", text("One."))
     session.lines += json.loads(json.dumps(session.lines))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
 from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in
+from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
@@ -133,14 +133,14 @@ class _Session:
     messages: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
-        kind, uuid = record.get("type"), _text(record, "uuid")
+        kind, uuid = text_in(record, "type"), _text(record, "uuid")
         if kind not in _IN_TREE or uuid is None:
             if kind not in _SESSION_RECORDS and kind not in _IN_TREE:
                 count_unknown(self.skipped, "record", kind)
             return
         if uuid in self.lines:  # a resumed session repeats earlier lines
             return
-        line = _Line(len(self.lines), uuid, _text(record, "parentUuid"), str(kind), record)
+        line = _Line(len(self.lines), uuid, _text(record, "parentUuid"), kind, record)
         self.lines[uuid] = line
         self.session_id = self.session_id or _text(record, "sessionId")
         if line.is_response:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ITEMS, ChatSummary
 from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, texts_of
+from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in, texts_of
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
@@ -45,7 +45,7 @@ class _Rollout:
 
     def add(self, record: dict[str, Any]) -> None:
         payload = record.get("payload")
-        kind = record.get("type")
+        kind = text_in(record, "type")
         if not isinstance(payload, dict):
             self._add_line(record)
         elif kind == "session_meta":
@@ -61,10 +61,10 @@ class _Rollout:
 
     def _add_line(self, record: dict[str, Any]) -> None:
         """Add a line of an early version."""
-        kind = record.get("type")
-        if kind is None and "instructions" in record:
+        kind = text_in(record, "type")
+        if not kind and "instructions" in record:
             self._add_session(record)
-        elif kind == "message" or (isinstance(kind, str) and kind in ITEMS):
+        elif kind == "message" or kind in ITEMS:
             self._add_item(record)
         elif "record_type" not in record:
             count_unknown(self.skipped, "record", kind)
@@ -78,11 +78,11 @@ class _Rollout:
         self.instructions = texts_of(base)
 
     def _add_item(self, item: dict[str, Any]) -> None:
-        kind = item.get("type")
+        kind = text_in(item, "type")
         if kind in _LOCAL_ITEMS:
             return
         is_message = kind == "message"
-        is_answer = item.get("role") == "assistant" if is_message else not str(kind).endswith(_RESULT_SUFFIX)
+        is_answer = item.get("role") == "assistant" if is_message else not kind.endswith(_RESULT_SUFFIX)
         if is_answer and not self._is_answering:
             self.calls.append(LoggedCall(str(len(self.calls) + 1), list(self.items), self._reduction))
             self._reduction = None
@@ -149,7 +149,7 @@ def _has_payload(sample: Sample) -> bool:
 def _is_rollout(sample: Sample) -> bool:
     return any(
         isinstance(value, dict)
-        and (value.get("type") in _KNOWN or (value.get("type") is None and isinstance(value.get("id"), str)))
+        and (text_in(value, "type") in _KNOWN or (value.get("type") is None and isinstance(value.get("id"), str)))
         for value in sample.values
     )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.transcripts.records import Record
 
-__all__ = ["CONVERSATIONS", "conversations", "convert", "is_message"]
+__all__ = ["CONVERSATIONS", "conversation_of", "conversations", "convert", "is_message"]
 
 _LISTS = ("messages", "traj", "history")
 #: The keys of messages in requests to OpenAI's Responses API and to Gemini. Because these are common words, the value
@@ -226,6 +226,36 @@ def convert(name: str | None, labeled: Iterable[tuple[str, Any]]) -> Conversatio
         raise MalformedError("a conversation without messages, expected at least one")
     if converter.skipped.total() == len(conversation.messages):  # nothing in it is a message
         raise MalformedError(f"{first[0]}: {unknown_role(first[1])}")
+    return conversation
+
+
+def conversation_of(
+    name: str | None,
+    messages: Iterable[Any],
+    *,
+    place: str = "",
+    agent: str = "",
+    tools: list[dict[str, Any]] | None = None,
+    is_request: bool = False,
+    unknown: tuple[str, ...] = (),
+) -> Conversation | MalformedError:
+    """Return the conversation of some recorded messages, or an error that names the first malformed message.
+
+    Args:
+        name: The conversation's id; None if it has none.
+        messages: The messages.
+        place: The conversation's place in its record, for the error message; empty for the record itself.
+        agent: As in `Conversation`; also `tools`, `is_request` and `unknown`.
+        tools: The tool schemas; None for none.
+        is_request: True if the messages are those of a request.
+        unknown: The names of the parts of a prompt that the file does not contain.
+    """
+    try:
+        conversation = convert(name, ((f"message {index}", message) for index, message in enumerate(messages)))
+    except MalformedError as error:
+        return MalformedError(f"{place}: {error}") if place else error
+    conversation.agent, conversation.tools = agent, tools or []
+    conversation.is_request, conversation.unknown = is_request, unknown
     return conversation
 
 

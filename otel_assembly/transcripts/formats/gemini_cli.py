@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
 from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in
+from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
@@ -49,7 +49,7 @@ class _Chat:
                 self._replace(record["$set"]["messages"])
         elif isinstance(record.get("id"), str) and record.get("type") in ("user", "gemini"):
             self._add_message(record)
-        elif record.get("type") not in _NOTICES and not all(key in record for key in _HEADER_KEYS):
+        elif text_in(record, "type") not in _NOTICES and not all(key in record for key in _HEADER_KEYS):
             count_unknown(self.skipped, "record", record.get("type"))
 
     def _add_message(self, record: dict[str, Any]) -> None:

@@ -7,17 +7,16 @@ summary is inserted at ``summary_offset``.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.messages import ChatSummary
-from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, texts_of
-from otel_assembly.transcripts.messages import as_name, as_text, call_message, function_call, readable
+from otel_assembly.transcripts.conversation import Conversation, arrived_messages
+from otel_assembly.transcripts.event_log import EventLog
+from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, text_in, texts_of
+from otel_assembly.transcripts.messages import as_name, as_text, call_message, function_call
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from otel_assembly.transcripts.records import Record
 
@@ -39,71 +38,6 @@ _SILENT = frozenset(
 )
 #: Actions and observations of version 0 that no model receives.
 _SILENT_0 = frozenset({"agent_state_changed", "change_agent_state", "condensation_request", "null", "recall", "loaded"})
-
-
-class _Events:
-    """The events of the next request, while a log is read."""
-
-    def __init__(
-        self, message_of: Callable[[Event], dict[str, Any] | None], response_of: Callable[[Event], str]
-    ) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.calls: list[LoggedCall] = []
-        self._message_of = message_of
-        self._response_of = response_of
-        self._view: list[Event] = []
-        self._responses: set[str] = set()
-        self._merged: dict[tuple[int, ...], dict[str, Any]] = {}
-        self._reduction: LoggedReduction | None = None
-
-    def add(self, event: Event) -> None:
-        """Add an event to the view; the first event of a response is a call."""
-        response = self._response_of(event)
-        if response and response not in self._responses:
-            self._responses.add(response)
-            self.calls.append(LoggedCall(response, self.messages(), self._reduction))
-            self._reduction = None
-        self._view.append(event)
-
-    def condense(self, forgotten: Iterable[Any], summary: Any, offset: Any, call_id: str) -> None:
-        """Remove the events of a condensation, and insert its summary."""
-        before = self.messages()
-        removed = {str(name) for name in forgotten}
-        self._responses.add(call_id)
-        self._view = [event for event in self._view if str(event.get("id")) not in removed]
-        created: list[dict[str, Any]] = []
-        if isinstance(summary, str) and summary:
-            message = ChatSummary({"role": "user", "content": summary})
-            place = offset if isinstance(offset, int) and offset >= 0 else len(self._view)
-            self._view.insert(place, {"summary message": message})
-            created.append(message)
-        self._reduction = LoggedReduction("condensation", before, created, call_id=call_id)
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the messages of the events in the view."""
-        groups: list[list[Event]] = []
-        for event in self._view:
-            response = self._response_of(event)
-            if groups and response and self._response_of(groups[-1][-1]) == response:
-                groups[-1].append(event)
-            else:
-                groups.append([event])
-        return [message for group in groups if (message := self._message(group)) is not None]
-
-    def _message(self, group: list[Event]) -> dict[str, Any] | None:
-        if "summary message" in group[0]:
-            message: dict[str, Any] = group[0]["summary message"]
-            return message
-        key = tuple(map(id, group))
-        if key not in self._merged:
-            parts = [part for event in group if (part := self._message_of(event)) is not None]
-            if not parts:
-                return None
-            merged = dict(parts[0])
-            for part in parts[1:]:
-                merged.setdefault("tool_calls", []).extend(part.get("tool_calls", ()))
-            self._merged[key] = readable(merged, self.skipped)
-        return self._merged[key]
 
 
 def _message_1(event: Event) -> dict[str, Any] | None:
@@ -156,13 +90,19 @@ _KINDS_1 = frozenset(
 
 
 def _read_1(records: Iterator[Record]) -> Iterator[Conversation]:
-    events = _Events(_message_1, _response_1)
+    events = EventLog(_message_1, _response_1)
     for event in log_objects(records, events.skipped):
-        kind = event.get("kind")
+        kind = text_in(event, "kind")
         if kind == "Condensation":
             forgotten = event.get("forgotten_event_ids")
             forgotten = forgotten if isinstance(forgotten, list) else []
-            events.condense(forgotten, event.get("summary"), event.get("summary_offset"), _response_1(event))
+            events.condense(
+                "condensation",
+                forgotten,
+                _summary(event.get("summary")),
+                event.get("summary_offset"),
+                _response_1(event),
+            )
         elif kind in _KINDS_1:
             events.add(event)
         elif kind not in _SILENT:
@@ -170,7 +110,11 @@ def _read_1(records: Iterator[Record]) -> Iterator[Conversation]:
     yield _conversation(events)
 
 
-def _conversation(events: _Events) -> Conversation:
+def _summary(text: Any) -> dict[str, Any] | None:
+    return {"role": "user", "content": text} if isinstance(text, str) and text else None
+
+
+def _conversation(events: EventLog) -> Conversation:
     has_system = any(message["role"] == "system" for call in events.calls[:1] for message in call.messages[:1])
     return Conversation(
         None,
@@ -222,18 +166,19 @@ def _response_0(event: Event) -> str:
 
 
 def _read_0(records: Iterator[Record]) -> Iterator[Conversation]:
-    events = _Events(_message_0, _response_0)
+    events = EventLog(_message_0, _response_0)
     call_ids: dict[str, str] = {}
     for event in log_objects(records, events.skipped):
-        kind = event.get("action", event.get("observation"))
+        kind = text_in(event, "action") or text_in(event, "observation")
         arguments = fields_of(event.get("args"))
         if kind == "condensation":
             forgotten = arguments.get("forgotten_event_ids")
             first, last = arguments.get("forgotten_events_start_id"), arguments.get("forgotten_events_end_id")
             if not isinstance(forgotten, list):
                 forgotten = range(first, last + 1) if isinstance(first, int) and isinstance(last, int) else ()
-            events.condense(forgotten, arguments.get("summary"), arguments.get("summary_offset"), "")
-        elif not isinstance(kind, str):
+            summary = _summary(arguments.get("summary"))
+            events.condense("condensation", forgotten, summary, arguments.get("summary_offset"))
+        elif not kind:
             count_unknown(events.skipped, "event", kind)
         elif kind not in _SILENT_0:
             if call_id := as_name(fields_of(event.get("tool_call_metadata")).get("tool_call_id")):
@@ -245,7 +190,7 @@ def _read_0(records: Iterator[Record]) -> Iterator[Conversation]:
 
 
 def _has_kinds(sample: Sample) -> bool:
-    return any(isinstance(value, dict) and value.get("kind") in _KINDS_1 for value in sample.values)
+    return any(isinstance(value, dict) and text_in(value, "kind") in _KINDS_1 for value in sample.values)
 
 
 def _has_source(sample: Sample) -> bool:
