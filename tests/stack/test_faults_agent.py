@@ -79,7 +79,7 @@ def lose_spans(agent):
     """Make 100 turns without a Collector, more than the queue holds, during the attempts of a single export.
 
     The SDK counts a span as lost that it keeps, if an export empties a full queue at that moment (SDK 1.45,
-    `BatchProcessor.emit`). In about one of fifty runs, the sum was larger than the number of spans. So no export may
+    `BatchProcessor.emit`). In one of 120 runs, the sum was larger than the number of spans. So no export may
     begin while the queue is full.
     """
     agent.ask("turns", 1)
