@@ -100,7 +100,9 @@ def _in_this_environment(command, folder):
     """The exit status of a command of ours and what it complains of; a shell runs it where it takes one."""
     program, *arguments = shlex.split(command)
     if program == "otel-assembly":
-        ran = runner(folder)(*arguments)
+        # The command that it starts is a program of this environment.
+        path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin"))
+        ran = runner(folder)(*arguments, **({"PATH": path} if arguments[0] == "watch" else {}))
         return ran.status, ran.err
     done = _run(command, folder, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
     return done.returncode, done.stderr
