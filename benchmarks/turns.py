@@ -7,6 +7,7 @@ in a steady turn, and the clock on the wall in a first one, whose counting has t
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import time
 from dataclasses import replace
@@ -169,6 +170,10 @@ async def steady(size: Size) -> Table:
             COMPARED: lambda new, value=same, other=list(same): value == other,
         }
         new = {name: pairs(name, rounds + WARM_UP) for name in runners}
+        for name, run in runners.items():  # what the first turn keeps is frozen, too
+            begun = run(pairs(f"{name}, first", 1)[0])
+            if inspect.isawaitable(begun):
+                await begun
         gc.collect()
         gc.freeze()
         taken = await race(
@@ -193,7 +198,7 @@ async def steady(size: Size) -> Table:
         "The floor takes the decisions of TokenBudgetPolicy after ConversationPolicy, and keeps no record of them.",
         f"Python calls are counted with `sys.setprofile`: the mean of {_COUNTED_TURNS} turns.",
         f"A recorded turn is {said}; by hand, the SDK alone creates them with precomputed arguments.",
-        "In all rows, the garbage collector ignores objects older than the first turn (`gc.freeze`).",
+        "In all rows, the garbage collector ignores objects older than the second turn (`gc.freeze`).",
         f"`–`: more than {PATIENCE:.0f} s a turn, or {SLOW} s with a tenth of the messages; or another row shows it.",
     ]
     return table

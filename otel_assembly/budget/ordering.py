@@ -32,6 +32,7 @@ Order: TypeAlias = Literal["attention", "cache"]
 #: The separator of messages in a prompt that is sent as one text.
 _MESSAGE_SEPARATOR: Final = "\n\n"
 _CONTENT: Final = attrgetter("content")
+_ORDER: Final = attrgetter("order")
 _ZONES: Final = tuple(Zone)
 
 
@@ -242,7 +243,7 @@ def _in_order(
         order: ``attention`` or ``cache``.
         parts_of: Returns the sections of a block, each with an object that is returned with it.
     """
-    ordered = sorted(blocks, key=lambda block: block.order)
+    ordered = sorted(blocks, key=_ORDER)
     names = [block.name for block in ordered]
     if len(set(names)) < len(names):
         duplicate = next(name for name in names if names.count(name) > 1)
@@ -262,7 +263,7 @@ def _in_order(
                 evidence.append((block, section, part))
             else:
                 by_zone[section.zone].append((block, section, part))
-    ranked = sorted(evidence, key=lambda part: (part[0].order, part[1].strength))
+    ranked = sorted(evidence, key=lambda part: (part[0].order, part[1].strength)) if evidence else []
     zones = _for_attention(ranked, by_zone) if order == "attention" else _for_cache(ranked, by_zone)
     zones = {**zones, Zone.PREFIX: by_zone[Zone.PREFIX], Zone.QUERY: [*by_zone[Zone.QUERY], *query_parts]}
     return [(block, section, part, zone) for zone in _ZONES for block, section, part in zones[zone]]

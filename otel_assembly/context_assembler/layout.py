@@ -13,7 +13,7 @@ from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.read_events import ReadEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.measure import Measure
@@ -100,7 +100,7 @@ class Layout:
         """Create the `ReadBlock` of a block; for turns of the `TurnLog`, a `TurnsBlock` with cached counts."""
         if self._turns is not None and block.name in self._turns[1]:
             return TurnsBlock(block, measure, self._turns[0], self._turns[1][block.name])
-        return ReadBlock(block, measure)
+        return _WholeBlock(block, measure)
 
     def runs(self, block: Block, kept: Iterable[Run]) -> list[Run]:
         """Convert ranges of indexes of a block's items to ranges of positions in `events`."""
@@ -125,6 +125,15 @@ class Layout:
             (start + low, start + high) for name, start in self._turns[1].items() for low, high in kept.get(name, ())
         ]
         return echoes_stand(self._turns[0].view.history, sorted(runs))
+
+
+class _WholeBlock(ReadBlock):
+    """A block whose `whole` is needed in any case, so that `cost` need not join and count its texts again."""
+
+    __slots__ = ()
+
+    def cost(self, excluded: Collection[int]) -> int:
+        return super().cost(excluded) if excluded else self.whole().tokens
 
 
 def _event(block: Block, item: BlockItem, previous_others: dict[_Name, BlockEvent]) -> tuple[_Name, BlockEvent]:
