@@ -118,7 +118,7 @@ class TokenTable:
 
     def estimates(self, view: View) -> int:
         """How many of a view's events have an estimate."""
-        return sum([stop - start for start, stop in self._estimates(view)])
+        return sum([stop - start for start, stop in self._estimates(view)]) if self.estimated else 0
 
     def _estimates(self, view: View) -> list[Run]:
         """Return the indexes of a view's column at which the view has events with an estimate."""
@@ -207,10 +207,16 @@ class TokenTable:
 
     def sum(self, view: View) -> int:
         """Return the tokens of a view's events; the cost is that of its runs."""
-        if not view.runs:
+        runs = view.runs
+        if not runs:
             return 0
-        sums = self.sums(view.column)
-        return sum([sums[stop] - sums[start] for start, stop in view.runs])
+        sums = self._sums.get(view.column)
+        if sums is None or len(sums) <= runs[-1][1]:
+            sums = self.sums(view.column)
+        if len(runs) == 1:
+            start, stop = runs[0]
+            return sums[stop] - sums[start]
+        return sum([sums[stop] - sums[start] for start, stop in runs])
 
     def each(self, view: View) -> list[int]:
         """The tokens of every event of a view, in its order."""

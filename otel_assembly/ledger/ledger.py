@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from bisect import bisect_left
 from itertools import chain, islice, starmap
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -339,10 +340,13 @@ class Ledger:
         if known > _COMPARED_WHOLE and not self._compares_all:
             start, chosen = self._compared_from(known)
         self._compares_all, self._checked = False, (start, set(chosen))
-        columns = events, self._last_list, self._contents
-        return self._have_content(*(column[start:known] for column in columns)) and (
-            not chosen or self._have_content(*([column[position] for position in chosen] for column in columns))
-        )
+        given, read = self._last_list, self._contents
+        if not self._have_content(events[start:known], given[start:known], read[start:known]):
+            return False
+        if not chosen:
+            return True
+        pick = itemgetter(*chosen, chosen[0])  # of a single index, it would return no tuple
+        return self._have_content(list(pick(events)), list(pick(given)), list(pick(read)))
 
     def _have_content(self, events: Sequence[Any], given: Sequence[Any], read: Sequence[Any]) -> bool:
         """Return True if messages are the objects that were given, and have the content that was read.
@@ -361,14 +365,14 @@ class Ledger:
         if last is not None and last.kept:
             if last.numbered is numbered:
                 start, front = last.kept.newest_run()
-                sent += front.positions()
+                sent += front.all_positions()
             else:
                 sent += numbered.item_ids.find(last.numbered.of(last.kept))
                 start = to_runs(sent)[-1][0] if sent else known
         start = numbered.history.atom(start - 1) if start else 0
         block = range(self._block if self._block < start else 0, start)[:_BLOCK]
         self._block = block.stop
-        return start, [*(position for position in sent if position < start), *block]
+        return start, [*sent[: bisect_left(sent, start)], *block]
 
     def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
         """Return True if what an assembly sends, and the unit in front of the cut, has the content that was read.
@@ -386,12 +390,15 @@ class Ledger:
             return True
         first, front = view.newest_run()
         unit = source.numbered.history.atom(first - 1) if first else 0
-        positions = (*front.positions(), *range(unit, start))
+        positions = (*front.all_positions(), *range(unit, start))
         if sent is not source.numbered:
             positions = tuple(source.numbered.item_ids.find(sent.of(view)))
         rest = [position for position in positions if position < start and position not in compared]
-        given, read = ([part[position] for position in rest] for part in (self._last_list, self._contents))
-        self._compares_all = bool(rest) and not self._have_content(given, given, read)
+        if not rest:
+            return True
+        pick = itemgetter(*rest, rest[0])
+        given = list(pick(self._last_list))
+        self._compares_all = not self._have_content(given, given, list(pick(self._contents)))
         return not self._compares_all
 
     def compare_all(self) -> None:
