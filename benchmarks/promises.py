@@ -140,7 +140,7 @@ def _promises(found: _Found) -> list[Promise]:
                 f"{row}, at {lengths}",
                 limit,
                 [cell for cell in found.cells("turns", row) if isinstance(cell, int)],
-                "ledger, steps, verdicts and snapshot are functions of their own, and so are the SDK's",
+                "context, ledger, steps, verdicts, snapshot and recorder are functions of their own",
                 form="{:.0f}",
             )
             for row, limit in ((CALLS_SILENT, 170), (CALLS_RECORDED, 450))

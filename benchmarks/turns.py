@@ -11,8 +11,10 @@ import inspect
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import otel_assembly
 from benchmarks.harness import Size, Table, Timing, race, times
 from benchmarks.minimal import MinimalEngine
 from benchmarks.telemetry import Watch, recording, sampled_out
@@ -62,6 +64,7 @@ CALLS_SILENT = "Python calls of a turn, TokenBudgetPolicy"
 CALLS_RECORDED = "Python calls of a turn, TokenBudgetPolicy, SDK, recording, with metrics"
 #: The floor counts so many of the first messages, the newest ones: more than fit in the budget.
 _COUNTED = 400
+_PACKAGE = str(Path(otel_assembly.__file__).parent)
 #: The turns whose calls are counted, after as many others.
 _COUNTED_TURNS = 16
 
@@ -196,7 +199,7 @@ async def steady(size: Size) -> Table:
         table.put(OVER_HAND, _over_hand(*both))
     table.notes += [
         "The floor takes the decisions of TokenBudgetPolicy after ConversationPolicy, and keeps no record of them.",
-        f"Python calls are counted with `sys.setprofile`: the mean of {_COUNTED_TURNS} turns.",
+        f"Python calls of this package's functions, counted with `sys.setprofile`: the mean of {_COUNTED_TURNS} turns.",
         f"A recorded turn is {said}; by hand, the SDK alone creates them with precomputed arguments.",
         "In all rows, the garbage collector ignores objects older than the second turn (`gc.freeze`).",
         f"`–`: more than {PATIENCE:.0f} s a turn, or {SLOW} s with a tenth of the messages; or another row shows it.",
@@ -205,12 +208,15 @@ async def steady(size: Size) -> Table:
 
 
 async def _calls(engine: Any) -> int:
-    """Return how many Python functions a turn calls, as a mean of several turns."""
+    """Return how many calls of this package's functions a turn makes, as a mean of several turns.
+
+    The functions of the SDK and of the event loop do not count: another release has others.
+    """
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
-        calls += event == "call"
+        calls += event == "call" and frame.f_code.co_filename.startswith(_PACKAGE)
 
     turns = pairs("calls", 2 * _COUNTED_TURNS)
     for new in turns[:_COUNTED_TURNS]:
