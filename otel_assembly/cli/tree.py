@@ -129,7 +129,10 @@ def _console(stream: TextIO, width: int, *, color: bool) -> Console:
 
 
 class LiveTree:
-    """Prints each assembly once, when its spans have arrived, with the legend of the kinds that are new in it.
+    """Prints each assembly once, when its spans have arrived.
+
+    Policies that changed nothing are left out. The agent and the conversation are printed when they differ from those
+    of the assembly before, and the legend explains the kinds that are new.
 
     Args:
         stream: The terminal, or a file.
@@ -142,6 +145,7 @@ class LiveTree:
         self._drawing = _Drawing(_console(stream, width, color=color), ASCII if ascii_only else UNICODE, content=False)
         self._stream = stream
         self._known: set[str] = set()
+        self._heading = ""
         self._printed: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def __call__(self, spans: Sequence[StoredSpan]) -> None:
@@ -159,15 +163,33 @@ class LiveTree:
         drawing, attributes = self._drawing, assembly.attributes
         agent, conversation = (attributes.get(name) for name in (names.GEN_AI_AGENT_NAME, names.GEN_AI_CONVERSATION_ID))
         heads = [("agent", agent), ("conversation", conversation)]
-        pieces = [drawing.text(f"{name} {value}", "dim") for name, value in heads if value]
-        lines = [*drawing.block(pieces, "", "")] if pieces else []
-        lines += (line for node in span_tree(spans) for line in drawing.tree(node))
+        heading = "  ".join(f"{name} {value}" for name, value in heads if value)
+        lines = [*drawing.block([drawing.text(heading, "dim")], "", "")] if heading != self._heading else []
+        self._heading = heading
+        for node in span_tree(spans):
+            node.children[:] = [child for child in node.children if _has_effect(child.span)]
+            lines += drawing.tree(node)
         if drawing.kinds - self._known:
-            lines += drawing.block(legend(drawing.kinds - self._known, drawing.glyphs), "", "")
+            *entries, free = legend(drawing.kinds - self._known, drawing.glyphs)
+            lines += drawing.block(entries if self._known else [*entries, free], "", "")
             self._known |= drawing.kinds
         with suppress(OSError):  # the reader of the output has exited
             drawing.print([*lines, drawing.text("")])
             self._stream.flush()
+
+
+def _has_effect(span: StoredSpan) -> bool:
+    """Return whether a span below an assembly is an allocation, or a policy that changed or reported something."""
+    if span.name == names.SPAN_LIST_ITEMS:
+        return False
+    counts = (names.DROPPED_COUNT, names.COMPACTED_COUNT, names.EVENTS_INJECTED)
+    return (
+        not span.name.startswith(names.SPAN_APPLY_POLICY)
+        or span.status == "ERROR"
+        or bool(span.events)
+        or any(integer(span.attributes.get(name)) for name in counts)
+        or span.attributes.get(names.TOKENS_IN) != span.attributes.get(names.TOKENS_OUT)
+    )
 
 
 @dataclass(slots=True)

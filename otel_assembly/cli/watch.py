@@ -109,7 +109,8 @@ class _Watch:
         """Serve the page, and run the command; return the status of the command, negative for a signal."""
         from otel_assembly.watch import WatchServer, application
 
-        title = safe_text(" ".join(self._command))[:_TITLE] if self._command else "watch"
+        words = [Path(word).name if word.startswith("/") else word for word in self._command]
+        title = safe_text(" ".join(words))[:_TITLE] or "watch"
         app = application(self._feed, token=self._token, title=title, loopback=self._loopback, forward=self._forward)
         async with WatchServer(app, self._listener, self._on_grpc):
             _say(f"watch on {self._endpoint}/?token={self._token}")

@@ -61,10 +61,12 @@ class LiveUpdate:
     Attributes:
         patch: The changed rows, as the JSON that the page's script applies; None if the page does not change.
         assemblies: The spans of each turn that is new or has changed: the assembly, then the spans below it.
+        problems: A description for each turn that cannot be read, because it has another format.
     """
 
     patch: str | None = None
     assemblies: list[list[StoredSpan]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 class LivePage:
@@ -86,8 +88,9 @@ class LivePage:
         self._children: dict[_Key, dict[str, StoredSpan]] = {}
         self._characters = 0
         self._newest_turns: OrderedDict[str, tuple[str, int, int]] = OrderedDict()
-        self._early_signals: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
-        self._problems: dict[str, None] = {}
+        self._early_signals: OrderedDict[str, tuple[_Key | None, dict[str, Any]]] = OrderedDict()
+        self._halted_traces: OrderedDict[str, bool] = OrderedDict()
+        self._early_halts: OrderedDict[_Key, tuple[str, int]] = OrderedDict()
 
     def add(self, spans: Iterable[StoredSpan], log_events: Iterable[StoredLogEvent] = ()) -> LiveUpdate:
         """Add spans, and log records with event names; return the changes of the page.
@@ -95,27 +98,34 @@ class LivePage:
         A span that was added before is ignored.
         """
         changed: dict[_Key, StoredSpan] = {}
-        outside: list[tuple[tuple[str, ...], StoredEvent]] = []
+        outside: list[tuple[tuple[str, ...], _Key | None, StoredEvent]] = []
+        patch = _Patch(self._rows)
+        update = LiveUpdate()
         for span in spans:
             if not span.name.startswith(_OWN_SPANS):
                 traces = (span.trace_id, *(link.trace_id for link in span.links))
-                outside += ((traces, event) for event in span.events)
-            elif self._keep(span) and (assembly := self._assembly_of(span)) is not None:
-                changed[assembly.trace_id, assembly.span_id] = assembly
-        outside += (((record.trace_id,), record.event) for record in log_events)
-        patch = _Patch(self._rows)
-        update = LiveUpdate()
+                outside += ((traces, None, event) for event in span.events)
+            elif self._keep(span):
+                self._remove_early_halt((span.trace_id, span.span_id), patch)
+                if (assembly := self._assembly_of(span)) is not None:
+                    changed[assembly.trace_id, assembly.span_id] = assembly
+        for record in log_events:
+            outside.append(((record.trace_id,), (record.trace_id, record.span_id), record.event))
         waiting = sorted(changed.values(), key=lambda span: span.end_ns)
         for assembly in waiting:
             tree = [assembly, *self._below(assembly)]
-            later = self._add_turn(tree, patch)
+            try:
+                later = self._add_turn(tree, patch)
+            except SpanFormatError as error:
+                update.problems.append(str(error))
+                continue
             if later is not None:
                 update.assemblies.append(tree)
             if later and later not in changed and later in self._spans:
                 changed[later] = self._spans[later]
                 waiting.append(self._spans[later])
-        for traces, event in outside:
-            self._add_signal(traces, event, patch)
+        for traces, source, event in outside:
+            self._add_signal(traces, source, event, patch)
         removed, trimmed = self._rows.shrink(patch.conversations)
         self._rows.commit()
         update.patch = patch.json(removed, trimmed)
@@ -184,7 +194,7 @@ class LivePage:
             now has another turn before it; or an empty tuple.
         """
         assembly = tree[0]
-        history = self._read(tree)
+        history = next(iter(read_ledgers(tree, allocations=True, all_turns=False).values()), None)
         if history is None or not history.turns:
             return None
         (turn,) = history.turns
@@ -200,11 +210,14 @@ class LivePage:
         row = turn_row(turn, assembly, children_of(tree), texts)
         row |= changes(history, turn, None if before is None else _Earlier(before["n"], ItemRuns(before.get("kept"))))
         row |= nonempty({"problems": history.problems[:3]})
-        later_signals = self._early_signals.pop(assembly.trace_id, [])
+        source, early_signal = self._early_signals.pop(assembly.trace_id, (None, None))
+        later_signals = [early_signal] if early_signal is not None and source not in self._spans else []
         if stored is not None:
             later_signals += [signal for signal in json.loads(stored.row).get("signals", ()) if signal.get("after")]
         if later_signals:
             row["signals"] = [*row.get("signals", ()), *later_signals]
+        if any(signal["what"] == "halt" for signal in row.get("signals", ())):
+            _remember(self._halted_traces, assembly.trace_id, True)
         for fresh in item_rows(history, texts):
             patch.add_item(history.id, _merged(self._rows.item(history.id, fresh["o"]), fresh))
         patch.add_turn(history.id, turn.span_id, row)
@@ -214,37 +227,54 @@ class LivePage:
         after = self._rows.sent_after(history.id, turn.number) if turn.sent and stored is None else None
         return () if after is None else (after["trace"], after["span"])
 
-    def _read(self, tree: Sequence[StoredSpan]) -> LedgerHistory | None:
-        try:
-            ledgers = read_ledgers(tree, allocations=True, all_turns=False)
-        except SpanFormatError as error:
-            self._problems.setdefault(str(error), None)
-            return None
-        return next(iter(ledgers.values()), None)
+    def _add_signal(self, traces: tuple[str, ...], source: _Key | None, event: StoredEvent, patch: _Patch) -> None:
+        """Add a halt, or a prompt that the provider refused, to the newest turn of its trace.
 
-    def _add_signal(self, traces: Iterable[str], event: StoredEvent, patch: _Patch) -> None:
-        """Add a halt, or a prompt that the provider refused, to the newest turn of its trace."""
+        Args:
+            traces: The trace of the event, and the traces that its span links to.
+            source: The span of a log record. If that span is part of an assembly, it has the event itself.
+            event: The event.
+            patch: Gets the changed row.
+        """
         signal = signal_of(event)
         cause = event.attributes.get(names.OVERFLOW_CAUSE)
         if event.name == names.EVENT_OVERFLOW and cause == OverflowCause.PROVIDER.value:
             tokens = integer(event.attributes.get(names.OVERFLOW_TOKENS))
             signal = nonempty({"what": "overflow", "cause": cause, "tokens": tokens})
-        if signal is None or signal["what"] == "alert":
+        if signal is None or signal["what"] == "alert" or source in self._spans:
+            return
+        is_halt = signal["what"] == "halt"
+        if is_halt and any(trace in self._halted_traces for trace in traces):
             return
         signal["after"] = True
         trace = next((trace for trace in traces if trace in self._newest_turns), None)
         if trace is None:
             for trace in traces:
-                _remember(self._early_signals, trace, [signal])
+                _remember(self._early_signals, trace, (source, signal))
             return
         ledger, number, _ = self._newest_turns[trace]
         stored = self._rows.turn(ledger, number)
         if stored is None:
             return
         row = json.loads(stored.row)
-        if not any(known["what"] == signal["what"] for known in row.get("signals", ())):
-            row["signals"] = [*row.get("signals", ()), signal]
-            patch.add_turn(ledger, stored.span, row)
+        if any(known["what"] == signal["what"] for known in row.get("signals", ())):
+            return
+        row["signals"] = [*row.get("signals", ()), signal]
+        patch.add_turn(ledger, stored.span, row)
+        if is_halt:
+            _remember(self._halted_traces, trace, True)
+            if source is not None:
+                _remember(self._early_halts, source, (ledger, number))
+
+    def _remove_early_halt(self, span: _Key, patch: _Patch) -> None:
+        """Remove a halt from a turn: its log record belongs to this span, which is part of a later assembly."""
+        ledger, number = self._early_halts.pop(span, (None, 0))
+        if ledger is None or (stored := self._rows.turn(ledger, number)) is None:
+            return
+        row = json.loads(stored.row)
+        signals = [signal for signal in row.pop("signals") if signal["what"] != "halt" or not signal.get("after")]
+        patch.add_turn(ledger, stored.span, row | nonempty({"signals": signals}))
+        self._halted_traces.pop(span[0], None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +397,8 @@ def _size(span: StoredSpan) -> int:
     )
 
 
-def _remember(known: OrderedDict[str, Any], trace: str, value: Any) -> None:
-    known[trace] = value
-    known.move_to_end(trace)
+def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    known[key] = value
+    known.move_to_end(key)
     if len(known) > _MAX_TRACES:
         known.popitem(last=False)

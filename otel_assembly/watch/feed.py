@@ -132,13 +132,11 @@ class Feed:
             try:
                 update = self._page.add(spans, events)
             except Exception as error:  # noqa: BLE001  # a damaged span, or a full disk, must not fail the sender
-                description = (
-                    f"{type(error).__name__}: {error}" if isinstance(error, sqlite3.Error) else type(error).__name__
-                )
-                if description not in self._problems and len(self._problems) < _MAX_PROBLEMS:
-                    self._problems.add(description)
-                    self._on_problem(f"a turn cannot be shown ({description})")
+                reason = f": {error}" if isinstance(error, sqlite3.Error) else ""
+                self._report(f"a turn cannot be shown ({type(error).__name__}{reason})")
                 return problem
+            for description in update.problems:
+                self._report(description)
             if update.patch is not None:
                 self._publish(PageEvent("message", update.patch))
             for tree in update.assemblies:
@@ -146,6 +144,11 @@ class Feed:
                 if self._on_assemblies is not None:
                     self._on_assemblies(tree)
         return problem
+
+    def _report(self, problem: str) -> None:
+        if problem not in self._problems and len(self._problems) < _MAX_PROBLEMS:
+            self._problems.add(problem)
+            self._on_problem(problem)
 
     def _publish(self, event: PageEvent | None) -> None:
         for queue, loop in [*self._pages.items()]:

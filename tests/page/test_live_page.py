@@ -228,3 +228,25 @@ async def test_a_halt_that_arrives_before_its_turn_is_kept(recorder):
     assert page.add([], [StoredLogEvent(newest.trace_id, "1" * 16, halt)]).patch is None
     (ledger,) = shown.apply(page.add(recorder.spans).patch).ledgers.values()
     assert [signal["what"] for signal in ledger["turns"][0]["signals"]] == ["halt"]
+
+
+async def test_a_halt_that_is_recorded_as_a_log_first_does_not_mark_the_turn_before(spans):
+    """The log record of a halt in an assembly arrives before the spans of that assembly."""
+    late = next(span for span in spans if span.name == "apply_policy token_budget")
+    page, shown = LivePage(RowStore()), Shown()
+    shown.apply(page.add([span for span in spans if span is not late]).patch)
+    halt = StoredEvent("assembly.halt", 1, {"assembly.halt.source": "guard"})
+    record = StoredLogEvent(late.trace_id, late.span_id, halt)
+    shown.apply(page.add([], [record]).patch)
+    shown.apply(page.add([late], [record]).patch)
+    assert rows_of(shown) == whole(spans)
+
+
+def test_a_turn_of_another_format_is_reported(spans):
+    from dataclasses import replace
+
+    turn = next(span for span in spans if span.name == "assemble_context")
+    changed = replace(turn, attributes=turn.attributes | {"assembly.format.version": 99})
+    update = LivePage(RowStore()).add([changed])
+    assert update.patch is None
+    assert len(update.problems) == 1
