@@ -27,9 +27,8 @@ import time
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary, ref
 
@@ -239,11 +238,15 @@ def running_calls(current: Any) -> list[Any]:
     Args:
         current: The current span, which may be one of them.
     """
-    around = takewhile(lambda span: span.is_recording() and is_model_call(span), enclosing_spans(current))
-    calls = {_key(span.get_span_context()): span for span in around}
-    context = current.get_span_context()
-    parents = [context if context.is_valid else None, *(span.parent for span in calls.values())]
-    calls |= {_key(span.get_span_context()): span for span in _open_calls() if span.parent in parents}
+    calls: dict[tuple[int, int], Any] = {}
+    for span in enclosing_spans(current):
+        if not (span.is_recording() and is_model_call(span)):
+            break
+        calls[_key(span.get_span_context())] = span
+    if _OPEN_CALLS.get():
+        context = current.get_span_context()
+        parents = [context if context.is_valid else None, *(span.parent for span in calls.values())]
+        calls |= {_key(span.get_span_context()): span for span in _open_calls() if span.parent in parents}
     return [*calls.values()]
 
 
@@ -291,15 +294,16 @@ class LinkingProcessor:
 
         The parent itself, or the span that opened during the assembly, may also turn out to be the model call.
         """
-        key = _key(parent.get_span_context())
-        self._await(replace(link, key=key))
-        self._watch(parent, key)
+        link.key = _key(parent.get_span_context())
+        self._await(link)
+        self._watch(parent, link.key)
         if opened is not None:
-            self._watch(opened, key)
+            self._watch(opened, link.key)
 
     def await_root_call(self, link: AssemblyLink) -> None:
         """Wait for a model call without a parent that starts in this context, and link its span."""
-        self._await(replace(link, key=_key(link.span), is_root=True))
+        link.key, link.is_root = _key(link.span), True
+        self._await(link)
 
     def _await(self, link: AssemblyLink) -> None:
         earlier = _LAST_LINK.get()
@@ -331,17 +335,22 @@ class LinkingProcessor:
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Link a started model call, or watch a span that may become one."""
-        with suppress(TypeError):  # another SDK's span may not support weak references
-            self._spans[_key(span.get_span_context())] = span
-            if _is_model_call(span):
-                _OPEN_CALLS.set((*map(ref, _open_calls()), ref(span)))
-        find_link = self._link_finder(span) if self._waiting or _CALL_LINK.get() is not None else None
-        if find_link is None:
-            return
         try:
+            is_own, context = span.instrumentation_scope.name == names.SCOPE, span.get_span_context()
+            try:
+                self._spans[context.trace_id, context.span_id] = span
+                if not is_own and _is_model_call(span):
+                    _OPEN_CALLS.set((*map(ref, _open_calls()), ref(span)))
+            except TypeError:  # another SDK's span may not support weak references
+                pass
+            if is_own and span.parent is not None:  # this library's spans are no model calls
+                return
+            find_link = self._link_finder(span) if self._waiting or _CALL_LINK.get() is not None else None
+            if find_link is None or is_own:
+                return
             if _is_model_call(span) is not None:
                 self._identified(find_link, span)
-            elif span.instrumentation_scope.name != names.SCOPE:
+            else:
                 _WatchedSpan(span, partial(self._identified, find_link))
         except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
             self._failed("link", error)
@@ -385,7 +394,8 @@ class LinkingProcessor:
 
     def _on_ending(self, span: Any) -> None:
         """Stop watching a span that ends."""
-        _stop_watching(span)
+        if _SETTERS[0] in vars(span):
+            _stop_watching(span)
 
     def on_end(self, span: Any) -> None:
         """Do nothing; `_on_ending` does the work while the span still accepts attributes."""
