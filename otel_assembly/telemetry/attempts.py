@@ -14,8 +14,9 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import Status, StatusCode
 
 from otel_assembly.budget.attempt import CompactionOutcome
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.emitter import Arrays
+from otel_assembly.telemetry.emitter import Arrays, sendable_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,15 +49,17 @@ class AttemptSpans:
 
         @contextmanager
         def record_attempt(attempt: Attempt, /) -> Iterator[None]:
-            attributes = {
-                **self._attributes,
-                names.BLOCK_KIND: kind,
-                names.COMPACTION_COMPACTOR: attempt.compactor,
-                names.COMPACTION_ATTEMPT: attempt.number,
-                names.COMPACTION_TARGET_TOKENS: attempt.target,
-                names.TOKENS_IN: attempt.tokens_in,
-            }
-            name, parent = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
+            attributes = sendable_values(
+                {
+                    **self._attributes,
+                    names.BLOCK_KIND: kind,
+                    names.COMPACTION_COMPACTOR: attempt.compactor,
+                    names.COMPACTION_ATTEMPT: attempt.number,
+                    names.COMPACTION_TARGET_TOKENS: attempt.target,
+                    names.TOKENS_IN: attempt.tokens_in,
+                }
+            )
+            name, parent = sendable(f"{names.SPAN_COMPACT_BLOCK} {kind}"), otel_context.get_current()
             span, context = self._emitter.open_span(name, parent, attempt.started_ns or time.time_ns(), attributes)
             for model_span in attempt.model_spans:
                 span.add_link(model_span)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from enum import Enum
 from functools import lru_cache
-from itertools import chain, starmap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -15,9 +15,9 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.record import arrivals, departures_of, dropped_new, prefix_hash, tokens_by_kind
-from otel_assembly.ledger.snapshot import item_id_runs, item_text, listed_exits, run_text
-from otel_assembly.messages.event_facts import sendable
+from otel_assembly.ledger.record import arrivals, prefix_hash, tokens_by_kind
+from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, listed_exits, run_text, without
+from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
 
@@ -29,23 +29,28 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
-    from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import View
     from otel_assembly.ledger.figures import Prefix, Totals
-    from otel_assembly.ledger.ledger import Arrival
-    from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.ledger.record import Departures, Record
+    from otel_assembly.ledger.snapshot import ItemGroup, Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
 def assembly_attributes(
-    record: Record, totals: Totals, prefix: Prefix, halts: int, content: Callable[[str], str] | None
+    record: Record,
+    totals: Totals,
+    prefix: Prefix,
+    departures: Departures,
+    halts: int,
+    content: Callable[[str], str] | None,
 ) -> Attributes:
     """Return the attributes of an ``assemble_context`` span, except the arrays that list items.
 
-    `halts` is the number of halts in the assembly. `content` redacts a text before export; None if content is not
-    exported.
+    `departures` are the items that left the prompt in this turn. `halts` is the number of halts in the assembly.
+    `content` redacts a text before export; None if content is not exported.
     """
+    made = record.made if departures.now else ()
+    newly_dropped = sum([dropped_of(without(groups, made) if made else groups) for groups in departures.now.values()])
+    resumed = sum([len(group.view) for group in departures.resumed])
     attributes: Attributes = {
         names.FORMAT_VERSION: names.READ_FORMAT,
         names.ID: record.assembly_id,
@@ -63,87 +68,89 @@ def assembly_attributes(
         names.PROMPTS_OUT: totals.prompts_out,
         names.DROPPED_COUNT: totals.dropped,
         names.DROPPED_TOKENS: totals.dropped_tokens,
-        names.NEWLY_DROPPED_COUNT: sum(dropped_new(record, step, net=True) for step in record.steps),
+        names.NEWLY_DROPPED_COUNT: newly_dropped,
         names.COMPACTED_COUNT: totals.compacted,
         names.COMPACTED_TOKENS: totals.compacted_tokens,
         names.INJECTED_TOKENS: totals.injected_tokens,
         names.ALERTS_DELIVERED: totals.alerts_delivered,
         names.HALTS_EMITTED: halts,
-        **overflow_attributes(totals.overflow),
-        **_resumed(record),
-        **_provider(record),
+        names.OVERFLOWED: totals.overflow is not None,
     }
-    if record.observed:
-        if record.model is not None:  # the model may have been unknown when the span started
-            attributes[names.MODEL] = record.model
-        _adapt_to_observed(attributes, record, record.view_out)
-    if record.previous_id is not None:
-        attributes[names.PREVIOUS_ID] = record.previous_id
-    if totals.window is not None:
-        attributes[names.MODEL_WINDOW] = totals.window
-    if totals.budget is not None:
-        attributes[names.BUDGET_LIMIT] = totals.budget
-    if totals.used is not None:
-        attributes[names.BUDGET_USED] = totals.used
-    if totals.utilization is not None:
-        attributes[names.BUDGET_UTILIZATION] = totals.utilization
-    if totals.fixed is not None:
-        attributes[names.BUDGET_FIXED] = totals.fixed
-    if record.error is None and record.spared is None:
-        attributes[names.PREFIX_TOKENS] = prefix.tokens
-        attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
-        if prefix.cause is not None:
-            attributes[names.PREFIX_BREAK] = prefix.cause
-    if record.error is None:
-        kinds = tokens_by_kind(record)
-        if kinds:
-            attributes[names.KIND_NAMES] = list(kinds)
-            attributes[names.KIND_TOKENS] = list(kinds.values())
-    if content is not None and record.prompts_out:
-        parts = [{"type": "text", "content": content(prompt)} for prompt in record.prompts_out]
-        attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
-    return attributes
-
-
-def _resumed(record: Record) -> Attributes:
-    """Return the attribute with the number of items that left the prompt before this ledger began; empty for 0."""
-    count = sum([len(group.view) for group in departures_of(record).resumed])
-    return {names.RESUMED_COUNT: count} if count else {}
-
-
-def _provider(record: Record) -> Attributes:
-    """Return the attributes about what the model's provider adds to the request, or may change in it."""
-    attributes: Attributes = {}
+    if totals.overflow is not None:
+        attributes |= overflow_event(totals.overflow)
+    if resumed:  # items that left the prompt before this ledger began
+        attributes[names.RESUMED_COUNT] = resumed
     if record.held_events is not None:
         attributes[names.PROVIDER_HELD_EVENTS] = record.held_events
     if record.allowed_edits:
         attributes[names.PROVIDER_ALLOWED_EDITS] = list(record.allowed_edits)
+    if record.observed:
+        if record.model is not None:  # the model may have been unknown when the span started
+            attributes[names.MODEL] = record.model
+        _adapt_to_observed(attributes, record, record.view_out)
+    optional = (
+        (names.PREVIOUS_ID, record.previous_id),
+        (names.MODEL_WINDOW, totals.window),
+        (names.BUDGET_LIMIT, totals.budget),
+        (names.BUDGET_USED, totals.used),
+        (names.BUDGET_UTILIZATION, totals.utilization),
+        (names.BUDGET_FIXED, totals.fixed),
+    )
+    for name, value in optional:
+        if value is not None:
+            attributes[name] = value
+    if record.error is None:
+        if record.spared is None:
+            attributes[names.PREFIX_TOKENS] = prefix.tokens
+            attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
+            if prefix.cause is not None:
+                attributes[names.PREFIX_BREAK] = prefix.cause
+        kinds = tokens_by_kind(record)
+        if kinds:
+            attributes[names.KIND_NAMES] = list(kinds)
+            attributes[names.KIND_TOKENS] = list(kinds.values())
+    if content is not None and (prompts := record.prompts_out):
+        parts = [{"type": "text", "content": content(prompt)} for prompt in prompts]
+        attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
     return attributes
 
 
-def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
+def dropped_of(groups: Iterable[ItemGroup]) -> int:
+    """Return how many of these items were dropped, and not compacted."""
+    count = 0
+    for group in groups:
+        if group.outcome is DecisionOutcome.DROPPED:
+            count += len(group.view)
+    return count
+
+
+def step_attributes(record: Record, step: Step, newly_dropped: int, halts: int) -> Attributes:
     """Return the attributes that an ``apply_policy`` span gets at its end, except the arrays that list items."""
     # A policy that raised and was skipped passed its input on unchanged.
     out = step.error is None or record.error is None
-    totals = record.step_totals[step.index]
+    tokens_in, tokens_out, injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
+        record.step_totals[step.index]
+    )
     attributes: Attributes = {
-        names.TOKENS_IN: totals.tokens_in,
-        names.TOKENS_OUT: totals.tokens_out,
+        names.TOKENS_IN: tokens_in,
+        names.TOKENS_OUT: tokens_out,
         names.EVENTS_IN: len(step.view_in),
         names.EVENTS_OUT: len(step.view_out) if out else 0,
-        names.EVENTS_INJECTED: totals.injected,
+        names.EVENTS_INJECTED: injected,
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
-        names.DROPPED_COUNT: totals.dropped,
-        names.NEWLY_DROPPED_COUNT: dropped_new(record, step),
-        names.DROPPED_TOKENS: totals.dropped_tokens,
-        names.COMPACTED_COUNT: totals.compacted,
-        names.COMPACTED_TOKENS: totals.compacted_tokens,
-        names.INJECTED_TOKENS: totals.injected_tokens,
+        names.DROPPED_COUNT: dropped,
+        names.NEWLY_DROPPED_COUNT: newly_dropped,
+        names.DROPPED_TOKENS: dropped_tokens,
+        names.COMPACTED_COUNT: compacted,
+        names.COMPACTED_TOKENS: compacted_tokens,
+        names.INJECTED_TOKENS: injected_tokens,
         names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
         names.HALTS_EMITTED: halts,
-        **overflow_attributes(step.overflow),
+        names.OVERFLOWED: step.overflow is not None,
     }
+    if step.overflow is not None:
+        attributes |= overflow_event(step.overflow)
     if record.observed:
         _adapt_to_observed(attributes, record, step.view_out)
     if step.reported is not None:
@@ -187,13 +194,15 @@ def _adapt_to_observed(attributes: Attributes, record: Record, view_out: View) -
 
 def config_json(config: Mapping[str, Any]) -> str:
     """Return a policy's settings as JSON; the caller passes only numbers, booleans and enum values."""
-    return _config_json(*chain.from_iterable(sorted(config.items())))
+    return _config_json(*config, *config.values())
 
 
 @lru_cache(maxsize=256, typed=True)
-def _config_json(*flat: Any) -> str:
-    settings = {name: _plain(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-    return json.dumps(settings, separators=(",", ":"), allow_nan=False)
+def _config_json(*names_and_values: Any) -> str:
+    half = len(names_and_values) // 2
+    settings = sorted(zip(names_and_values[:half], names_and_values[half:], strict=True))
+    plain = {name: _plain(value) for name, value in settings}
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -206,9 +215,7 @@ def _plain(value: Any) -> Any:
 
 def overflow_attributes(overflow: Overflow | None) -> Attributes:
     """Return the attributes that record whether a limit was exceeded and, if it was, why and by how many tokens."""
-    if overflow is None:
-        return {names.OVERFLOWED: False}
-    return {names.OVERFLOWED: True, **overflow_event(overflow)}
+    return {names.OVERFLOWED: False} if overflow is None else {names.OVERFLOWED: True, **overflow_event(overflow)}
 
 
 def overflow_event(overflow: Overflow) -> Attributes:
@@ -219,106 +226,120 @@ def overflow_event(overflow: Overflow) -> Attributes:
     return attributes
 
 
-def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Slices[Arrays]:
+def assembly_arrays(record: Record, departures: Departures, content: Callable[[str], str] | None) -> Slices[Arrays]:
     """Compute the arrays that list items on an ``assemble_context`` span; yield after each slice of the work.
 
     The arrays list the items of the input, the items of the prompt, and the new items. The first two are complete on
     every turn, so a reader needs no other turn to know the prompt's items. `content` redacts a text before export; None
     if content is not exported.
     """
-    arrays = Arrays()
-    source = record.ledger_input
+    groups: list[tuple[Sequence[str], Sequence[list[Any]]]] = []
     if not record.unknown:
-        arrays.add([names.OFFERED_ITEMS], [texts_of(item_id_runs(source.view, source.numbered))])
+        groups.append(([names.OFFERED_ITEMS], [texts_of(record.ledger_input.runs)]))
     if record.error is None:
-        arrays.add([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))])
-        resumed = departures_of(record).resumed
-        arrays.add([names.RESUMED_ITEMS], [runs_of(i for group in resumed for i in group.numbered.of(group.view))])
-        prompts = record.prompts_out
-        tokens = list(map(record.meter.prompt, prompts))
-        arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
+        groups.append(([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))]))
+        if departures.resumed:
+            resumed = chain.from_iterable(group.numbered.of(group.view) for group in departures.resumed)
+            groups.append(([names.RESUMED_ITEMS], [runs_of(resumed)]))
+        sources = list(map(sendable, record.sources))
+        tokens = list(map(record.meter.prompt, record.prompts_out))
+        groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
     arrived = yield from arrivals(record)
     if not arrived:
-        return arrays
-    sources = _sources(record)
-    columns: dict[str, list[Any]] = {}
+        return Arrays(groups)
+    columns: list[list[Any]] = [[] for _ in _ARRIVED]
+    items, kinds, counts, sizes, atoms, calls, origins = columns
+    contents: list[str] = []
     estimated: list[int] = []
-    for start in range(0, len(arrived), LISTED):
-        batch = arrived[start : start + LISTED]
-        tables = [numbered.history.table(record.meter) for _, numbered, _ in batch]
-        for name, column in _arrived(batch, tables, sources, content).items():
-            columns.setdefault(name, []).extend(column)
-        for (item, _, position), table in zip(batch, tables, strict=True):
-            if table.estimated and is_in(table.estimated, position):
-                estimated.append(item)
-        if len(batch) == LISTED:
+    replaced: Mapping[int, Iterable[Run]] | None = None
+    for number, (item, numbered, position) in enumerate(arrived, 1):
+        history = numbered.history
+        table, atom, origin = history.table(record.meter), history.atom(position), ""
+        text = f"{item}" if item < FIRST_MADE else item_text(item)
+        if item >= FIRST_MADE:
+            replaced = _replaced(record) if replaced is None else replaced
+            origin = ",".join(texts_of(replaced.get(item, ())))
+        items.append(text)
+        kinds.append(_KIND_NAMES[history.kind(position)])
+        counts.append(table.known(position))
+        sizes.append(history.size(position))
+        atoms.append(text if atom == position else item_text(numbered.item_ids.of(atom)))
+        calls.append(history.calls(position))
+        origins.append(origin)
+        if content is not None:
+            contents.append(content("\n".join(history.facts(position).texts)))
+        if table.estimated and is_in(table.estimated, position):
+            estimated.append(item)
+        if number % LISTED == 0:
             yield
-    arrays.add(list(columns), list(columns.values()))
+    if content is None:
+        groups.append((_ARRIVED, columns))
+    else:
+        groups.append(((*_ARRIVED, names.ARRIVED_CONTENTS), [*columns, contents]))
     if estimated:
-        arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)])
-    return arrays
+        groups.append(([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)]))
+    return Arrays(groups)
 
 
-def _arrived(
-    arrived: Sequence[Arrival],
-    tables: Sequence[TokenTable],
-    sources: Mapping[int, str],
-    content: Callable[[str], str] | None,
-) -> dict[str, list[Any]]:
-    """Return the parallel arrays that describe new items: ids, kinds, tokens, sizes, atoms, tool calls and sources."""
-    places = [(numbered.history, position) for _, numbered, position in arrived]
-    atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
-    columns: dict[str, list[Any]] = {
-        names.ARRIVED_ITEMS: [item_text(item) for item, _, _ in arrived],
-        names.ARRIVED_KINDS: [history.kind(position).value for history, position in places],
-        names.ARRIVED_TOKENS: [table.known(at) for table, (_, at) in zip(tables, places, strict=True)],
-        names.ARRIVED_BYTES: [history.size(position) for history, position in places],
-        names.ARRIVED_ATOMS: list(map(item_text, atoms)),
-        names.ARRIVED_CALLS: [history.calls(position) for history, position in places],
-        names.ARRIVED_SOURCES: [sources.get(item, "") for item, _, _ in arrived],
-    }
-    if content is not None:
-        columns[names.ARRIVED_CONTENTS] = [
-            content("\n".join(history.facts(position).texts)) for history, position in places
-        ]
-    return columns
+#: The parallel arrays that describe new items.
+_ARRIVED: Final = (
+    names.ARRIVED_ITEMS,
+    names.ARRIVED_KINDS,
+    names.ARRIVED_TOKENS,
+    names.ARRIVED_BYTES,
+    names.ARRIVED_ATOMS,
+    names.ARRIVED_CALLS,
+    names.ARRIVED_SOURCES,
+)
+#: `Enum.value` is a Python function.
+_KIND_NAMES: Final = {kind: kind.value for kind in EventKind}
 
 
-def _sources(record: Record) -> dict[int, str]:
+def _replaced(record: Record) -> Mapping[int, Iterable[Run]]:
     """Map the item id of each summary to the ids of the items that the summary replaces."""
-    leaves: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
+    replaced: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
     for step in record.steps:
-        leaves.update(step.stands_for)
-        leaves.update((compaction.result, compaction.provenance) for compaction in step.compactions)
-    return {item: ",".join(texts_of(runs)) for item, runs in leaves.items()}
+        replaced.update(step.stands_for)
+        replaced.update((compaction.result, compaction.provenance) for compaction in step.compactions)
+    return replaced
 
 
 def step_arrays(record: Record, step: Step) -> Arrays:
     """Return the arrays of an ``apply_policy`` span: the items that the policy drops, compacts and injects."""
-    arrays = Arrays()
     if record.error is not None and step.error is not None:
-        return arrays
-    listed, unlisted_reasons = listed_exits(step, record.last)
+        return Arrays()
     dropped: list[str] = []
     reasons: list[str] = []
     compacted: list[str] = []
-    for (outcome, reason), runs in listed:
-        texts = texts_of(runs)
-        if outcome is DecisionOutcome.DROPPED:
-            dropped += texts
-            reasons += [reason.value] * len(texts)
-        else:
-            compacted += texts
-    arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
-    arrays.add([names.DROPPED_UNLISTED_REASONS], [unlisted_reasons])
-    arrays.add([names.COMPACTED_ITEMS], [compacted])
-    arrays.add([names.INJECTED_ITEMS], [runs_of(step.injected)])
-    return arrays
+    unlisted_reasons: list[str] = []
+    if step.exits:
+        listed, unlisted_reasons = listed_exits(step, record.last)
+        for (outcome, reason), runs in listed:
+            texts = texts_of(runs)
+            if outcome is DecisionOutcome.DROPPED:
+                dropped += texts
+                reasons += [reason.value] * len(texts)
+            else:
+                compacted += texts
+    return Arrays(
+        [
+            ([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons]),
+            ([names.DROPPED_UNLISTED_REASONS], [unlisted_reasons]),
+            ([names.COMPACTED_ITEMS], [compacted]),
+            ([names.INJECTED_ITEMS], [runs_of(step.injected) if step.created else []]),
+        ]
+    )
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:
     """Return runs ``[first, last]`` of item ids as texts such as ``4-9``."""
-    return list(starmap(run_text, runs))
+    texts: list[str] = []
+    for first, last in runs:
+        if last >= FIRST_MADE:
+            texts.append(run_text(first, last))
+        else:
+            texts.append(f"{first}-{last}" if first < last else f"{first}")
+    return texts
 
 
 def runs_of(items: Iterable[int]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
@@ -21,8 +22,9 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome, PrefixBreak
 from otel_assembly.errors import HaltedError, error_type, is_failure
-from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
+from otel_assembly.ledger.record import departures_of, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.recorder import AgentIdentity
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -31,11 +33,12 @@ from otel_assembly.telemetry.attributes import (
     StepItems,
     assembly_arrays,
     assembly_attributes,
+    dropped_of,
     put_budget,
     step_arrays,
     step_attributes,
 )
-from otel_assembly.telemetry.emitter import Emitter, set_status
+from otel_assembly.telemetry.emitter import Emitter, sendable_values, set_status
 from otel_assembly.telemetry.model_span_links import AssemblyLink, is_opened_since, running_calls
 from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
@@ -67,13 +70,15 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.ledger.figures import Prefix, Totals
-    from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.ledger.record import Departures, Record
+    from otel_assembly.ledger.snapshot import ItemGroup, Step
     from otel_assembly.recorder import ProviderEdit
-    from otel_assembly.telemetry.emitter import Attributes
+    from otel_assembly.telemetry.emitter import Attributes, Point
 
 #: Causes that are not counted as prefix breaks: the previous prompt is unknown, or there is none.
 _NO_BREAK: Final = frozenset({PrefixBreak.FIRST, PrefixBreak.RESUMED})
+#: The number of assemblies and of policies whose attributes at the start are cached.
+_STARTS: Final = 512
 
 #: The assembly whose policy or observer is running in this context.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
@@ -182,9 +187,34 @@ class _PolicyTiming:
             otel_context.detach(token)
 
 
+@lru_cache(_STARTS)
+def _assembly_start(
+    name: str | None, model: str | None, conversation_id: str | None, agent_name: str | None, framework: str | None
+) -> Attributes:
+    """Return the attributes that an assembly's span has from its start: the same ones on each turn."""
+    return sendable_values(
+        {
+            names.NAME: name,
+            names.MODEL: model,
+            names.GEN_AI_CONVERSATION_ID: conversation_id,
+            names.GEN_AI_AGENT_NAME: agent_name,
+            names.FRAMEWORK: framework,
+        }
+    )
+
+
+@lru_cache(_STARTS)
+def _policy_start(name: str, index: int) -> tuple[str, Attributes]:
+    """Return the name of a policy's span, and the attributes that the span has from its start."""
+    verb = f"{names.SPAN_APPLY_POLICY} {name}"
+    return sendable(verb), sendable_values({names.POLICY_NAME: name, names.POLICY_INDEX: index})
+
+
 def _end_span(emitter: Emitter, span: Span, at_ns: int) -> None:
-    with emitter.suppress_errors("span"):
+    try:
         span.end(at_ns)
+    except Exception as error:  # noqa: BLE001  # telemetry must not fail the agent
+        emitter.failed("span", error)
 
 
 class OpenRecording:
@@ -232,13 +262,9 @@ class OpenRecording:
         self._attempts: AttemptSpans | None = None
         around = otel_context.get_current()
         self._caller = trace.get_current_span(around)
-        attributes = {
-            names.NAME: name,
-            names.MODEL: model,
-            names.GEN_AI_CONVERSATION_ID: identity.conversation_id,
-            names.GEN_AI_AGENT_NAME: identity.agent_name,
-            names.FRAMEWORK: identity.framework,
-        }
+        attributes = _assembly_start(
+            name, model, identity.conversation_id, identity.agent_name, identity.framework
+        ).copy()
         self._span, self._context = emitter.open_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
         self.assembly_reference = AssemblyReference(halt_emitter, self._span.get_span_context(), identity)
         if isinstance(context, Context):
@@ -249,9 +275,9 @@ class OpenRecording:
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTiming:
         """Start a policy's span, and return the context manager that times the policy; call it in the chain's order."""
         now_ns = time.time_ns()
-        began_ns, attributes = started_ns or now_ns, {names.POLICY_NAME: name, names.POLICY_INDEX: index}
-        verb = f"{names.SPAN_APPLY_POLICY} {name}"
-        span, context = self._emitter.open_span(verb, self._context, began_ns, attributes)
+        began_ns = started_ns or now_ns
+        span_name, attributes = _policy_start(name, index)
+        span, context = self._emitter.open_span(span_name, self._context, began_ns, attributes.copy())
         timing = _PolicyTiming(self, span, context, max(0, now_ns - began_ns))
         self._policies.append(timing)
         return timing
@@ -268,30 +294,36 @@ class OpenRecording:
 
     def finish(self, record: Record) -> Slices[None]:
         """Emit the assembly's events, metrics and attributes, and end its spans."""
-        ended_ns = record.ended_ns or time.time_ns()
+        emitter, ended_ns = self._emitter, record.ended_ns or time.time_ns()
         self.finished = True
         try:
             self._signal(record, ended_ns)
         except Exception as error:  # noqa: BLE001
-            self._emitter.failed("events", error)
-        self._put_halts(ended_ns)
+            emitter.failed("events", error)
+        if self.halts:
+            self._put_halts(ended_ns)
         if self.measured:
             try:
-                totals, prefix = totals_of(record), prefix_of(record)
+                totals, prefix, departures = totals_of(record), prefix_of(record), departures_of(record)
             except Exception as error:  # noqa: BLE001
-                self._emitter.failed("totals", error)
+                emitter.failed("totals", error)
             else:
                 if totals.overflow is not None and record.overflow is None:  # the model window was exceeded
-                    put_overflow(self._emitter, [self._span], self._context, totals.overflow, ended_ns)
-                for component, emit in (
-                    ("metrics", self._measure),
-                    ("span", self._describe),
-                    ("link", self._link_model_call),
-                ):
-                    try:
-                        yield from emit(record, totals, prefix, ended_ns) or ()
-                    except Exception as error:  # noqa: BLE001  # a failure of one must not prevent the others
-                        self._emitter.failed(component, error)
+                    put_overflow(emitter, [self._span], self._context, totals.overflow, ended_ns)
+                try:  # a failure of one signal must not prevent the others
+                    self._measure(record, totals, prefix, departures, ended_ns)
+                except Exception as error:  # noqa: BLE001
+                    emitter.failed("metrics", error)
+                try:
+                    if self.recorded:
+                        yield from self._describe(record, totals, prefix, departures, ended_ns)
+                except Exception as error:  # noqa: BLE001
+                    emitter.failed("span", error)
+                try:
+                    if record.error is None and record.called:
+                        self._link_model_call(record, totals)
+                except Exception as error:  # noqa: BLE001
+                    emitter.failed("link", error)
         self._end(ended_ns, awaits_answer=bool(record.allowed_edits))
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
@@ -306,7 +338,8 @@ class OpenRecording:
         """End the spans without attributes, because the observation of the assembly failed."""
         self.finished = True
         now_ns = time.time_ns()
-        self._put_halts(now_ns)
+        if self.halts:
+            self._put_halts(now_ns)
         self._end(now_ns)
 
     def _end(self, at_ns: int, *, awaits_answer: bool = False) -> None:
@@ -314,8 +347,8 @@ class OpenRecording:
         if self._attempts is not None:
             self._attempts.end()
         for timing in self._policies:
-            with self._emitter.suppress_errors("span"):
-                timing.span.end(timing.ended_ns or at_ns)
+            _end_span(self._emitter, timing.span, timing.ended_ns or at_ns)
+        self._policies = []  # the objects refer to this one, and only the garbage collector would free the spans
         if awaits_answer:  # the span also ends if the program never reads the answer, or exits before
             self._end_span = finalize(self, _end_span, self._emitter, self._span, at_ns)
         else:
@@ -329,77 +362,79 @@ class OpenRecording:
         if self._end_span is not None:
             self._end_span()
 
-    def _measure(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
-        instruments = self._emitter.metrics
-        context = self._context
+    def _measure(self, record: Record, totals: Totals, prefix: Prefix, departures: Departures, ended_ns: int) -> None:
+        """Record the metrics of the assembly and of its steps."""
+        instruments, around, error = self._emitter.metrics, self._context, record.error
         agent, both = instruments.agent(self.identity.agent_name, self.identity.framework)
-        instruments.record(catalogue.DURATION, max(0, ended_ns - self._started_ns) / 1e9, both, context)
+        seconds = max(0, ended_ns - self._started_ns) / 1e9
+        points: list[Point] = [(catalogue.DURATION, seconds, both, around)]
         if not record.unknown:
-            instruments.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
-        if record.error is None:
-            instruments.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
-            if (reuse := prefix.reuse) is not None:
-                instruments.record(catalogue.PREFIX_REUSE, reuse, agent, context)
+            points.append((catalogue.INPUT_TOKENS, totals.tokens_in, both, around))
+        if error is None:
+            points.append((catalogue.OUTPUT_TOKENS, totals.tokens_out, both, around))
+            if prefix.reuse is not None:
+                points.append((catalogue.PREFIX_REUSE, prefix.reuse, agent, around))
             if prefix.cause is not None and prefix.cause not in _NO_BREAK:
-                instruments.add(catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, context)
+                points.append((catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, around))
         if totals.utilization is not None:
-            instruments.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
+            points.append((catalogue.BUDGET_UTILIZATION, totals.utilization, agent, around))
         if totals.fixed is not None and totals.budget is not None and totals.budget > 0:
-            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, totals.fixed / totals.budget, agent, context)
+            points.append((catalogue.BUDGET_FIXED_UTILIZATION, totals.fixed / totals.budget, agent, around))
         if totals.overflow is not None:
-            instruments.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
+            points.append((catalogue.BUDGET_OVERFLOWS, 1, both, around))
+        left_out = 0
         for step, timing in zip(record.steps, self._policies, strict=False):
-            self._measure_step(record, step, timing, agent)
-        if self._model is not None and record.called and record.error is record.spared is None:
-            self._measure_cost(self._model, record, totals, prefix, agent)
+            left_out += self._measure_step(record, step, timing, agent, departures.now.get(step.index, ()), points)
+        # The prompt's estimated cost, and the cost avoided by removing items.
+        model = self._model if record.called and error is record.spared is None else None
+        price = input_price(model) if model is not None else None
+        if model is not None and price is not None:
+            attributes = {**agent, names.MODEL: instruments.model_name(model)}
+            cost = price.of_prompt(totals.tokens_out, prefix.tokens)
+            for part, dollars in zip(cost._fields, cost, strict=True):
+                if dollars:
+                    points.append((catalogue.COST, dollars, {**attributes, names.COST_PART: part}, around))
+            if left_out:
+                dollars = price.of_left_out(left_out, totals.tokens_out)
+                points.append((catalogue.COST_AVOIDED, dollars, attributes, around))
+        instruments.put(points)
 
-    def _measure_cost(self, model: str, record: Record, totals: Totals, prefix: Prefix, agent: Attributes) -> None:
-        """Count the prompt's estimated cost, and the cost avoided by removing items."""
-        price = input_price(model)
-        if price is None:
-            return
-        instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
-        attributes = {**agent, names.MODEL: instruments.model_name(model)}
-        cost = price.of_prompt(prompt, prefix.tokens)
-        for part, dollars in zip(cost._fields, cost, strict=True):
-            if dollars:
-                instruments.add(catalogue.COST, dollars, {**attributes, names.COST_PART: part}, context)
-        removed = sum(
-            [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
-        )
-        if removed:
-            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(removed, prompt), attributes, context)
-
-    def _measure_step(self, record: Record, step: Step, timing: _PolicyTiming, agent: Attributes) -> None:
-        instruments = self._emitter.metrics
-        context = timing.context
+    def _measure_step(
+        self,
+        record: Record,
+        step: Step,
+        timing: _PolicyTiming,
+        agent: Attributes,
+        left: Sequence[ItemGroup],
+        points: list[Point],
+    ) -> int:
+        """Append a step's metric points, and return the tokens of the items that left the prompt."""
+        instruments, context = self._emitter.metrics, timing.context
         policy = {names.POLICY_NAME: instruments.policy_name(step.policy)}
-        instruments.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
+        points.append((catalogue.POLICY_DURATION, timing.seconds, policy, context))
         if step.error is not None:
             if step.overflow is None and not isinstance(step.error, HaltedError) and is_failure(step.error):
                 attributes = {**agent, **policy, names.ERROR_TYPE: instruments.error_type(error_type(step.error))}
-                instruments.add(catalogue.POLICY_ERRORS, 1, attributes, context)
-            return
-        if record.error is not None:
-            return
-        for alert in step.alerts:
-            attributes = {
-                **agent,
-                names.ALERT_SEVERITY: severity_of(alert),
-                names.ALERT_SOURCE: instruments.alert_source(alert.source),
-            }
-            instruments.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
-        for group in exits_from_the_prompt(record, step) if step.exits else ():
+                points.append((catalogue.POLICY_ERRORS, 1, attributes, context))
+            return 0
+        for alert in step.alerts if record.error is None else ():
+            severity, source = severity_of(alert), instruments.alert_source(alert.source)
+            attributes = {**agent, names.ALERT_SEVERITY: severity, names.ALERT_SOURCE: source}
+            points.append((catalogue.ALERTS_DELIVERED, 1, attributes, context))
+        left_tokens = 0
+        for group in left:
+            tokens = record.items_tokens(group.view)
+            left_tokens += tokens
             if group.outcome is DecisionOutcome.DROPPED:
                 attributes = {**agent, **policy, names.DECISION_REASON: group.reason.value}
-                instruments.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
-                instruments.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
+                points.append((catalogue.ITEMS_DROPPED, len(group.view), attributes, context))
+                points.append((catalogue.TOKENS_DROPPED, tokens, attributes, context))
+        return left_tokens
 
     def _put_halts(self, ended_ns: int) -> None:
         """Record the halts on the spans of the assembly and the run."""
-        if self.halts:
-            halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
-            put_halts(self._emitter, halts, self._span, self._run, self._context, self.identity)
+        halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
+        put_halts(self._emitter, halts, self._span, self._run, self._context, self.identity)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
         """Emit the delivered alerts and the overflows of the steps."""
@@ -410,29 +445,30 @@ class OpenRecording:
                 at_ns = min(timing.ended_ns or ended_ns, ended_ns)
                 put_overflow(self._emitter, [timing.span, self._span], self._context, step.overflow, at_ns)
 
-    def _describe(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> Slices[None]:
+    def _describe(
+        self, record: Record, totals: Totals, prefix: Prefix, departures: Departures, ended_ns: int
+    ) -> Slices[None]:
         """Set the attributes and arrays of the assembly's span and of its steps' spans."""
-        if not self.recorded:
-            return
         # If this fails, `recorded` stays False, and the ledger's next assembly describes the items again.
         self.recorded = False
         halts = max(totals.halts_emitted, len(self.halts))
-        content = self._emitter.content
-        arrays = yield from assembly_arrays(record, content)
-        attributes = assembly_attributes(record, totals, prefix, halts, content)
-        set_status(self._span, record.error or record.spared, overflow=totals.overflow, halted=bool(halts))
+        content, error = self._emitter.content, record.error or record.spared
+        arrays = yield from assembly_arrays(record, departures, content)
+        attributes = assembly_attributes(record, totals, prefix, departures, halts, content)
+        if error is not None or halts or totals.overflow is not None:
+            set_status(self._span, error, overflow=totals.overflow, halted=bool(halts))
         yield from self._emitter.putting(self._span, self._context, attributes, arrays, ended_ns)
         self.recorded = True
         for step, timing in zip(record.steps, self._policies, strict=False):
             if timing.span.is_recording():
                 try:
-                    self._describe_step(record, step, timing)
-                except Exception as error:  # noqa: BLE001  # a failure in one step must not prevent the others
-                    self._emitter.failed("span", error)
+                    self._describe_step(record, step, timing, departures)
+                except Exception as failure:  # noqa: BLE001  # a failure in one step must not prevent the others
+                    self._emitter.failed("span", failure)
 
-    def _describe_step(self, record: Record, step: Step, timing: _PolicyTiming) -> None:
-        halts = max(step.halts, timing.halts)
-        attributes = step_attributes(record, step, halts)
+    def _describe_step(self, record: Record, step: Step, timing: _PolicyTiming, departures: Departures) -> None:
+        halts, newly_dropped = max(step.halts, timing.halts), dropped_of(departures.now.get(step.index, ()))
+        attributes = step_attributes(record, step, newly_dropped, halts)
         self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
@@ -447,12 +483,11 @@ class OpenRecording:
                 mark_overflow(self._emitter, span, report.overflow, timing.ended_ns)
             set_status(span, step.error, overflow=report.overflow, halted=False)
             span.end(timing.ended_ns)
-        set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
+        if step.error is not None or halts or step.overflow is not None:
+            set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
 
-    def _link_model_call(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+    def _link_model_call(self, record: Record, totals: Totals) -> None:
         """Link the span of the model call to this assembly, now or when that span starts."""
-        if record.error is not None or not record.called:
-            return
         link = AssemblyLink(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
         caller, running = self._caller, trace.get_current_span()
         # The call's span may have started during the assembly, possibly below other new spans.

@@ -19,11 +19,12 @@ from opentelemetry.trace import INVALID_SPAN, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_assembly.errors import AdapterError, HaltedError, LogUnsureError, NetworkError, error_type, is_failure
+from otel_assembly.messages.event_facts import sendable
 from otel_assembly.recorder import AgentIdentity
 from otel_assembly.sessions.session_recorder import PostOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry.emitter import HALTED, error_attributes
+from otel_assembly.telemetry.emitter import HALTED, error_attributes, sendable_values
 from otel_assembly.telemetry.run import RUN, Run
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ class _OpenSpan:
         self._began = time.perf_counter()
         with emitter.suppress_errors("span"):
             around = self._around if self._around is not None else otel_context.get_current()
-            self._span, self._context = emitter.open_span(self._name, around, time.time_ns(), self._attributes)
+            name, attributes = sendable(self._name), sendable_values(self._attributes)
+            self._span, self._context = emitter.open_span(name, around, time.time_ns(), attributes)
             self._token = otel_context.attach(self._context)
         return self
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -40,8 +39,7 @@ _SEVERITIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AssemblyReference:
+class AssemblyReference(NamedTuple):
     """A reference to a conversation's last assembly, to which a later halt is linked.
 
     Attributes:

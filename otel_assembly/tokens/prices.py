@@ -173,4 +173,7 @@ def _rates(price: Any) -> _Rates:
 
 def _rate(rates: _Rates, tokens: int) -> float:
     """Return the US dollars per token in a prompt of this many tokens."""
-    return next(rate for above, rate in rates if tokens > above)
+    for above, rate in rates:
+        if tokens > above:
+            return rate
+    return rates[-1][1]
