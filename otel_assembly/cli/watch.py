@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import sys
-from argparse import REMAINDER, BooleanOptionalAction
+from argparse import REMAINDER, ArgumentTypeError, BooleanOptionalAction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -64,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text[:6]) > 65_535:
-        raise ValueError
+        raise ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
     return int(text)
 
 
@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     separator, *command = arguments.program or ["--"]
     if separator != "--" or (arguments.program and not command):
         raise ConfigurationError("put -- before the command: otel-assembly watch -- python agent.py")
+    if not hasattr(signal, "SIGHUP"):
+        raise ConfigurationError("watch sends signals to its command, which Windows does not have; use WSL")
     require("watch", (*LIVE_PAGE, *(TABLES if arguments.tree else ())))
     from otel_assembly.watch import end_like
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import OverflowCause
-from otel_assembly.errors import SpanFormatError
+from otel_assembly.errors import AssemblyError
 from otel_assembly.page.fields import MAX_TEXT, Texts, nonempty
 from otel_assembly.page.items import changes, item_rows
 from otel_assembly.page.row_store import RowStore, compact
@@ -34,6 +34,8 @@ _MAX_SPANS: Final = 10_000
 _MAX_CHARACTERS: Final = 16 << 20
 #: The traces whose newest turn is known, for halts that are recorded outside assemblies.
 _MAX_TRACES: Final = 10_000
+#: The most items that a turn may list. Each update reads the lists of two turns.
+_MAX_ITEMS: Final = 1_000_000
 #: The levels of spans below an assembly.
 _DEEPEST: Final = 8
 #: The turns in one part of a snapshot.
@@ -61,7 +63,7 @@ class LiveUpdate:
     Attributes:
         patch: The changed rows, as the JSON that the page's script applies; None if the page does not change.
         assemblies: The spans of each turn that is new or has changed: the assembly, then the spans below it.
-        problems: A description for each turn that cannot be read, because it has another format.
+        problems: A description for each turn that is skipped: it has another format, or lists too many items.
     """
 
     patch: str | None = None
@@ -116,7 +118,7 @@ class LivePage:
             tree = [assembly, *self._below(assembly)]
             try:
                 later = self._add_turn(tree, patch)
-            except SpanFormatError as error:
+            except AssemblyError as error:
                 update.problems.append(str(error))
                 continue
             if later is not None:
@@ -192,12 +194,17 @@ class LivePage:
         Returns:
             None if the turn did not change. Else the key of the span of the next turn, if that turn arrived earlier and
             now has another turn before it; or an empty tuple.
+
+        Raises:
+            AssemblyError: The turn has another format, or lists too many items.
         """
         assembly = tree[0]
         history = next(iter(read_ledgers(tree, allocations=True, all_turns=False).values()), None)
         if history is None or not history.turns:
             return None
         (turn,) = history.turns
+        if max(len(turn.kept), 0 if turn.offered is None else len(turn.offered)) > _MAX_ITEMS:
+            raise AssemblyError(f"turn {turn.number} lists more than {_MAX_ITEMS:,} items and is skipped")
         stored = self._rows.turn(history.id, turn.number)
         if stored is not None and stored.span != turn.span_id:
             return None  # a second assembly with the same number; the first one is shown

@@ -80,6 +80,11 @@ class PythonProgram(NamedTuple):
 def python_program(command: Sequence[str], environment: Mapping[str, str]) -> PythonProgram | None:
     """Return how to run a command under ``opentelemetry-instrument``.
 
+    Example::
+
+        program = python_program(["python", "agent.py"], os.environ)
+        command = program.command if program is not None else ["python", "agent.py"]
+
     Returns:
         None if the command is not a Python interpreter or a script for one, or if it is ``opentelemetry-instrument``.
     """

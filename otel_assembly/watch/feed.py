@@ -37,6 +37,13 @@ class PageEvent(NamedTuple):
 class Feed:
     """The data of a running `watch`: the spans go in, patches for each open page come out.
 
+    Example::
+
+        feed = Feed(RowStore())
+        await feed.receive("traces", body, is_json=False)
+        async for event in feed.events():
+            send(event.name, event.data)
+
     Args:
         rows: The store of the page's rows.
         on_assemblies: Called, in the feed's thread, with the spans of each turn that is new or has changed; None: not.

@@ -67,6 +67,7 @@ class WatchServer:
             access_log=False,
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=2,
+            timeout_keep_alive=75,
             server_header=False,
         )
         self._server = _Server(config)

@@ -41,6 +41,8 @@ def without(monkeypatch):
         ("demo --framework pydantic_ai", ("ag2", "pydantic-ai-slim"), "pydantic-ai"),
         ("demo", ("ag2", "opentelemetry.distro", "opentelemetry.exporter", "rich"), "ag2,cli,otlp"),
         ("replay a.jsonl", ("rich", "opentelemetry.sdk"), "cli"),
+        ("watch", ("starlette", "uvicorn", "sse_starlette", "opentelemetry.proto"), "watch"),
+        ("watch --tree -- python agent.py", ("rich", "uvicorn"), "cli,watch"),
         ("replay a.jsonl --html b.html --json", ("rich", "opentelemetry.sdk"), "cli"),
         ("replay a.jsonl --export otlp", ("opentelemetry.exporter", "rich"), "cli,otlp"),
         ("replay a.jsonl --export b.jsonl --json", ("opentelemetry.sdk", "opentelemetry.exporter"), "cli"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
 from frameworks.chat_provider import ChatProvider
@@ -31,11 +34,12 @@ def provider():
 class LivePage:
     """The page of a running `watch`, as somebody reads it."""
 
-    def __init__(self, driver, watch):
+    def __init__(self, driver, watch=None):
         self.driver = driver
-        driver.get("about:blank")
-        driver.get_log("browser")
-        driver.get(watch.url)
+        if watch is not None:
+            driver.get("about:blank")
+            driver.get_log("browser")
+            driver.get(watch.url)
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
@@ -192,3 +196,71 @@ async def test_the_page_says_that_watch_has_ended(chromium, watch):
     watch.end_by_signal()
     page.shows(".live", "not connected")
     assert "2 turns" in page.text(".chart-head"), "the turns stay"
+
+
+class Line:
+    """A connection between browser and server that can be cut."""
+
+    def __init__(self, endpoint):
+        host, port = endpoint.removeprefix("http://").split(":")
+        self._target = host, int(port)
+        self._sockets = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _copy(source, target):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self):
+        """Cut the open connections; new ones are possible."""
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._sockets = []
+
+    def close(self):
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+
+async def test_a_page_that_connects_again_keeps_its_selection_and_gets_the_missed_turns(chromium, watch):
+    requests = await spans_of(messages(5))
+    for request in requests[:3]:
+        watch.post("/v1/traces", request)
+    line = Line(watch.endpoint)
+    chromium.get("about:blank")
+    chromium.get(f"{line.endpoint}/?token={watch.token}")
+    page = LivePage(chromium)
+    page.shows(".chart-head", r"\b3 turns\b")
+    page.run("document.querySelector('.layer').focus()")
+    for key in ("Home", "Enter"):
+        page.run(
+            "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }))",
+            key,
+        )
+    page.shows("#turn-head", "Turn 0")
+    line.cut()
+    watch.post("/v1/traces", requests[3])
+    page.shows(".chart-head", r"\b4 turns\b")
+    watch.post("/v1/traces", requests[4])
+    page.shows(".chart-head", r"\b5 turns\b")
+    assert "Turn 0" in page.text("#turn-head")
+    assert page.text("header").count("1 conversation,") == 1
+    line.close()

@@ -12,7 +12,9 @@ import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as traces_grpc
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -87,6 +89,31 @@ async def test_a_chunked_body_is_read(watch, body):
     assert connection.getresponse().status == 200
     connection.close()
     assert len(watch.turns(3)) == 3
+
+
+async def test_a_halt_is_marked_before_the_span_of_its_run_ends(watch, body):
+    """The span of a run is exported at its end; the log record of a halt is exported when the halt happens."""
+    watch.post("/v1/traces", body.SerializeToString())
+    newest = body.resource_spans[0].scope_spans[0].spans[-1]
+    record = LogRecord(event_name="assembly.halt", trace_id=newest.trace_id, span_id=b"12345678")
+    record.attributes.add(key="assembly.halt.source").value.string_value = "guard"
+    logs = ExportLogsServiceRequest(
+        resource_logs=[ResourceLogs(scope_logs=[ScopeLogs(log_records=[record])])],
+    )
+    assert watch.post("/v1/logs", logs.SerializeToString())[0] == 200
+    halts = [turn["n"] for turn in watch.turns(3) if any(each["what"] == "halt" for each in turn.get("signals", ()))]
+    assert halts == [2]
+
+
+async def test_a_turn_with_impossible_lists_is_skipped_in_one_line(watch, body):
+    spans = body.resource_spans[0].scope_spans[0].spans
+    huge = next(span for span in spans if span.name == "assemble_context")
+    kept = next(attribute for attribute in huge.attributes if attribute.key == "assembly.kept.items")
+    for _ in range(20_000):
+        kept.value.array_value.values.add(string_value="0-999999")
+    assert watch.post("/v1/traces", body.SerializeToString())[0] == 200
+    assert "turn 0 lists more than 1,000,000 items and is skipped" in watch.line("turn 0")
+    assert [turn["n"] for turn in watch.turns(2)] == [1, 2]
 
 
 async def test_logs_and_metrics_are_accepted(watch):
