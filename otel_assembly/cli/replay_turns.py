@@ -77,9 +77,9 @@ def _inputs_of_calls(transcript: Transcript, calls: Sequence[LoggedCall]) -> Ite
     request: dict[str, Any] | None = None
     for number, call in enumerate(calls):
         prompts, messages = prompts_and_events(transcript, call.messages)
-        kinds = [describe(message).kind for message in messages]
-        newest = next((at for at in reversed(range(len(kinds))) if kinds[at] == EventKind.REQUEST), None)
-        newest_request = messages[newest] if newest is not None else None
+        newest_request = next(
+            (message for message in reversed(messages) if describe(message).kind == EventKind.REQUEST), None
+        )
         reduction, events = None, messages
         if call.reduction is not None:
             before = prompts_and_events(transcript, call.reduction.before)[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.cli.replay_turns import turn_inputs
 from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from otel_assembly.cli.replay_turns import TurnInput
     from otel_assembly.cli.tally import Variant
     from otel_assembly.decision import DecisionOutcome
+    from otel_assembly.messages import EventFacts
     from otel_assembly.recorder import Recorder
     from otel_assembly.transcripts import Transcript
 
@@ -41,17 +42,21 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
     turns: list[ReplayedTurn] = []
+    known: dict[int, tuple[Any, EventFacts]] = {}
     with ExitStack() as run:
         for turn in turn_inputs(transcript):
             if turn.starts_run:
                 run.close()
                 if isinstance(recorder, OpenTelemetryRecorder):
                     run.enter_context(recorder.invoke_agent("replay", conversation_id=context.conversation_id))
-            turns.append(await _assemble_turn(assembler, turn, context, len(turns)))
+            turns.append(await _assemble_turn(assembler, turn, context, len(turns), known))
     return turns
 
 
-async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: Context, number: int) -> ReplayedTurn:
+async def _assemble_turn(
+    assembler: Assembler, turn_input: TurnInput, context: Context, number: int, known: dict[int, tuple[Any, EventFacts]]
+) -> ReplayedTurn:
+    """Assemble one turn; `known` has the messages of earlier turns by their `id`, with their facts."""
     overflow: ContextOverflowError | None = None
     if turn_input.reduction is not None:
         assembler = assembler.reducing_first([turn_input.reduction])
@@ -61,6 +66,9 @@ async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: C
         assembly = await assembler.assemble(turn_input.prompts, turn_input.events, context)
     except ContextOverflowError as error:
         overflow, assembly = error, error.assembly
+    for event in assembly.events:
+        if id(event) not in known:
+            known[id(event)] = event, describe(event)
     exits: dict[tuple[str, DecisionOutcome, str, str], list[int]] = {}
     for decision in assembly.exits:
         key = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
@@ -73,7 +81,7 @@ async def _assemble_turn(assembler: Assembler, turn_input: TurnInput, context: C
         sent=overflow is None,
         exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
         edits={edit.name: edit.config for edit in turn_input.edits},
-        orphans=len(broken_pairs([describe(event) for event in assembly.events])),
+        orphans=len(broken_pairs([known[id(event)][1] for event in assembly.events])),
     )
     price = input_price(assembler.model) if turn.sent and assembler.model is not None else None
     if price is not None:

@@ -23,7 +23,7 @@ def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[di
     bad: Record | None = None
     for record in records:
         if bad is not None:
-            skipped["line that is not JSON"] += 1
+            skipped[_problem(bad)] += 1
             bad = None
         if isinstance(record.value, MalformedError):
             bad = record
@@ -33,6 +33,12 @@ def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[di
             skipped["record that is not an object"] += 1
     if bad is not None:
         skipped["incomplete last line"] += 1
+
+
+def _problem(record: Record) -> str:
+    """Return the problem of a line without its position, so that equal problems are counted together."""
+    problem = str(record.value)
+    return "line that is not JSON" if problem.startswith("not JSON") else f"line that cannot be read: {problem}"
 
 
 def count_unknown(skipped: Counter[str], what: str, kind: Any) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
 from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in
+from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, text_in
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
@@ -58,45 +58,39 @@ _CLEARED = "[Old tool result content cleared]"
 _SYNTHETIC = "<synthetic>"
 
 
-@dataclass(slots=True, eq=False)
 class _Line:
-    position: int
-    uuid: str
-    parent: str | None
-    kind: str
-    data: dict[str, Any]
+    """A line of the log that is part of the tree."""
 
-    @property
-    def message(self) -> dict[str, Any]:
-        message = self.data.get("message")
-        return message if isinstance(message, dict) else {}
+    __slots__ = (
+        "blocks",
+        "cleared_calls",
+        "data",
+        "is_boundary",
+        "is_response",
+        "kind",
+        "message",
+        "parent",
+        "position",
+        "response_key",
+        "uuid",
+    )
 
-    @property
-    def blocks(self) -> list[dict[str, Any]]:
-        return objects_in(self.message.get("content"))
-
-    @property
-    def is_boundary(self) -> bool:
-        return self.kind == "system" and self.data.get("subtype") == "compact_boundary"
-
-    @property
-    def cleared_calls(self) -> frozenset[str]:
-        if self.kind != "system" or self.data.get("subtype") != "microcompact_boundary":
-            return frozenset()
-        metadata = self.data.get("microcompactMetadata")
-        ids = metadata.get("compactedToolIds") if isinstance(metadata, dict) else None
-        return frozenset(name for name in ids if isinstance(name, str)) if isinstance(ids, list) else frozenset()
-
-    @property
-    def is_response(self) -> bool:
-        is_error = self.data.get("isApiErrorMessage") is True or self.message.get("model") == _SYNTHETIC
-        return self.kind == "assistant" and not is_error
-
-    @property
-    def response_key(self) -> tuple[Any, ...]:
-        """The agent and the id of the response that this line is a part of."""
+    def __init__(self, position: int, uuid: str, parent: str | None, kind: str, data: dict[str, Any]) -> None:
+        self.position, self.uuid, self.parent, self.kind, self.data = position, uuid, parent, kind, data
+        self.message = fields_of(data.get("message"))
+        self.blocks = objects_in(self.message.get("content"))
+        subtype = data.get("subtype") if kind == "system" else None
+        self.is_boundary = subtype == "compact_boundary"
+        cleared = fields_of(data.get("microcompactMetadata")).get("compactedToolIds")
+        #: The ids of the tool calls whose results this line clears.
+        self.cleared_calls: frozenset[str] = frozenset()
+        if subtype == "microcompact_boundary" and isinstance(cleared, list):
+            self.cleared_calls = frozenset(name for name in cleared if isinstance(name, str))
+        is_error = data.get("isApiErrorMessage") is True or self.message.get("model") == _SYNTHETIC
+        self.is_response = kind == "assistant" and not is_error
         response = self.message.get("id")
-        return _text(self.data, "agentId"), response if isinstance(response, str) else self.uuid
+        #: The agent and the id of the response that this line is a part of.
+        self.response_key = _text(data, "agentId"), response if isinstance(response, str) else uuid
 
 
 def _text(holder: dict[str, Any], key: str) -> str | None:
