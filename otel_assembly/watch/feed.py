@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.otlp_json import StoredLogEvent, StoredSpan
 
+#: The values in one request of OTLP/JSON, estimated by its commas and brackets: each takes about 100 bytes of memory.
+_MAX_VALUES: Final = 4_000_000
 #: The spans of one request, and the patches that wait for one page. A page that is slower is loaded again.
 _MAX_SPANS: Final = 200_000
 _MAX_WAITING: Final = 2_000
@@ -123,6 +125,8 @@ class Feed:
     def _receive(self, signal: str, body: bytes, is_json: bool) -> str | None:
         spans: list[StoredSpan] = []
         events: list[StoredLogEvent] = []
+        if is_json and sum(body.count(mark) for mark in (b"[", b"{", b",")) > _MAX_VALUES:
+            return f"more than {_MAX_VALUES:,} values"
         if signal == "traces":
             line = read_line(body) if is_json else read_trace_request(body, wanted=_is_wanted)
             spans = [span for span in line.spans if is_page_span(span.name, (event.name for event in span.events))]
@@ -131,8 +135,7 @@ class Feed:
             problem, request = _parsed(body)
             events = read_log_events(request) if problem is None else []
         else:
-            read = read_log_request(body)
-            problem, events = ("not an ExportLogsServiceRequest", []) if read is None else (None, read)
+            events, problem = read_log_request(body)
         if len(spans) > _MAX_SPANS:
             return f"more than {_MAX_SPANS:,} spans in one request"
         if spans or events:

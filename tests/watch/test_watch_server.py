@@ -166,6 +166,19 @@ def test_a_body_is_limited_after_decompression(watch):
     assert watch.post("/v1/traces", bomb(130), content_encoding="gzip")[0] == 400
 
 
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])
+def test_a_small_body_cannot_fill_the_memory(watch, path):
+    """Millions of empty values take a hundred times their size when they are read."""
+    lists = b"[" + b"[]," * 3_000_000 + b"[]]"
+    resource = b"Logs" if path == "/v1/logs" else b"Spans"
+    content = gzip.compress(b'{"resource' + resource + b'":' + lists + b"}")
+    status, said = watch.post(path, content, JSON, content_encoding="gzip")
+    assert (status, said) == (400, "more than 4,000,000 values")
+    content = gzip.compress(b"\x0a\x00" * 3_000_000)
+    status, said = watch.post(path, content, content_encoding="gzip")
+    assert (status, said) == (400, "more than 1,000,000 fields")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
