@@ -1,4 +1,4 @@
-"""Policies applied one after the other, and the end of an assembly."""
+"""Chains of policies: their configuration, their application to one assembly, and the end of that assembly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Chains written down: a YAML or JSON file, a mapping, or one line for the command line.
+"""Read and write chains of policies: a YAML or JSON file, a mapping, or one line for the command line.
 
-Our policies stand there by their names, anybody else's by an import path: ``package.module:Class``.
+A chain lists built-in policies by name, and other policies by import path: ``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Un
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from otel_assembly._internal.arguments import LARGEST_INTEGER, OnError, OnHalt  # pydantic reads it
+from otel_assembly._internal.arguments import LARGEST_INTEGER, OnError, OnHalt  # pydantic needs them at run time
 from otel_assembly._internal.unique_keys import RepeatedKeyError, read_json, read_yaml
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
@@ -43,7 +43,7 @@ class Chain(NamedTuple):
     settings: dict[str, Any]
 
 
-class _Form(BaseModel):
+class _ChainForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str | None = None
@@ -56,23 +56,23 @@ class _Form(BaseModel):
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
 
-#: The parameters that a policy of a class gets where its entry does not say otherwise.
+#: A function that returns default parameters for a policy class; parameters in the chain's entry override them.
 Defaults: TypeAlias = Callable[[type], Mapping[str, Any] | None]
 
 
 def chain_from_config(config: Mapping[str, Any] | str | PathLike[str], defaults: Defaults | None = None) -> Chain:
-    """Read a mapping or a file.
+    """Read a chain from a mapping or a file.
 
     Raises:
-        ConfigurationError: What is wrong, where, and the mend.
+        ConfigurationError: The chain is invalid. The message names the place, the problem and the expected value.
     """
     if isinstance(config, Mapping):
         return _chain(config, "config", defaults)
     path = fspath(config)
-    return _chain(_read(path), path, defaults)
+    return _chain(_read_file(path), path, defaults)
 
 
-def _read(path: str) -> Any:
+def _read_file(path: str) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -96,12 +96,12 @@ def _chain(form: Any, where: str, defaults: Defaults | None) -> Chain:
     if not isinstance(form, Mapping):
         raise ConfigurationError(f"{where}: expected a mapping with 'policies', found {type(form).__name__}")
     for key in form:
-        if key not in _Form.model_fields:
-            raise ConfigurationError(f"{where}: {UnknownNameError('setting', str(key), _Form.model_fields)}")
+        if key not in _ChainForm.model_fields:
+            raise ConfigurationError(f"{where}: {UnknownNameError('setting', str(key), _ChainForm.model_fields)}")
     try:
-        read = _Form.model_validate(dict(form))
+        read = _ChainForm.model_validate(dict(form))
     except ValidationError as error:
-        raise ConfigurationError(f"{where}: {_first(error)}") from error
+        raise ConfigurationError(f"{where}: {_first_problem(error)}") from error
     policies = [_entry(entry, f"{where}: policies[{index}]", defaults) for index, entry in enumerate(read.policies)]
     settings = read.model_dump(exclude={"policies", "framing"})
     return Chain(policies, {**settings, "framing": _framing(read.framing or {}, where)})
@@ -131,10 +131,11 @@ def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults | None
 def make_policy(
     name: str, parameters: Mapping[str, Any], where: str, defaults: Defaults | None = None
 ) -> AssemblyPolicy:
-    """A policy by its name or import path.
+    """Create a policy from its name or import path.
 
     Raises:
-        ConfigurationError: The name or a parameter is unknown, missing, or of another type; `where` begins the message.
+        ConfigurationError: The name is unknown, or a parameter is unknown, missing or of another type. The message
+            begins with `where`.
     """
     policy = policy_class(name, where)
     filled = {**((defaults(policy) if defaults is not None else None) or {}), **parameters}
@@ -142,66 +143,66 @@ def make_policy(
 
 
 def policy_class(name: str, where: str) -> type[AssemblyPolicy]:
-    """A policy's class: one of ours by its name, or anybody's by its import path, ``package.module:Class``.
+    """Return the class of a policy: a built-in one by name, any other by import path, ``package.module:Class``.
 
     Raises:
-        ConfigurationError: There is none; `where` begins the message.
+        ConfigurationError: There is no such class. The message begins with `where`.
     """
-    ours = POLICIES.get(name)
-    if ours is not None:
-        return ours
+    builtin = POLICIES.get(name)
+    if builtin is not None:
+        return builtin
     module, colon, path = name.partition(":")
     if not colon:
         raise ConfigurationError(f"{where}: {UnknownNameError('policy', name, POLICIES)}")
     try:
-        found: Any = reduce(getattr, path.split("."), import_module(module))
-    except Exception as error:  # an import runs whatever stands in the module
+        target: Any = reduce(getattr, path.split("."), import_module(module))
+    except Exception as error:  # an import runs the module's code, which can raise any exception
         raise ConfigurationError(f"{where}: {name} cannot be imported: {type(error).__name__}: {error}") from error
-    if not isinstance(found, type) or not callable(getattr(found, "apply", None)):
+    if not isinstance(target, type) or not callable(getattr(target, "apply", None)):
         raise ConfigurationError(f"{where}: {name} is no policy's class: it needs a 'name' and an async 'apply'")
-    return found
+    return target
 
 
 def policy_of(policy: type[AssemblyPolicy], parameters: Mapping[str, Any], where: str, name: str) -> AssemblyPolicy:
-    """A policy of a class.
+    """Create a policy of a class.
 
     Raises:
-        ConfigurationError: A parameter is unknown, missing, or of another type; `where` begins the message.
+        ConfigurationError: A parameter is unknown, missing or of another type. The message begins with `where`.
     """
-    known = _form_of(policy)
+    model = _parameter_model(policy)
     for parameter in parameters:
-        if parameter not in known.model_fields:
+        if parameter not in model.model_fields:
             raise ConfigurationError(
-                f"{where}.{name}: {UnknownNameError('parameter', str(parameter), known.model_fields)}"
-                if known.model_fields
+                f"{where}.{name}: {UnknownNameError('parameter', str(parameter), model.model_fields)}"
+                if model.model_fields
                 else f"{where}.{name}: takes no parameters, found {parameter!r}"
             )
     try:
-        checked = known.model_validate(parameters)
+        checked = model.model_validate(parameters)
         return policy(**{field: getattr(checked, field) for field in checked.model_fields_set})
     except ValidationError as error:
-        raise ConfigurationError(f"{where}.{name}.{_first(error)}") from error
+        raise ConfigurationError(f"{where}.{name}.{_first_problem(error)}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
 @lru_cache(maxsize=512)
-def _form_of(policy: type) -> type[BaseModel]:
-    """The parameters of a policy, as a model made from its constructor."""
+def _parameter_model(policy: type) -> type[BaseModel]:
+    """Return a model with the parameters of a policy's constructor."""
     fields: dict[str, Any] = {
-        name: (_sayable(hint), ... if default is Parameter.empty else default)
+        name: (_config_type(hint), ... if default is Parameter.empty else default)
         for name, (hint, default) in parameters_of(policy).items()
     }
     return create_model(policy.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 
-def _sayable(hint: Any) -> Any:
-    """A parameter's type where a file can say all of it; else anything, and the policy checks what it is given."""
+def _config_type(hint: Any) -> Any:
+    """Return a parameter's type if a file can express all its values; else `Any`, and the policy checks the value."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return hint if all(one in CONFIG_TYPES or get_origin(one) is Literal for one in members) else Any
+    return hint if all(member in CONFIG_TYPES or get_origin(member) is Literal for member in members) else Any
 
 
-def _first(error: ValidationError) -> str:
+def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "value"
     return f"{place}: {first['msg']}"
@@ -211,7 +212,7 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
     """Read a chain on one line: ``conversation,sliding_window:max_events=50:stride=10,token_budget:max_tokens=8000``.
 
     Raises:
-        ConfigurationError: What is wrong in which policy, and the mend.
+        ConfigurationError: The chain is invalid. The message names the policy, the problem and the expected value.
     """
     policies: list[AssemblyPolicy] = []
     for index, part in enumerate(spec.split(",")):
@@ -237,21 +238,21 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
 
 
 def chain_to_config(policies: Sequence[AssemblyPolicy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping that `chain_from_config` reads back.
+    """Return a mapping from which `chain_from_config` creates equal policies and settings.
 
     Raises:
-        ConfigurationError: A policy's class cannot be imported, does not tell its settings, or was given something that
-            only code can make.
+        ConfigurationError: A policy's class cannot be imported, its `config` lacks a setting, or it has an argument
+            that only code can create, such as a function.
     """
-    entries = [_written(policy, f"policy {policy.name!r} (index {index})") for index, policy in enumerate(policies)]
+    entries = [_entry_of(policy, f"policy {policy.name!r} (index {index})") for index, policy in enumerate(policies)]
     written = {name: value for name, value in settings.items() if value is not None}
     framing = written.pop("framing", None)
     figures = {name: value for name in _FRAMING if (value := getattr(framing, name, None)) != getattr(_PLAIN, name)}
     return {**written, **({"framing": figures} if framing is not None and figures else {}), "policies": entries}
 
 
-def _written(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
-    """A policy's entry, from which `make_policy` makes one with the same settings."""
+def _entry_of(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
+    """Return a policy's entry, from which `make_policy` creates a policy with the same settings."""
     name = policy.name if type(policy) is POLICIES.get(policy.name) else _import_path(type(policy))
     if name is None:
         raise ConfigurationError(
@@ -264,19 +265,20 @@ def _written(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
     config = getattr(policy, "config", None) or {}
     parameters = parameters_of(type(policy))
     decides = isinstance(policy, DecidingPolicy)
-    untold = [key for key, (_, default) in parameters.items() if not decides or default is Parameter.empty]
-    untold = [key for key in untold if key not in config]
-    if untold:
+    # For a `DecidingPolicy`, `only_in_code` names the optional settings that `config` cannot contain.
+    required = [key for key, (_, default) in parameters.items() if not decides or default is Parameter.empty]
+    missing = [key for key in required if key not in config]
+    if missing:
         raise ConfigurationError(
-            f"{where}: its 'config' does not tell {untold[0]!r}, so that no configuration stands for it"
+            f"{where}: its 'config' does not tell {missing[0]!r}, so that no configuration stands for it"
         )
-    told = {key: config[key] for key in parameters if config.get(key) is not None}
-    settings = {key: one.value if isinstance(one, Enum) else one for key, one in told.items()}
+    values = {key: config[key] for key in parameters if config.get(key) is not None}
+    settings = {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
     return {name: settings} if settings else name
 
 
 def _import_path(policy: type) -> str | None:
-    """The path by which a class is imported, if there is one."""
+    """Return the import path of a class; None if it cannot be imported, as a class in a function or a script."""
     try:
         found: Any = reduce(getattr, policy.__qualname__.split("."), sys.modules[policy.__module__])
     except (KeyError, AttributeError):

@@ -1,12 +1,12 @@
-"""One assembly while it runs, whoever runs it: our `Assembler`, or a framework that is observed.
+"""A running assembly, of an `Assembler` or of an observed framework.
 
-It holds a record, on which its steps begin one after the other. A policy of ours is applied to a step: it decides on a
-view of what went in, and returns a part of that with verdicts on the rest, which are taken as they are if they are
-true. That costs what the views are made of, and not what they hold. In the end the record goes to telemetry, and the
-ledger keeps what the next assembly needs.
+`OpenAssembly` has a record, to which its steps are added in order. A built-in policy decides on a view of the step's
+input. It returns a part of that view, and verdicts on the other events. If the verdicts are consistent with the output,
+they become the step's item groups. The cost depends on the number of runs in the views, not on the number of events. At
+the end, the record is exported, and the ledger stores a snapshot for the next assembly.
 
-Policies that are given lists, and whatever else their word is not enough for, are in `policy_contract`; events that a
-policy replaced or made, in `step_edits`.
+`policy_contract` applies policies that receive lists, and checks outputs and verdicts that cannot be used as they are.
+`step_edits` records events that a policy replaced or created.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly._internal.slices import LISTED
-from otel_assembly.chain.policy_contract import apply_to_lists, compare, prompts_of, refuse, remember, restore, shape
+from otel_assembly.chain.policy_contract import (
+    apply_to_lists,
+    changed_input_error,
+    copy_containers,
+    prompts_of,
+    restore,
+    type_text,
+    write_difference,
+)
 from otel_assembly.chain.step_diff import EXITS
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
-from otel_assembly.ledger.record import know_window, totals_of
+from otel_assembly.ledger.record import set_window, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import waits
 from otel_assembly.tokens import CalibratedCounter
@@ -41,7 +49,7 @@ if TYPE_CHECKING:
     from otel_assembly._internal import sync_calls
     from otel_assembly._internal.slices import Slices
     from otel_assembly.chain import step_edits
-    from otel_assembly.chain.policy_contract import Seen
+    from otel_assembly.chain.policy_contract import MessageCopies
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
     from otel_assembly.history.history import History
@@ -60,12 +68,12 @@ logger: Final = logging.getLogger("otel_assembly")
 
 
 class OpenAssembly:
-    """One assembly while it runs: its steps begin here, one after the other, and so does its end.
+    """A running assembly: begins its steps, applies policies to them, and ends.
 
     Attributes:
-        record: What each step took in and let out.
-        recording: What telemetry makes of it; `NULL_RECORDING` where no provider is configured.
-        in_place: Whether the caller is synchronous, so that nothing here may wait for an event loop.
+        record: The assembly's steps, with the input and output of each.
+        recording: Exports the record; `NULL_RECORDING` if no provider is configured.
+        in_place: Whether the caller is synchronous, so that this object must not wait for an event loop.
     """
 
     __slots__ = ("in_place", "record", "recording")
@@ -76,7 +84,7 @@ class OpenAssembly:
         self.in_place = in_place
 
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
-        """The next step: it takes in what the one before it let out, and has changed nothing of it yet."""
+        """Add a step whose input, and so far also its output, is the output of the previous step."""
         record = self.record
         if record.steps:
             last = record.steps[-1]
@@ -102,21 +110,21 @@ class OpenAssembly:
         return step
 
     async def apply(self, policy: AssemblyPolicy, step: Step) -> None:
-        """Apply a policy and write down in `step` what it did; where this raises, nothing is written but the halts.
+        """Apply a policy, and record its result in `step`. If the policy raises, only its halts are recorded.
 
         Raises:
-            PolicyContractError: It changed its input, or returned something else than two sequences.
+            PolicyContractError: The policy changed its input, or did not return two sequences.
         """
         context = self.record.context
         halts = len(context.emitted)
         try:
-            run = _decided if _decides(type(policy)) else apply_to_lists
+            run = _call_decide if _has_decide(type(policy)) else apply_to_lists
             outcome = await run(policy, step, context, in_place=self.in_place)
         finally:
             step.halts = len(context.emitted) - halts
         same = outcome.prompts is step.prompts_in
         prompts, alerts = step.prompts_in if same else prompts_of(policy, step, outcome.prompts), tuple(outcome.alerts)
-        _take_events(policy, step, outcome, self.record.ledger)
+        _write_output(policy, step, outcome, self.record.ledger)
         if not same:
             step.let_out(prompts)
         step.alerts = alerts
@@ -127,13 +135,16 @@ class OpenAssembly:
             step_edits.write_compactions(step, outcome.compactions, self.record.ledger)
 
     def succeeded(self) -> None:
-        """End the assembly, whose last step's output is sent: record it, and keep in the ledger what the next needs."""
+        """End the assembly, whose last output is sent: export the record, and store a snapshot in the ledger."""
         with self.record.ledger.lock:
-            for _ in self._succeeding():
+            for _ in self._succeed():
                 pass
 
     async def succeeded_in_slices(self) -> None:
-        """End the assembly as `succeeded` does; a large record is made in slices, also if the task is cancelled."""
+        """End the assembly as `succeeded` does, but export a large record in slices, between which other tasks run.
+
+        If the task is cancelled, the remaining slices are done without pauses.
+        """
         in_turn = self.record.ledger.in_turn
         if self.in_place:
             with self.record.ledger.lock:
@@ -141,15 +152,15 @@ class OpenAssembly:
                 self.succeeded()
             return
         if in_turn.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
-            await in_turn.do(self._succeeding(), whole=True)
+            await in_turn.do(self._succeed(), whole=True)
         else:
             self.succeeded()
 
-    def _succeeding(self) -> Slices[None]:
+    def _succeed(self) -> Slices[None]:
         record, recording = self.record, self.recording
         ledger, counter = record.ledger, record.meter.counter
         if self.recording.measured:
-            self._is_over()
+            self._set_end()
         record.last = ledger.last
         totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
         yield from self._finish()
@@ -161,21 +172,22 @@ class OpenAssembly:
             ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
 
     def failed(self, error: BaseException) -> None:
-        """Nothing is sent: the ledger's items stay as they were."""
+        """End the assembly after an error: nothing is sent, and the ledger's last snapshot stays."""
         record = self.record
         record.error = error
-        record.totals = record.kinds = None  # of a prompt that might have been sent
+        record.totals = record.kinds = None  # they may be the numbers of a prompt that is not sent now
         if self.recording.measured:
-            self._is_over()
+            self._set_end()
         with record.ledger.lock:
             record.last = record.ledger.last
             for _ in self._finish():
                 pass
 
     def spared(self, error: BaseException) -> None:
-        """It failed, and what came in stays as it was: the record is projected whole, and compared with no prompt.
+        """End an assembly that failed but whose output stays in use, such as a framework's compaction of its history.
 
-        Where a step has done something before that, the next assembly goes on from there.
+        The record is exported with its numbers, but not compared with the previous prompt. If a step changed the input
+        before the error, the next assembly is compared with that output.
         """
         record, ledger = self.record, self.record.ledger
         record.spared = error
@@ -183,143 +195,153 @@ class OpenAssembly:
             self.succeeded()
             return
         if self.recording.measured:
-            self._is_over()
+            self._set_end()
         with ledger.lock:
             record.last = ledger.last
             for _ in self._finish():
                 pass
 
-    def _is_over(self) -> None:
-        """It is over; what is looked up and worked out from here on is for those who are told, and none of its time."""
+    def _set_end(self) -> None:
+        """Set the end time and the model's window; the assembly's duration does not include the work of exporting."""
         record = self.record
         record.ended_ns = record.ended_ns or time.time_ns()
         if record.model is not None:
-            with suppress(Exception):  # what is called a model may be no name at all
+            with suppress(Exception):  # a framework's model name may be another type than a string
                 window = prices.known_window(record.window, record.model)
                 if window is not record.window:
-                    know_window(record, window)
+                    set_window(record, window)
 
     def _finish(self) -> Slices[None]:
-        """The record is projected; what its span tells, a reader knows from here on."""
+        """Export the record; if its span was recorded, mark the span's items as exported."""
         record = self.record
         record.previous_id = record.ledger.recorded_id
         yield from self.recording.finish(record)
         if self.recording.recorded:
-            record.tell()
+            record.mark_exported()
 
     def totals(self) -> Totals | None:
-        """The numbers of an assembly that is done; a counter that fails must not undo it."""
+        """Return the numbers of the assembly; None if the token counter raised, which must not fail the assembly."""
         try:
             return totals_of(self.record)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # a user's counter can raise any exception
             logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)
             return None
 
 
 def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
-    """The settings for a span: numbers, enums, and strings that the constructor's annotation lists (`Literal`).
+    """Return a policy's settings in this assembly for its span: numbers, enums, and strings of a `Literal` annotation.
 
-    Any other string could be content. They are those that the policy goes by in this assembly.
+    Other strings are left out, because they could be content.
     """
-    words: Mapping[str, frozenset[Any]] = {}
+    literals: Mapping[str, frozenset[Any]] = {}
     try:
-        held = getattr(policy, "config_in", None)
-        config = getattr(policy, "config", None) if held is None else held(context)
+        config_in = getattr(policy, "config_in", None)
+        config = getattr(policy, "config", None) if config_in is None else config_in(context)
         settings = dict(config) if isinstance(config, Mapping) else {}
         if any(isinstance(value, str) for value in settings.values()):
-            from otel_assembly.policies.base import literals_of  # not where a framework's own code runs
+            from otel_assembly.policies.base import literals_of  # observed assemblies do not need it
 
-            words = literals_of(type(policy))
-    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
+            literals = literals_of(type(policy))
+    except Exception:  # noqa: BLE001  # a missing attribute must not fail the assembly
         return {}
     return {
         str(name): value
         for name, value in settings.items()
-        if value is None or isinstance(value, int | float | Enum) or (value in words.get(name, ()))
+        if value is None or isinstance(value, int | float | Enum) or (value in literals.get(name, ()))
     }
 
 
 @lru_cache(maxsize=512)
-def _decides(policy: type) -> bool:
-    """Whether a policy has a `decide` that its `apply` does not override."""
+def _has_decide(policy: type) -> bool:
+    """Return True if a policy class has `decide`, and no subclass of the class that defines it overrides `apply`."""
     if not callable(getattr(policy, "decide", None)):
         return False
     classes = policy.__mro__
-    level = {name: next((i for i, one in enumerate(classes) if name in vars(one)), -1) for name in ("decide", "apply")}
+    level = {name: next((i for i, cls in enumerate(classes) if name in vars(cls)), -1) for name in ("decide", "apply")}
     return level["decide"] <= level["apply"]
 
 
-async def _decided(policy: Any, step: Step, context: Context, *, in_place: bool) -> Outcome:
-    """What a policy decides; it is given what it cannot change, but for dicts: those that it reads are watched."""
-    seen: Seen = {}
-    before, watches = reader.get(), step.view_in.history.of_dicts
+async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: bool) -> Outcome:
+    """Return the outcome of a policy's `decide`.
+
+    The policy receives an immutable view. Only dicts in it can be changed in place, so those that it reads are checked.
+
+    Raises:
+        PolicyContractError: The policy changed an event, or did not return an `Outcome`.
+    """
+    copies: MessageCopies = {}
+    before, has_dicts = reader.get(), step.view_in.history.of_dicts
     try:
-        if watches or before is not None:
-            reader.set(partial(remember, seen) if watches else None)
+        if has_dicts or before is not None:
+            reader.set(partial(copy_containers, copies) if has_dicts else None)
         outcome = policy.decide(step.prompts_in, step.view_in, context)
         if type(outcome) is CoroutineType or isawaitable(outcome):
             outcome = sync_calls.run_blocking(outcome) if in_place and waits(policy, context) else await outcome
     finally:
-        if watches or before is not None:
+        if has_dicts or before is not None:
             reader.set(before)
-        changed = restore(seen) if seen else ()
+        changed = restore(copies) if copies else ()
     if changed:
-        raise refuse(policy, step, changed)
+        raise changed_input_error(policy, step, changed)
     if not isinstance(outcome, Outcome):
-        raise PolicyContractError(policy.name, step.index, f"decided {shape(outcome)}, expected an Outcome")
+        raise PolicyContractError(policy.name, step.index, f"decided {type_text(outcome)}, expected an Outcome")
     return outcome
 
 
-def _take_events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
-    """Write down what came out: a part of what went in is taken as it is, of anything else it is found out."""
+def _write_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
+    """Record the output events in `step`: from consistent verdicts, else by comparing the output with the input."""
     events: Any = outcome.events
     verdicts, history = outcome.decisions, step.view_in.history
     if events is step.view_in and not verdicts:
         return
     part = events if isinstance(events, View) and events.history is history else None
     if part is not None and part.is_slice and history.echoes and not echoes_stand(history, runs_of(part)):
-        part = None  # it does not read as it did there
-    if part is not None and _take_verdicts(step, part, verdicts):
+        part = None  # an event restates one that was left out, so it is read differently there
+    if part is not None and _write_verdicts(step, part, verdicts):
         step.view_out = part
         return
     if isinstance(events, Edited) and events.view.history is history:
-        stays = events.view.pick_positions(position for position in events.positions if position is not None)
-        if _take_verdicts(step, stays, verdicts, events.view):
+        kept = events.view.pick_positions(position for position in events.positions if position is not None)
+        if _write_verdicts(step, kept, verdicts, events.view):
             step_edits.write_edits(step, events, ledger)
             return
-    compare(policy, step, events, part, verdicts, ledger)
+    write_difference(policy, step, events, part, verdicts, ledger)
 
 
-def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited: View | None = None) -> bool:
-    """Groups from verdicts, if each is on a view and true; what left and is in none of them has the reason ``policy``.
+def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited: View | None = None) -> bool:
+    """Record verdicts as the step's item groups, if each verdict has a view and is consistent with the output.
 
-    It costs what the views are made of, intervals, and not what they hold.
+    Items that left without a verdict have the reason ``policy``. The cost depends on the number of runs in the views,
+    not on the number of items.
 
     Args:
         step: The step.
-        stays: What went in and comes out.
-        verdicts: Why the rest does not.
-        edited: Where some of that is replaced, all that stays in its place or in another's.
+        kept: The input events that are in the output.
+        verdicts: The policy's reasons for events that left or were pinned.
+        edited: The events that are in the output or were replaced there; None if none was replaced.
+
+    Returns:
+        False if a verdict cannot be used; then nothing is recorded.
     """
     exits: list[ItemGroup] = []
     pinned: list[ItemGroup] = []
-    parts = [stays]
+    parts = [kept]
     for verdict in verdicts:
         view = verdict.events
-        if not (isinstance(view, View) and view.history is stays.history):
+        if not (isinstance(view, View) and view.history is kept.history):
             return False
         groups = pinned
         if verdict.outcome in EXITS:
             groups = exits
             parts.append(view)
         groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
-    with stays.history.lock:  # no item goes over to another class meanwhile
+    with kept.history.lock:  # no item may change its class in between
         rest = _rest(step.view_in, parts)
-    held = edited if edited is not None else stays
+    retained = edited if edited is not None else kept
     if rest is None:
         return False
     for group in pinned:
-        if not all(map(held.holds, group.view.minus(held).positions())):
+        if not all(map(retained.holds, group.view.minus(retained).positions())):
             return False
     exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
     step.exits, step.pinned = tuple(exits), tuple(pinned)
@@ -327,22 +349,25 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
 
 
 def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
-    """Return what of a view is in none of its parts; None if two parts share an item, or a part has another item."""
+    """Return the items of a view that are in none of its parts, as views.
+
+    None if two parts share an item, or if a part has an item that the view does not have.
+    """
     history = whole.history
     columns: set[Column] = set()
-    taken: list[Run] = []
+    covered: list[Run] = []
     for part in parts:
         columns.add(part.column)
-        taken += part.runs
+        covered += part.runs
     if columns == {whole.column}:
-        taken.sort()
-        return _rest_of_column(history, whole.column, whole.runs, taken)
+        covered.sort()
+        return _rest_of_column(history, whole.column, whole.runs, covered)
     if whole.whole and columns <= {*history.classes} and whole.end == len(history):
-        # The classes together have each event once.
+        # Each event is in exactly one class, so columns of different classes are disjoint.
         rest: list[View] = []
         for column in history.classes:
-            taken = sorted([run for part in parts if part.column is column for run in part.runs])
-            left = _rest_of_column(history, column, [(0, len(column))] if column.positions else [], taken)
+            covered = sorted([run for part in parts if part.column is column for run in part.runs])
+            left = _rest_of_column(history, column, [(0, len(column))] if column.positions else [], covered)
             if left is None:
                 return None
             rest += left
@@ -350,31 +375,31 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     return _rest_of_items(whole, parts)
 
 
-def _rest_of_column(history: History, column: Column, runs: Sequence[Run], taken: Sequence[Run]) -> list[View] | None:
-    """Return what of a column's runs is not taken; None if the taken runs overlap, or are not among the runs."""
+def _rest_of_column(history: History, column: Column, runs: Sequence[Run], covered: Sequence[Run]) -> list[View] | None:
+    """Return the rest of a column's runs; None if the covered runs overlap or are not among the runs."""
     last = -1
-    for start, stop in taken:
+    for start, stop in covered:
         if start < last:
             return None
         last = stop
-    covered = joined(taken)
-    if covered == runs:
+    merged_runs = joined(covered)
+    if merged_runs == runs:
         return []
-    if difference(covered, runs):
+    if difference(merged_runs, runs):
         return None
-    left = difference(runs, covered)
-    return [View(history, column, left)] if left else []
+    rest = difference(runs, merged_runs)
+    return [View(history, column, rest)] if rest else []
 
 
 def _rest_of_items(whole: View, parts: Sequence[View]) -> list[View] | None:
-    """As `_rest`, for views of columns that are not known to be disjoint."""
-    taken: set[int] = set()
+    """Do what `_rest` does, item by item, for views of columns that may not be disjoint."""
+    covered: set[int] = set()
     for part in parts:
-        count = len(taken)
-        taken.update(part.positions())
-        if len(taken) < count + len(part):
+        count = len(covered)
+        covered.update(part.positions())
+        if len(covered) < count + len(part):
             return None
-    left = [index for index, position in enumerate(whole.positions()) if position not in taken]
-    if len(whole) - len(left) < len(taken):
+    left = [index for index, position in enumerate(whole.positions()) if position not in covered]
+    if len(whole) - len(left) < len(covered):
         return None
     return [whole.pick(to_runs(left))] if left else []

@@ -1,7 +1,8 @@
-"""Policies whose word is not enough: given lists, or dicts that they read, they may change them; or say what is not so.
+"""Check what policies do: changes of their input in place, invalid outputs, and verdicts that the output contradicts.
 
-What was changed in place is put back and refused, and so is an output that is not what a policy returns. Of events that
-are no part of what went in, and of verdicts that their events do not bear out, it is found out what was done.
+A policy that receives lists or dicts can change them in place. Such a change is undone, and the policy's output refused
+with a `PolicyContractError`. If the output is not a view of the input, or if a verdict contradicts it, the output is
+compared with the input to find out what the policy did.
 """
 
 from __future__ import annotations
@@ -30,73 +31,77 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.policies.base import AssemblyPolicy
 
-    #: Messages that a policy has read, by their `id()`: each container in them with a copy; only dicts and lists.
-    Seen: TypeAlias = dict[int, list[tuple[Any, Any]]]
+    #: By the `id()` of each message that a policy has read, its dicts and lists, each with a copy.
+    MessageCopies: TypeAlias = dict[int, list[tuple[Any, Any]]]
 else:
     sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
-#: Classes of policies of which a warning has said that a verdict was not true.
+#: The policy classes for which the warning about a false verdict was logged.
 _warned: Final[WeakSet[type]] = WeakSet()
 
 
 async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *, in_place: bool) -> Outcome:
-    """What a policy returns that is given lists; it is made sure that it changed neither them nor what is in them."""
+    """Return the outcome of a policy's `apply`, which receives lists.
+
+    Raises:
+        PolicyContractError: The policy changed a list or an event in it, or did not return two sequences.
+    """
     prompts, events = list(step.prompts_in), EventList(step.view_in)
-    given = list(events)
-    seen: Seen = {}
+    originals = list(events)
+    copies: MessageCopies = {}
     if step.view_in.history.of_dicts:
-        for event in given:
-            remember(seen, event)
+        for event in originals:
+            copy_containers(copies, event)
     try:
         result: Any = policy.apply(prompts, events, context)
         if isawaitable(result):
             result = sync_calls.run_blocking(result) if in_place else await result
     finally:
-        changed = restore(seen)
+        changed = restore(copies)
     if changed:
-        raise refuse(policy, step, changed)
-    if prompts != list(step.prompts_in) or len(events) != len(given) or not all(map(is_, events, given)):
+        raise changed_input_error(policy, step, changed)
+    if prompts != list(step.prompts_in) or len(events) != len(originals) or not all(map(is_, events, originals)):
         raise PolicyContractError(
             policy.name, step.index, "changed the list that it was given; return a new list instead"
         )
     if not isinstance(result, tuple) or len(result) != 2 or not all(map(_is_sequence, result)):
         raise PolicyContractError(
-            policy.name, step.index, f"returned {shape(result)}, expected (prompts, events): two sequences"
+            policy.name, step.index, f"returned {type_text(result)}, expected (prompts, events): two sequences"
         )
     return Outcome(result[0], step.view_in if result[1] is events else result[1])
 
 
-def remember(seen: Seen, event: Any) -> Any:
-    """Keep what a message holds, and hand it on; what is in other types of events is not watched."""
-    if isinstance(event, dict | list) and id(event) not in seen:
-        seen[id(event)] = _containers(event)
+def copy_containers(copies: MessageCopies, event: Any) -> Any:
+    """Store a copy of a message's dicts and lists, and return the message. Other types of events are not copied."""
+    if isinstance(event, dict | list) and id(event) not in copies:
+        copies[id(event)] = _containers(event)
     return event
 
 
 def _containers(value: Any) -> list[tuple[Any, Any]]:
-    """A container and those in it, each with a copy."""
-    found: list[tuple[Any, Any]] = [(value, dict(value) if isinstance(value, dict) else list(value))]
+    """Return a dict or list and those nested in it, each with a shallow copy."""
+    containers: list[tuple[Any, Any]] = [(value, dict(value) if isinstance(value, dict) else list(value))]
     for part in value.values() if isinstance(value, dict) else value:
         if isinstance(part, dict | list):
-            found += _containers(part)
-    return found
+            containers += _containers(part)
+    return containers
 
 
-def restore(seen: Seen) -> set[int]:
-    """Undo changes in place; which messages there were any in, by their `id()`."""
+def restore(copies: MessageCopies) -> set[int]:
+    """Undo changes of messages in place; return the `id()` of each message that was changed."""
     changed: set[int] = set()
-    for message, containers in seen.items():
-        for container, was in containers:
-            if container != was:
+    for message, containers in copies.items():
+        for container, original in containers:
+            if container != original:
                 container.clear()
-                (container.update if isinstance(container, dict) else container.extend)(was)
+                (container.update if isinstance(container, dict) else container.extend)(original)
                 changed.add(message)
     return changed
 
 
-def refuse(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> PolicyContractError:
-    """What is raised where messages were changed in place; it names the first one."""
+def changed_input_error(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> PolicyContractError:
+    """Return the error for messages that a policy changed in place; it names the first one."""
     index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
     return PolicyContractError(
         policy.name,
@@ -106,41 +111,41 @@ def refuse(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> Policy
 
 
 def prompts_of(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
-    """Prompts that a policy returned.
+    """Return the prompts that a policy returned, as a tuple.
 
     Raises:
-        PolicyContractError: They are something else.
+        PolicyContractError: They are not a sequence of strings.
     """
-    if not (_is_sequence(prompts) and all(isinstance(one, str) for one in prompts)):
+    if not (_is_sequence(prompts) and all(isinstance(prompt, str) for prompt in prompts)):
         raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
 
 
-def compare(
+def write_difference(
     policy: AssemblyPolicy, step: Step, events: Any, part: View | None, verdicts: Sequence[Verdict], ledger: Ledger
 ) -> None:
-    """Find out what a policy did, and write it down in `step`.
+    """Compare a policy's output with its input, and record the difference in `step`.
 
     Args:
         policy: The policy.
         step: The step.
-        events: What it returned.
-        part: That, where it is a part of what went in and reads as it did there.
-        verdicts: What it says of the rest; of these, the true ones are heeded.
+        events: The output.
+        part: The output as a view of the input; None if it is no such view, or if an event is read differently there.
+        verdicts: The policy's verdicts, of which those that the output contradicts are ignored.
         ledger: The conversation's ledger.
 
     Raises:
-        PolicyContractError: They are no events.
+        PolicyContractError: The output is not a sequence, or an event of it cannot be read.
     """
     if not _is_sequence(events):
         raise PolicyContractError(
             policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
         )
-    true = match_part(step, part, verdicts) if part is not None else None
+    all_true = match_part(step, part, verdicts) if part is not None else None
     edited = isinstance(events, Edited) and events.view.history is step.view_in.history
-    if true is False or edited:
-        _warn(policy)
-    if true is not None:
+    if all_true is False or edited:
+        _warn_of_false_verdict(policy)
+    if all_true is not None:
         return
     try:
         match(step, list(step.view_in), list(events), verdicts, ledger)
@@ -148,7 +153,7 @@ def compare(
         raise PolicyContractError(policy.name, step.index, f"returned an event that cannot be read: {error}") from error
 
 
-def _warn(policy: AssemblyPolicy) -> None:
+def _warn_of_false_verdict(policy: AssemblyPolicy) -> None:
     if type(policy) not in _warned:
         _warned.add(type(policy))
         logger.warning(
@@ -162,8 +167,8 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def shape(value: Any) -> str:
-    """What a policy returned, in words: its type."""
+def type_text(value: Any) -> str:
+    """Return the type of a policy's result as text, for an error message."""
     if isinstance(value, tuple):
         return f"a tuple of {', '.join(type(part).__name__ for part in value) or 'nothing'}"
     return type(value).__name__

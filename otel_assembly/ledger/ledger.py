@@ -22,7 +22,7 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
-from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
+from otel_assembly.ledger.made_items import Leaves, changed_since_made, created_by, made_before
 from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal, may_change
@@ -112,7 +112,7 @@ class Ledger:
             self.next_item += count
             return first
 
-    def take_made(self) -> int:
+    def new_created_id(self) -> int:
         """Give an item that a step made its item id: those are counted on their own."""
         with self.lock:
             self._next_made += 1
@@ -166,7 +166,7 @@ class Ledger:
                     found.setdefault(item, (step.numbered_out, position))
         return [(item, *place) for item, place in found.items()]
 
-    def tell(
+    def mark_exported(
         self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
     ) -> None:
         """A reader knows of this assembly now, of all that came in, and of what its steps made."""
@@ -177,9 +177,9 @@ class Ledger:
         self._told_by, self._told_table = by, (table, len(table.corrected))
         self.recorded_id = assembly_id
 
-    def made_by(self, step: Step) -> Sequence[tuple[Any, int]]:
+    def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:
         """What this step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
-        return made_by(self.last, step, self.facts_of, observed=self.observed)
+        return created_by(self.last, step, self.facts_of, observed=self.observed)
 
     @property
     def size(self) -> int:

@@ -38,14 +38,14 @@ class Leaves(dict[int, "tuple[Run, ...]"]):
         return [(start, stop - 1) for start, stop in merged([*left, *theirs])]
 
 
-def made_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool) -> Sequence[tuple[Any, int]]:
+def created_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool) -> Sequence[tuple[Any, int]]:
     """What a step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
     if last is None or not last.did(step.index, step.policy):
         return ()
     before = last.steps[step.index]
     if not before.created:
         return ()
-    there = step.numbered_in.among(before.injected).union(before.put_back)  # what came in is found as such
+    there = step.numbered_in.among(before.injected).union(before.restored_items)  # what came in is found as such
     if observed and step.earlier:
         there |= step.earlier[0].numbered_in.among(before.injected)
     said = dict(before.created_texts)

@@ -143,13 +143,13 @@ class Record:
         for step in self.steps:
             made.update([item for _, item in step.created] if step.created else ())
         for step in self.steps:
-            made.difference_update(step.put_back)
+            made.difference_update(step.restored_items)
         return made
 
-    def tell(self) -> None:
+    def mark_exported(self) -> None:
         """A reader knows of this assembly now, and of all that came in and that its steps made."""
         source = self.ledger_input
-        self.ledger.tell(self.assembly_id, source, self.steps, self.counted_by, self.table(source.view))
+        self.ledger.mark_exported(self.assembly_id, source, self.steps, self.counted_by, self.table(source.view))
 
     def gone(self, step: Step) -> Sequence[ItemGroup]:
         """What left by a step, and no later step put back."""
@@ -299,7 +299,7 @@ def totals_of(record: Record) -> Totals:
     return record.totals
 
 
-def know_window(record: Record, window: int | None) -> None:
+def set_window(record: Record, window: int | None) -> None:
     """The model's window is known only now: numbers that somebody has asked for already are of it too."""
     record.window = window
     if window is not None and (totals := record.totals) is not None:

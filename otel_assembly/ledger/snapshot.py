@@ -127,7 +127,7 @@ class NumberedHistory:
     history: History
     item_ids: ItemIds
     #: Of a step's output: the numbered history that came into the step.
-    came_from: NumberedHistory | None = None
+    step_input: NumberedHistory | None = None
     _places: EventIndex | None = None
 
     @property
@@ -258,7 +258,7 @@ class Step:
     #: Where those stand in the output's history.
     created_positions: tuple[int, ...] = ()
     #: Those of them that came into the assembly and that an earlier step had left out.
-    put_back: tuple[int, ...] = ()
+    restored_items: tuple[int, ...] = ()
     #: What those of them that stand for others stand for: items that nobody made, as runs ``[first, last]``.
     stands_for: Mapping[int, Sequence[Run]] = field(default_factory=dict)
     #: The steps before it.
