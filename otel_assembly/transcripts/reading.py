@@ -28,7 +28,7 @@ __all__ = ["Transcript", "read_transcripts"]
 _GZIP = b"\x1f\x8b"
 
 #: The most records at the beginning of a file that are used to recognize its format.
-_SAMPLE = 32
+_SAMPLE = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,13 @@ def test_edits_of_the_provider_are_a_step_with_their_numbers(otel_assembly, writ
     assert step.attributes["assembly.tokens.in"] == step.attributes["assembly.tokens.out"]
 
 
+def test_records_about_the_session_may_come_first(write):
+    titles = [{"type": "summary", "summary": f"Title {number}", "leafUuid": "a"} for number in range(60)]
+    found = read_one(write("s.jsonl", *titles, *compacted(logical=True).lines))
+    assert (found.format, len(found.calls)) == ("Claude Code", 3)
+    assert not found.skipped
+
+
 def test_lines_of_a_resumed_session_count_once_and_errors_are_no_responses(write):
     session = Session().user("u1", "Go.").answer("a1", "m1", text("One."))
     session.lines += json.loads(json.dumps(session.lines))
