@@ -74,6 +74,7 @@ def test_a_turn_of_a_real_program_is_shown_with_its_drops(chromium, provider, pr
         page.run("document.querySelector('.layer').focus()")
         page.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))")
         page.shows("#turn-head", "Turn 0")
+        assert "spans of the policies are missing" not in page.text(".turn")
         watch.ask("And what else?")
         page.shows(".chart-head", r"\b2 turns\b")
         watch.ask("Recommend a dinner.")

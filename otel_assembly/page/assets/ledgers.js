@@ -51,7 +51,7 @@ class Ledger {
     this.items = new Map();
     this.kinds = new Set();
     this.sums = this.followed = null;
-    this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
+    this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : raw.framework ? `calls of ${raw.framework}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
   }
 
   get first() {

@@ -76,7 +76,10 @@ function reasonsOf(step) {
 }
 
 function policiesOf(turn) {
-  if (!turn.steps?.length) return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, "The spans of the policies are missing."));
+  if (!turn.steps?.length) {
+    const missing = turn.partial || turn.unsent;
+    return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, missing ? "The spans of the policies are missing." : "No policy and no reducer ran."));
+  }
   const rows = turn.steps.flatMap((step) => [el("tr", {},
     cell("name", foreign(step.policy)),
     cell("number", flow(step)),
