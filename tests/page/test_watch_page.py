@@ -265,3 +265,15 @@ async def test_a_page_that_connects_again_keeps_its_selection_and_gets_the_misse
     assert "Turn 0" in page.text("#turn-head")
     assert page.text("header").count("1 conversation,") == 1
     line.close()
+
+
+async def test_nothing_on_the_live_page_is_inaccessible(chromium, watch):
+    from axe_core_python.selenium import Axe
+
+    page = LivePage(chromium, watch)
+    page.shows(".live", "live")
+    assert Axe().run(chromium)["violations"] == []
+    for request in await spans_of(messages(4), budget=90):
+        watch.post("/v1/traces", request)
+    page.shows(".chart-head", r"\b4 turns\b")
+    assert [(each["id"], each["nodes"][0]["target"]) for each in Axe().run(chromium)["violations"]] == []

@@ -325,3 +325,14 @@ def test_the_environment_of_a_command_has_no_limits_and_no_other_endpoints():
     forwarded = child_environment(user, "http://127.0.0.1:5", content=None, forwards=True)
     assert forwarded["OTEL_EXPORTER_OTLP_HEADERS"] == "api-key=secret"
     assert not {"OTEL_METRICS_EXPORTER", "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"} & forwarded.keys()
+
+
+async def test_hostile_texts_do_nothing_in_the_terminal():
+    hostile = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31mname\r\n"
+    memory = InMemorySpanExporter()
+    await record(memory, turns=1, conversation=hostile)
+    with Watch("--port", 0, "--tree") as watch:
+        assert watch.post("/v1/traces", encode_spans(memory.get_finished_spans()).SerializeToString())[0] == 200
+        heading, turn = watch.process.stdout.readline(), watch.process.stdout.readline()
+        assert heading == "agent support  conversation name\n"
+        assert "turn 0" in turn
