@@ -63,7 +63,10 @@ def _shortened(before: Sequence[Any], after: Sequence[Any]) -> list[Verdict]:
 
 
 def _is_cut_from(message: Any, original: Any) -> bool:
-    """Return True if a message is the beginning and the end of another one with two dots between them."""
+    """Return True if a message is the beginning and the end of another one, with two characters in place of the middle.
+
+    LiteLLM's two characters are dots. They are not compared: the two ends suffice to find the original.
+    """
     text, whole = message.get("content"), original.get("content")
     if not isinstance(text, str) or not isinstance(whole, str) or message.get("role") != original.get("role"):
         return False

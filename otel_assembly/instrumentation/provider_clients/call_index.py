@@ -85,7 +85,7 @@ class CallIndex:
             joined = normalized(answer_text(call.messages[-1]) + answer_text(messages[0]))
             keys.append(text_key(joined).hash)
             self.add(call, ("answer", keys[-1]))
-        call.answer_keys.update(keys)
+        call.answer_hashes.update(keys)
 
     def add_link(self, parent: RecordedCall, request: ProviderRequest, position: CallPosition) -> None:
         """Learn from a request and its parent which properties change within a conversation."""

@@ -126,7 +126,7 @@ class ProviderCall(ClientCall):
         is_stored_by_provider = body.previous_response_id is not None or body.conversation_id is not None
         unread = UnreadItems([], is_all=False)
         if body.conversation_id is not None:
-            unread = STORED_CONVERSATIONS.read(body.conversation_id)
+            unread = STORED_CONVERSATIONS.take_unread(body.conversation_id)
         body = body._replace(messages=[*unread.items, *body.messages])
         position = CallPosition(
             conversation=None if conversation.id is None else conversation,
@@ -221,34 +221,45 @@ class ProviderCall(ClientCall):
         super().on_result(answer)
         if self._recorded_call is not None:
             with self._instrumentation.suppress_errors():
-                self._remember(self._api.read_answer(answer))
+                provider_answer = self._api.read_answer(answer)
+                if provider_answer is not None:
+                    self._remember_answer(provider_answer)
 
-    def _remember(self, answer: ProviderAnswer | None) -> None:
-        if answer is None:
-            return
+    def _remember_answer(self, answer: ProviderAnswer) -> None:
+        """Keep an answer, so that a later request that contains it is found to continue this call."""
         self._edits = provider_edits(answer)
         if self._recorded_call is not None:
-            PARENT_CALLS.answered(self._recorded_call, answer)
+            PARENT_CALLS.record_answer(self._recorded_call, answer)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Remember a streamed answer, as far as it was received, or that the call failed.
+        """Remember the answer of a stream or the failure of the call, and end the assembly's span and the call.
 
-        The text of a streamed summary becomes the one chunk that `ClientCall.end` records. After a failed request, its
-        assembly's prompt waits for a request again. The provider's edits, which the answer reports, are recorded last.
+        Only the first call records. Streams may call this again: that of LiteLLM when it is deleted after its last
+        chunk, and the body of Bedrock's `InvokeModel` at each further read.
         """
         if not self.over:
             with self._instrumentation.suppress_errors():
-                answer = self._answer_collector.answer() if self._is_stream else None
-                if self._compaction is not None and self._is_stream:
-                    self._chunks = [_text_of(answer) or ""]
-                self._remember(answer)
-                if error is not None and answer is None and self._recorded_call is not None:
-                    PARENT_CALLS.failed(self._recorded_call)
-                if error is not None and self._own_prompt is not None:
-                    OWN_PROMPTS.give_back(self._own_prompt)
+                self._finish(error)
             if self._assembly is not None:
                 self._assembly.answered(self._edits)
         super().end(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Remember the answer of a stream, as far as it was received, or that the call failed.
+
+        `on_result` has already remembered an answer that is not a stream.
+        """
+        streamed_answer = self._answer_collector.answer() if self._is_stream else None
+        if self._is_stream and self._compaction is not None:  # the answer is a summary
+            self._chunks = [_text_of(streamed_answer) or ""]  # `ClientCall.end` records the chunks as the summary
+        if streamed_answer is not None:
+            self._remember_answer(streamed_answer)
+        if error is None:
+            return
+        if streamed_answer is None and self._recorded_call is not None:
+            PARENT_CALLS.record_failure(self._recorded_call)
+        if self._own_prompt is not None:
+            OWN_PROMPTS.give_back(self._own_prompt)
 
 
 def _is_inside_recorded_call() -> bool:

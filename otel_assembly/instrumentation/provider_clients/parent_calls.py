@@ -133,7 +133,7 @@ class ParentCalls:
             self._forget_calls()
         return call
 
-    def answered(self, call: RecordedCall, answer: ProviderAnswer) -> None:
+    def record_answer(self, call: RecordedCall, answer: ProviderAnswer) -> None:
         """Record the answer to a call, in place of an earlier one."""
         with self._lock:
             call.has_failed = False
@@ -153,7 +153,7 @@ class ParentCalls:
                     self._index.add_answer(call, choice)
             self._forget_calls()
 
-    def failed(self, call: RecordedCall) -> None:
+    def record_failure(self, call: RecordedCall) -> None:
         """Record that a call has no answer."""
         with self._lock:
             call.has_failed = True

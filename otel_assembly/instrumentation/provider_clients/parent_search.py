@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _ANSWERS: Final = 16
 #: An answer consists of at most this many consecutive messages.
 _PIECES: Final = 256
+#: The parts of one call's answer, with tool results between them, are searched in this many messages. The number is
+#: smaller than `_PIECES`, because this search runs for each candidate, but `_start_of_answer` only once per answer.
+_SCANNED: Final = 64
 #: Messages in front of an answer are compared one by one up to this many.
 _COMPARED: Final = 64
 #: Different messages with together this many characters are assumed to occur in one conversation only.
@@ -335,7 +338,7 @@ def _loose_candidates(
             while first > answer.start and not _is_in_front(search, call, first):
                 first -= 1
             if not _is_in_front(search, call, first):
-                first = _first_piece(search, call, answer.stop - 1)
+                first = _first_part_by_call(search, call, answer.stop - 1)
             # Nothing in front of a request's first message can contradict. But other processes give the same answers.
             is_unique = key.is_generated or (key.is_distinctive and first == 0 and not search.index.has_foreign_answers)
             found.append(search.candidate(call, first, size, is_unique=is_only and is_unique))
@@ -353,23 +356,28 @@ def _is_in_front(search: _Search, call: RecordedCall, index: int) -> bool:
     return index > 0 and search.keys(index - 1).fingerprint in call.fingerprints
 
 
-def _first_piece(search: _Search, call: RecordedCall, index: int) -> int:
-    """Return the index of the first message of an answer whose last message is at an index.
+def _first_part_by_call(search: _Search, call: RecordedCall, last: int) -> int:
+    """Return the index of the earliest part of a call's answer, found by walking back from its last part.
 
-    Between the parts of an answer may be results, if the program puts each result behind its call.
+    The walk passes over tool results, and over assistant's messages of other calls: a program may store each result
+    directly after its tool call. In contrast, `_start_of_answer` ends at the first message that is not the assistant's,
+    and compares no message with a call.
     """
-    first = index
-    for piece in range(index - 1, max(-1, index - _COMPARED), -1):
-        keys = search.keys(piece)
+    first = last
+    for index in range(last - 1, max(-1, last - _SCANNED), -1):
+        keys = search.keys(index)
         if not (keys.is_answer or keys.is_result):
             break
-        if any(key.hash in call.answer_keys for key in keys.answer_keys):
-            first = piece
+        if any(key.hash in call.answer_hashes for key in keys.answer_keys):
+            first = index
     return first
 
 
 def _start_of_answer(search: _Search, index: int) -> int:
-    """Return the index of the first of the consecutive assistant's messages that end at an index."""
+    """Return the index of the first of the consecutive assistant's messages that end at an index.
+
+    The messages need not be the answer to one call; see `_first_part_by_call` for those of one call.
+    """
     start = index
     while start > 0 and index - start < _PIECES and search.keys(start - 1).is_answer:
         start -= 1

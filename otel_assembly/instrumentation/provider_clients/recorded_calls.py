@@ -69,6 +69,7 @@ class RecordedCall:
         model: The model's name.
         answer_messages: Copies of the answer's messages.
         answer_texts: The texts of the answer, stripped.
+        answer_hashes: The hashes of the keys (`AnswerKey.hash`) under which the answer is found.
         thread: The line of calls that this call belongs to.
         conversation: The name that the program gave the conversation, as in `CallPosition`; None if it gave none. Only
             calls with an equal name are searched for the parent of a call with a name.
@@ -79,7 +80,7 @@ class RecordedCall:
     __slots__ = (
         "__weakref__",
         "_client",
-        "answer_keys",
+        "answer_hashes",
         "answer_messages",
         "answer_size",
         "answer_texts",
@@ -115,7 +116,7 @@ class RecordedCall:
         #: One fingerprint and one size per message.
         self.fingerprints: list[int] = []
         self.sizes: list[int] = []
-        self.answer_keys: set[int] = set()
+        self.answer_hashes: set[int] = set()
         self.conversation = position.conversation
         self.trace_id = position.trace_id
         self.thread_id = position.thread_id

@@ -38,18 +38,18 @@ class StoredConversations:
     def __init__(self) -> None:
         self._unread: Registry[str, UnreadItems] = Registry(_CONVERSATIONS, clear_after_fork=True)
 
-    def created(self, conversation_id: str, items: list[Any]) -> None:
-        """Remember a conversation and its first items."""
+    def add_conversation(self, conversation_id: str, items: list[Any]) -> None:
+        """Remember a conversation that the program created, and its first items."""
         self._unread.put(conversation_id, UnreadItems(items, is_all=True))
 
-    def added(self, conversation_id: str, items: list[Any]) -> None:
-        """Remember items that the program added. A conversation that another process created is not remembered."""
+    def add_items(self, conversation_id: str, items: list[Any]) -> None:
+        """Remember items that the program added to a conversation, if this process created the conversation."""
         unread = self._unread.get(conversation_id)
         if unread is not None:
             self._unread.put(conversation_id, unread._replace(items=[*unread.items, *items]))
 
-    def read(self, conversation_id: str) -> UnreadItems:
-        """Return the items that no model call has read; a model call reads them now."""
+    def take_unread(self, conversation_id: str) -> UnreadItems:
+        """Return the items that no model call has read, and forget them: the caller's model call reads them now."""
         unread = self._unread.get(conversation_id)
         if unread is None:
             return UnreadItems([], is_all=False)
@@ -82,9 +82,9 @@ class StoreRequest(TrackedRun):
         """Remember the items, which the provider has stored now."""
         with self._instrumentation.suppress_errors():
             if self._conversation_id is not None:
-                STORED_CONVERSATIONS.added(self._conversation_id, self._items)
+                STORED_CONVERSATIONS.add_items(self._conversation_id, self._items)
             elif isinstance(answer_id := getattr(answer, "id", None), str):
-                STORED_CONVERSATIONS.created(answer_id, self._items)
+                STORED_CONVERSATIONS.add_conversation(answer_id, self._items)
 
     def end(self, error: BaseException | None = None) -> None:
         """Do nothing: a failed request stores nothing."""

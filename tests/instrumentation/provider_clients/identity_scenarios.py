@@ -203,13 +203,13 @@ class Program:
         try:
             answers = [self._answer(client, request) for _ in range(choices)]
         except ModelError:
-            self.calls.failed(call)
+            self.calls.record_failure(call)
             raise
         alternatives = tuple(answer.messages for answer in answers[1:])
         provider_answer = ProviderAnswer(answers[0].messages, answers[0].id)
         if alternatives and "alternatives" in ProviderAnswer._fields:
             provider_answer = provider_answer._replace(alternatives=alternatives)
-        self.calls.answered(call, copy.deepcopy(provider_answer))
+        self.calls.record_answer(call, copy.deepcopy(provider_answer))
         return answers[0] if choices == 1 else answers
 
     def _answer(self, client, request):
@@ -766,7 +766,7 @@ def few_shot_with_tools(program):
     ]
     for number in range(20):
         answer = program.model("openai", [*examples, user(f"text {number}")], number, NOTHING, omits=0)
-        program.calls.answered(program.rows[-1].call, ProviderAnswer([examples[1]], answer.id))
+        program.calls.record_answer(program.rows[-1].call, ProviderAnswer([examples[1]], answer.id))
 
 
 @scenario
@@ -1090,7 +1090,9 @@ def _verdict(row: Row, seen: list[Any], line_of: dict[int, Any]) -> str:
         return "split"
     if line_of[id(parent)] == row.line:
         return "right"
-    is_twin = any(call.fingerprints == parent.fingerprints and call.answer_keys == parent.answer_keys for call in seen)
+    is_twin = any(
+        call.fingerprints == parent.fingerprints and call.answer_hashes == parent.answer_hashes for call in seen
+    )
     return "twin" if is_twin else "wrong_merge"
 
 
@@ -1099,7 +1101,7 @@ def _begins_with(call: Any, parent: Any) -> bool:
     length = len(parent.messages)
     if call.fingerprints[:length] != parent.fingerprints or len(call.messages) == length:
         return False
-    return bool(parent.answer_keys & {key.hash for key in message_keys(call.messages[length]).answer_keys})
+    return bool(parent.answer_hashes & {key.hash for key in message_keys(call.messages[length]).answer_keys})
 
 
 def run_scenario(name: str) -> Totals:

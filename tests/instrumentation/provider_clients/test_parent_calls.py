@@ -58,7 +58,7 @@ def record(calls, messages, answer=None, position=POSITION, **fields):
     match = calls.find(sent, position)
     call = calls.add(sent, match, position)
     if answer is not None:
-        calls.answered(call, ProviderAnswer([assistant(answer)], f"id of {answer}"))
+        calls.record_answer(call, ProviderAnswer([assistant(answer)], f"id of {answer}"))
     return match, call, sent._replace(messages=call.messages)
 
 
@@ -187,7 +187,7 @@ def test_a_failed_call_is_the_parent_of_its_retry():
     calls = ParentCalls()
     messages = [user("Hello"), user("My lamp from order 1042 has a broken shade."), user("Can you send me a new one?")]
     _, failed, _ = record(calls, messages)
-    calls.failed(failed)
+    calls.record_failure(failed)
 
     match, _, sent = record(calls, messages[1:])
 
@@ -200,7 +200,7 @@ def test_a_failed_call_is_the_parent_of_its_retry():
 def test_a_short_request_is_a_retry_only_in_the_same_trace(trace_id, evidence):
     calls, position = ParentCalls(), POSITION._replace(trace_id=trace_id)
     _, failed, _ = record(calls, [user("My lamp has a broken shade."), user("Continue")], position=position)
-    calls.failed(failed)
+    calls.record_failure(failed)
 
     match, _, _ = record(calls, [user("Continue")], position=position)
 
@@ -211,7 +211,7 @@ def test_the_input_of_a_shortened_retry_of_one_of_two_calls_is_unknown():
     calls, question = ParentCalls(), user("What is the status of the order that I placed on the first of May?")
     for name in ("Kim", "Noor"):
         _, failed, _ = record(calls, [user(f"I am {name}."), question])
-        calls.failed(failed)
+        calls.record_failure(failed)
 
     match, _, _ = record(calls, [question])
 
@@ -221,8 +221,8 @@ def test_the_input_of_a_shortened_retry_of_one_of_two_calls_is_unknown():
 def test_an_answer_after_a_failure_is_not_a_failure():
     calls = ParentCalls()
     _, call, _ = record(calls, [user("one")])
-    calls.failed(call)
-    calls.answered(call, ProviderAnswer([assistant("An answer")]))
+    calls.record_failure(call)
+    calls.record_answer(call, ProviderAnswer([assistant("An answer")]))
 
     assert not call.has_failed
 
@@ -253,7 +253,7 @@ def test_a_second_answer_to_a_call_replaces_the_first():
     size = calls.size
 
     for text in ("The first part of a longer answer", "The first part"):
-        calls.answered(call, ProviderAnswer([assistant(text)]))
+        calls.record_answer(call, ProviderAnswer([assistant(text)]))
 
     assert call.answer_texts == ["The first part"]
     assert calls.size == size
@@ -300,7 +300,7 @@ def test_messages_of_unknown_forms_start_a_conversation(messages):
         sent = ProviderRequest(messages, [], [None, {"name": 3}], None)
         match = calls.find(sent, POSITION)
         call = calls.add(sent, match, POSITION._replace(client=3))
-        calls.answered(call, ProviderAnswer([*messages]))
+        calls.record_answer(call, ProviderAnswer([*messages]))
 
         assert len(call.messages) == len(messages)
         assert len(input_of(match, sent)[0]) == len(messages)
@@ -339,7 +339,7 @@ def turn_calls(length, change=None):
     with FunctionCalls() as counted:
         match = calls.find(sent, POSITION)
         call = calls.add(sent, match, POSITION)
-        calls.answered(call, ProviderAnswer([assistant("yes")]))
+        calls.record_answer(call, ProviderAnswer([assistant("yes")]))
         input_of(match, sent._replace(messages=call.messages))
     assert match.parent is not None
     return counted.count
@@ -443,7 +443,7 @@ def test_threads_record_calls_concurrently():
                 position = POSITION._replace(thread_id=line)
                 match = program.calls.find(sent, position)
                 call = program.calls.add(sent, match, position)
-                program.calls.answered(call, ProviderAnswer([assistant(f"answer {turn} to {line}")]))
+                program.calls.record_answer(call, ProviderAnswer([assistant(f"answer {turn} to {line}")]))
                 assert (match.parent is None) == (turn == 0)
                 assert len(call.messages) == len(history)
                 history.append(assistant(f"answer {turn} to {line}"))
