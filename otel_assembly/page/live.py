@@ -279,7 +279,7 @@ class LivePage:
         if ledger is None or (stored := self._rows.turn(ledger, number)) is None:
             return
         row = json.loads(stored.row)
-        signals = [signal for signal in row.pop("signals") if signal["what"] != "halt" or not signal.get("after")]
+        signals = [signal for signal in row.pop("signals", ()) if signal["what"] != "halt" or not signal.get("after")]
         patch.add_turn(ledger, stored.span, row | nonempty({"signals": signals}))
         self._halted_traces.pop(span[0], None)
 
